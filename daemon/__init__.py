@@ -34,8 +34,7 @@ api/            that over HTTP
 client/         the same from the other side
 requests/       the same by records in the log, from anywhere
 metrics_declared  what the metrics need of a specification
-metrics_counted  the fields of an experience that are counted
-metrics_plans   the plans that count
+metrics_counted  the fields of an experience that are counted, and the plans that count
 metrics_void    the records that do not
 metrics_answers answers to leases, which count if the holder wrote them
 metrics_groups  the groups under way, for what is cancelled of them

@@ -15,10 +15,9 @@ from uuid import UUID
 from prometheus_client import Counter, Gauge
 
 from rftd.daemon.metrics_answers import AnswerTally, LeaseAnswer
-from rftd.daemon.metrics_counted import Counted
+from rftd.daemon.metrics_counted import Counted, SeenPlans
 from rftd.daemon.metrics_declared import Declared, declared_by
 from rftd.daemon.metrics_groups import OpenGroups
-from rftd.daemon.metrics_plans import SeenPlans
 from rftd.daemon.metrics_void import VoidRecords
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of

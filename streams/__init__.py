@@ -13,11 +13,10 @@ optimizer     section `algorithm.optimizer`, with its warm-up in steps
 synchronizer  section `synchronizer`, as a file has it and a specification keeps it
 engine_needs  what a rollout engine needs, the memory that workers take, and the cluster
 auxiliary     a model beside the one that is trained
-reach         which addresses and keys an experiment may use
+reach         which addresses and keys an experiment may use, and where explorers serve
 updates       the optimizer steps that a batch gives, and how tokens of older weights are corrected for
 by_evaluation what the figures of evaluations decide
 budgets       section `limits`: what an experiment may spend before it pauses
-serving       where explorers serve
 row_format    section `format`, what the keys of a row hold
 tracking      a tracker that follows an experiment's log
 spec          what an experiment is, resolved

@@ -1,4 +1,4 @@
-"""`ReachSpec`: the part of a specification that says which addresses and keys an experiment may use."""
+"""Addresses in a specification: those that an experiment may use, with its keys, and that at which explorers serve."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.outbound import WebAddress, check_url, names_host
+from rftd.streams.bounds import Index
 
 # Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec`.
 
@@ -54,3 +55,14 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 OWNERS: Final = ReachSpec()
 """The reach of what the owner submits."""
+
+
+class ServingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP server of explorers: its IP address, and its port (0: any that is free)."""
+
+    address: str
+    port: Index
+
+
+SERVE_KEY: Final = "RFTD_SERVE_KEY"
+"""The environment variable of explorers that holds the key which clients must bring."""

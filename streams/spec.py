@@ -16,9 +16,8 @@ from rftd.streams.budgets import Budgets
 from rftd.streams.by_evaluation import ByEvaluation
 from rftd.streams.engine_needs import ClusterSpec, EngineNeeds, WorkerMemory
 from rftd.streams.optimizer import Optimizer
-from rftd.streams.reach import OWNERS, ReachSpec
+from rftd.streams.reach import OWNERS, ReachSpec, ServingSpec
 from rftd.streams.row_format import Format
-from rftd.streams.serving import ServingSpec
 from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.stored_path import InputArguments, InputPath, OwnPath
 from rftd.streams.synchronizer import Synchronizer

@@ -37,8 +37,7 @@ from rftd.workers.rollout.engine import (
 from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
 from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.rewards.reward import Reward, RewardResult
-from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.rewards.reward import Reward, RewardResult, RolloutView
 from rftd.workers.rollout.workflows.result import RolloutResult
 from rftd.workers.rollout.workflows.trajectory import Trajectory
 from rftd.workers.rollout.workflows.workflow import Workflow

@@ -11,10 +11,10 @@ import msgspec
 
 from rftd.ops.processors import most
 from rftd.streams.explorer_devices import explorer_devices
+from rftd.streams.reach import SERVE_KEY
 from rftd.streams.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.stage_tasks import tasksets_of
 from rftd.workers.launcher.executor import WorkerOrder
-from rftd.workers.rollout.serving.key import SERVE_KEY
 from rftd.workers.tinker.access import BASE_URL, KEYS
 
 TINKER: Final = "tinker"

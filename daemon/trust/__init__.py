@@ -11,5 +11,4 @@ tokens      the tokens that a daemon takes
 token_holder  a token with its limits and what is taken
 keyring     all of these, as a daemon asks them, and browsers that are signed in by one-time links
 user_state  the daemons of this user, found from any directory
-listener    whether a port of this machine is another user's
 """

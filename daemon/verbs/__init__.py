@@ -37,6 +37,5 @@ explain      the meaning of an error code
 doctor       this machine, its daemon and an experiment file, checked
 installation  version, completion: this installation, named, completed by a shell
 arguments    what several verbs are given: NAME, completed; options; one page of a list
-experiment_file  FILE of several verbs, read
 worker       one worker process
 """

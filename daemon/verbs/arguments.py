@@ -15,6 +15,15 @@ from rftd.daemon.settings import current
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rftd.daemon.config.loading import Submission
+    from rftd.workers.devices.host import Host
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # A shell that completes a word blocks until this has answered.
@@ -71,3 +80,19 @@ def steps_named(text: str | None) -> tuple[int | None, int | None]:
     first = int(match[1]) if match[1] else None
     last = int(match[3]) if match[3] else (None if match[2] else first)
     return first, last
+
+
+def read_experiment(file: str) -> tuple[str, str]:
+    """The text of FILE, or of standard input for `-`, and the name that errors have for it. Raises ConfigErrors."""
+    from rftd.daemon.config.loading import read_stream, read_text
+
+    if file == "-":
+        return read_stream(sys.stdin.buffer, "<stdin>"), "<stdin>"
+    return read_text(Path(file)), file
+
+
+def load_experiment(text: str, origin: str, overrides: tuple[str, ...], host: Host, drafts: bool) -> Submission:
+    """The submission, for workers on `host`; see `rftd.daemon.config.loading.load_text`. Raises ConfigErrors."""
+    from rftd.daemon.config.loading import load_text
+
+    return load_text(text, origin, overrides=overrides, host=host, drafts=drafts)

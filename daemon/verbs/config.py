@@ -123,7 +123,7 @@ def _checked(
     from functools import partial
 
     from rftd.daemon.client.dry_run import judged
-    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
+    from rftd.daemon.verbs.arguments import load_experiment, read_experiment
     from rftd.workers.devices.discovery import find_host
 
     text, origin = read_experiment(file)
@@ -147,7 +147,7 @@ def schema() -> None:
 
 def _load(file: str, overrides: tuple[str, ...], host: Host) -> Submission:
     from rftd.daemon.config.issue import ConfigErrors
-    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
+    from rftd.daemon.verbs.arguments import load_experiment, read_experiment
 
     try:
         return load_experiment(*read_experiment(file), overrides, host, False)

@@ -44,7 +44,7 @@ def command(
     and its metrics are checked. Of FILE (- for standard input) it is the model, its tokenizer and chat template, the
     columns of datasets, the lengths of prompts and the space for checkpoints. Exit 1 if a check fails.
     """
-    from rftd.daemon.verbs.experiment_file import read_experiment
+    from rftd.daemon.verbs.arguments import read_experiment
     from rftd.ops.clock import SystemClock
     from rftd.workers.devices.discovery import find_host
 
@@ -101,7 +101,7 @@ def _of_machine(
 def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host) -> list[Diagnosis]:
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.doctor.experiment import check_file, of_errors
-    from rftd.daemon.verbs.experiment_file import load_experiment
+    from rftd.daemon.verbs.arguments import load_experiment
 
     try:
         submission = load_experiment(text, origin, overrides, host, True)

@@ -53,7 +53,7 @@ def command(
 
     from rftd.daemon.client.client import Client
     from rftd.daemon.config.issue import say_where
-    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
+    from rftd.daemon.verbs.arguments import load_experiment, read_experiment
     from rftd.daemon.views import commands
     from rftd.ops.errors import RftdError, UsageError
     from rftd.workers.devices.host import ANY_HOST

@@ -113,7 +113,7 @@ def _body(
 ) -> sweeps.SubmitSweep:
     """The sweep as the daemon is given it. Raises UsageError, ConfigErrors."""
     from rftd.daemon.config.sweep_points import axes_of, changes_between, check_size, swept_runs
-    from rftd.daemon.verbs.experiment_file import load_experiment, read_experiment
+    from rftd.daemon.verbs.arguments import load_experiment, read_experiment
     from rftd.workers.devices.host import ANY_HOST
 
     text, origin = read_experiment(file)

@@ -47,7 +47,7 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
 @read("/v1/experiments/{name}/tasks", QueueList, tag=_TAG)
 async def queues(daemon: Daemon, name: Name, after: After = None) -> QueueList:
     """The queues of tasks of an experiment: how many were added and tried, and whether more will come."""
-    from rftd.storage.queries.tried_tasks import tried_tasks
+    from rftd.storage.queries.failed_tasks import tried_tasks
     from rftd.streams.shared_history import spine_of
     from rftd.streams.stage_tasks import is_queue
 

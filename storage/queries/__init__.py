@@ -15,8 +15,7 @@ batches      batches, items, the lineage of a weight version
 experiences  by step, reward, staleness
 spent        the tokens that count for the budget of an experiment that is not under way
 lengths      of responses, generated and trained: the drop bias
-tried_tasks  the tasks of a queue that were tried
-failed_tasks tasks of which too few rollouts succeeded
+failed_tasks tasks of which too few rollouts succeeded, and those of a queue that were tried
 weights      weight versions, checkpoints, workers
 standing     the present figures of all experiments that have not ended long ago, for gauges
 """

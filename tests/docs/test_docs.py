@@ -36,7 +36,7 @@ from rftd.streams.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.rollout.engines.contract.checks import CHECKS
 from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.rewards.reward import RolloutView
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

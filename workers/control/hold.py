@@ -71,3 +71,22 @@ class Decided(NamedTuple, Generic[H]):
     events: Sequence[Event]
     hold: H | None = None
     """The rule that stops it; None only beside events that have to be folded first."""
+
+
+class ReadsColumns(Hold, frozen=True):
+    """The daemon is still reading the columns that a selector looks at."""
+
+    words = Words(
+        "columns",
+        "the columns {keys} of taskset {taskset}, by which its rows are drawn",
+        "daemon",
+        "the daemon has read them",
+    )
+    taskset: str
+    keys: str
+
+
+class DrawsRows(Hold, frozen=True):
+    """The next rows of a taskset are about to be drawn."""
+
+    words = Words("draws", "draws the next rows", level=Level.WORKS)

@@ -10,8 +10,7 @@ from rftd.streams.decision import Decision
 from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.folds.run_state import RunState
 from rftd.workers.control.by_evaluation import EvalDecides
-from rftd.workers.control.hold import Hold, NoStage, Paused, StagePlanned
-from rftd.workers.control.selectors.holds import DrawsRows, ReadsColumns
+from rftd.workers.control.hold import DrawsRows, Hold, NoStage, Paused, ReadsColumns, StagePlanned
 
 # Of the controller: what the stage lacks before it is complete.
 

@@ -17,6 +17,7 @@ from rftd.streams.group_id import group_id
 from rftd.streams.spec import StageSpec
 from rftd.streams.stage_tasks import is_queue, task_place, tasksets_of
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
+from rftd.workers.control.hold import ReadsColumns
 from rftd.workers.control.holds import (
     AllGivenOut,
     LeaseHold,
@@ -29,7 +30,6 @@ from rftd.workers.control.isolation import Isolation, is_suspect
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.registry import policy_of
-from rftd.workers.control.selectors.holds import ReadsColumns
 from rftd.workers.control.selectors.task_rows import TaskRows
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 

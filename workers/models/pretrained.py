@@ -7,12 +7,13 @@ an output layer that was to be the embeddings is left without numbers, or with a
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.errors import DataError
-from rftd.workers.models.dropout import without_dropout
 from rftd.workers.models.model_type import check_model_type
 
 # What it guards belongs to the process, and so does the lock.
@@ -76,3 +77,65 @@ def outlined_model(folder: Path, *, dtype: Any) -> Any:
     maker: Any = AutoModelForCausalLM
     with _READING, torch.device("meta"):
         return maker.from_config(config, dtype=dtype, attn_implementation="eager").train(False)
+
+
+_CONFIG: Final = "config.json"
+_RANDOM: Final = re.compile(r"dropout|layerdrop|pdrop|drop_path|drop_rate")
+"""Settings of transformers' configurations that are probabilities in training mode, and nothing else in any mode.
+
+`router_jitter_noise` is none: phimoe's routing depends on it in evaluation mode, too.
+"""
+
+
+def without_dropout(config: Any) -> Any:
+    """Sets every dropout probability of a transformers configuration and of those within it to 0; returns it."""
+    _apply(config, dropout_off(config))
+    return config
+
+
+def dropout_off(config: Any) -> dict[str, Any]:
+    """The settings that turn a configuration's dropout off: 0 for each, in a mapping for each configuration within."""
+    from transformers import PretrainedConfig
+
+    off: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if isinstance(value, PretrainedConfig):
+            if inner := dropout_off(value):
+                off[name] = inner
+        elif _is_dropout(name) and isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            off[name] = 0.0
+    return off
+
+
+def restore_dropout(folder: Path, base: Path) -> None:
+    """Gives the config.json of a saved folder the dropout settings that the base folder's has, and no others."""
+    try:
+        original = json.loads((base / _CONFIG).read_bytes())
+        saved = json.loads((folder / _CONFIG).read_bytes())
+    except FileNotFoundError:
+        return
+    restored = _restored(saved, original)
+    if restored != saved:
+        # As transformers writes it: two spaces, sorted names, a newline at the end.
+        (folder / _CONFIG).write_text(json.dumps(restored, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _restored(saved: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
+    restored = {name: value for name, value in saved.items() if not _is_dropout(name)}
+    restored |= {name: value for name, value in original.items() if _is_dropout(name)}
+    for name, inner in restored.items():
+        if isinstance(inner, dict) and isinstance(original.get(name), dict):
+            restored[name] = _restored(inner, original[name])
+    return restored
+
+
+def _is_dropout(name: str) -> bool:
+    return _RANDOM.search(name) is not None
+
+
+def _apply(config: Any, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            _apply(getattr(config, name), value)
+        else:
+            setattr(config, name, value)

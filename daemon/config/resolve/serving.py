@@ -15,7 +15,7 @@ from rftd.daemon.config.resolve.tasksets import conversation_taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_section
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.serving import ServingSpec
+from rftd.streams.reach import ServingSpec
 from rftd.streams.spec import StageSpec, TasksetSpec
 
 SERVE: Final = "serve"

@@ -12,9 +12,9 @@ import msgspec
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.supervisor.preflight import preflight
 from rftd.streams.bounds import LAST_INDEX
+from rftd.streams.reach import ServingSpec
 from rftd.streams.row_format import Format
 from rftd.streams.schedule import needed_staleness, trainer_interval, window_steps
-from rftd.streams.serving import ServingSpec
 from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.spec import (
     AlgorithmSpec,

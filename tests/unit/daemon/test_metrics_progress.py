@@ -13,7 +13,7 @@ from rftd.daemon.metrics_declared import declared_by
 from rftd.daemon.metrics_state import AtScrape, show_state
 from rftd.ops.metrics import Metrics
 from rftd.storage.queries.standing import Figures, LastStep, Standing
-from rftd.streams.serving import ServingSpec
+from rftd.streams.reach import ServingSpec
 from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
 
 ID = UUID(int=7)

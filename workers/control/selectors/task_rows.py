@@ -11,7 +11,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.selection import Rewards
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.streams.stage_tasks import draw_size, located, tasksets_of, turn_of
-from rftd.workers.control.selectors.holds import ReadsColumns
+from rftd.workers.control.hold import ReadsColumns
 from rftd.workers.control.selectors.registry import draws, make_selector
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
 

@@ -2,8 +2,7 @@
 
 In reading order:
 
-reward              `Reward` and `RewardResult`: the seam
-rollout_view        `RolloutView`: the turns of a rollout, their lengths and ends, for rewards that ask for it
+reward              `Reward`: the seam, with the view of a rollout that some rewards ask for
 registry            every reward by name (entry-point group `rftd.rewards`)
 scorer              `Scorer`: a reward's calls, each turned into a result or a RolloutError
 unit                the units beside two numbers, which may clash

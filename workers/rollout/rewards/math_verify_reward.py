@@ -11,8 +11,7 @@ import msgspec
 
 from rftd.workers.rollout.rewards.answer import answer_of, finished_answer_of, truth_of, visible
 from rftd.workers.rollout.rewards.line_process import LineProcess, ProcessEnded
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.rewards.rollout_view import RolloutView, was_cut
+from rftd.workers.rollout.rewards.reward import RewardResult, RolloutView, was_cut
 from rftd.workers.rollout.rewards.words import closing
 from rftd.workers.tasksets.task import Task
 

@@ -1,4 +1,4 @@
-"""`Reward`: what a response is worth, given the truth."""
+"""`Reward`: what a response is worth, given the truth; `RolloutView`: the rollout that it scores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from rftd.workers.rollout.response import Response
 from rftd.workers.tasksets.task import Task
 
 
@@ -47,3 +48,29 @@ class Reward(Protocol):
     ) -> RewardResult | Mapping[str, float] | float | Awaitable[RewardResult | Mapping[str, float] | float]:
         """The reward of a whole response, its `reply_prefix` included; of a mapping the sum counts."""
         ...
+
+
+class RolloutView(msgspec.Struct, frozen=True):
+    """The model's answers so far, the scored one last; at least one."""
+
+    turns: tuple[Response, ...]
+
+    @property
+    def response_tokens(self) -> int:
+        """The number of tokens that the model drew for the scored answer."""
+        return len(self.turns[-1].tokens)
+
+    @property
+    def finish(self) -> str:
+        """Why the scored answer ended: `stop`, or `length` where it was cut at its limit."""
+        return self.turns[-1].finish
+
+    @property
+    def drawn_tokens(self) -> int:
+        """The number of tokens that the model drew in all turns."""
+        return sum(len(turn.tokens) for turn in self.turns)
+
+
+def was_cut(rollout: RolloutView | None) -> bool:
+    """True if the scored answer ended at its length limit; of a text alone nobody knows."""
+    return rollout is not None and rollout.finish == "length"

@@ -9,8 +9,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of, visible
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.rewards.rollout_view import RolloutView, was_cut
+from rftd.workers.rollout.rewards.reward import RewardResult, RolloutView, was_cut
 from rftd.workers.tasksets.task import Task
 
 FORMAT_REWARD: Final = 0.1

@@ -17,8 +17,7 @@ from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.rollout.call_spans import reward_span
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.rewards.reward import ProcessReward, Reward, RewardResult
-from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.rewards.reward import ProcessReward, Reward, RewardResult, RolloutView
 from rftd.workers.rollout.threads import on_daemon_thread
 from rftd.workers.tasksets.task import Task
 

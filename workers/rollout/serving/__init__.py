@@ -2,7 +2,6 @@
 
 In reading order:
 
-key            the variable with the key that clients must bring
 history        `History`: the answers, their feedback, and the rows that were committed, on disk
 conversations  `Conversations`: a lease of a row becomes the experiences of its conversations
 server         `ConversationServer`: the OpenAI-compatible server, with `/feedback` and `/commit`

@@ -27,6 +27,7 @@ from rftd.ops.http_server import serving_http
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.ops.tracing.tracer import Tracer
+from rftd.streams.reach import SERVE_KEY
 from rftd.streams.spec import SamplingSpec, StageSpec
 from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
 from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
@@ -41,7 +42,6 @@ from rftd.workers.rollout.model import Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer
-from rftd.workers.rollout.serving.key import SERVE_KEY
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.tasksets.tokenizer import Tokenizer
 

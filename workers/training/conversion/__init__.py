@@ -4,7 +4,6 @@ In reading order:
 
 conversion   checkpoints below a folder, found, told apart, converted one by one
 hf_folder    the folder that is written: configuration, tokenizer, weights; whole or not there
-casting      numbers of one floating type as those of another
 whole_tensor  a tensor in parts, read in blocks that fit into memory
 own          our own checkpoints, of one rank or several
 fsdp         FSDP's files, one of each rank

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, WorkError
 from rftd.storage.checkpoints import Staged, fsync_tree, place_folder
-from rftd.workers.training.conversion.casting import DTYPES, cast
 from rftd.workers.training.conversion.torch_file import FIX
-from rftd.workers.training.conversion.whole_tensor import WholeTensor
+from rftd.workers.training.conversion.whole_tensor import DTYPES, WholeTensor, cast
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, size_bytes
 

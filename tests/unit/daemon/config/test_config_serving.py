@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.serving import ServingSpec
+from rftd.streams.reach import ServingSpec
 
 SERVE = ["mode=serve", "buffer.explorer_input={}"]
 

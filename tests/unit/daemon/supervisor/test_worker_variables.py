@@ -12,8 +12,7 @@ from synthetic.daemon.scene import EXPERIMENT
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.supervisor.worker_orders import variables_of
 from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.reach import ReachSpec
-from rftd.streams.serving import ServingSpec
+from rftd.streams.reach import ReachSpec, ServingSpec
 from rftd.streams.spec import ExperimentSpec
 from rftd.streams.split_submission import EXPLORER, TRAINER
 

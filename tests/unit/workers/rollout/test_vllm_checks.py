@@ -305,7 +305,7 @@ def test_evaluation_with_an_engine_of_its_own_needs_its_memory_beside_the_rollou
 
 def with_files(made: Path) -> Path:
     """The folder with a tokenizer and a file of weights, both empty."""
-    (made / "tokenizer.json").write_text("{}")
+    (made / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}')
     (made / "model.safetensors").write_bytes(len(b"{}").to_bytes(8, "little") + b"{}")
     return made
 

@@ -13,7 +13,7 @@ from synthetic.models.dropping_models import KINDS, dropping_model
 from transformers import AutoConfig
 
 from rftd.streams.spec import StageSpec
-from rftd.workers.models.dropout import without_dropout
+from rftd.workers.models.pretrained import without_dropout
 from rftd.workers.training.engine import TrainBatch
 
 Open = Callable[..., Any]

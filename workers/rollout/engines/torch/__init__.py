@@ -20,7 +20,6 @@ adjust      biases and penalties of logits
 draw        the next token of each row, and its log-probability
 transfer    drawn tokens on their way to the host, and new weights on theirs to a GPU
 noise       the random numbers: a function of (seed, position)
-running     one request on its way
-waiters     the callers that wait for responses, for one or for several
+running     a request on its way, and the callers that wait for its response
 trial       the check at opening that all this fits the model
 """

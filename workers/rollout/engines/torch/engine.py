@@ -20,9 +20,8 @@ from rftd.workers.rollout.engines.torch.loop import DecodeLoop, Swap, Turn
 from rftd.workers.rollout.engines.torch.memory import check_generation
 from rftd.workers.rollout.engines.torch.network import CPU, Network, dtype_of
 from rftd.workers.rollout.engines.torch.noise import key_of
-from rftd.workers.rollout.engines.torch.running import Finished, Running
+from rftd.workers.rollout.engines.torch.running import Finished, Running, Several, Single, Waiter
 from rftd.workers.rollout.engines.torch.trial import try_model
-from rftd.workers.rollout.engines.torch.waiters import Several, Single, Waiter
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.opened_tensors import opened_tensors
 from rftd.workers.weights.registry import Channels

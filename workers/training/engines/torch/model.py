@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.workers.models.dropout import restore_dropout
 from rftd.workers.models.model_type import model_type
-from rftd.workers.models.pretrained import read_model
+from rftd.workers.models.pretrained import read_model, restore_dropout
 
 TOKENIZER_FILES: Final = (
     "added_tokens.json",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.models.dropout import dropout_off
+from rftd.workers.models.pretrained import dropout_off
 from rftd.workers.training.engines.torch.model import load_model, recompute_layers
 from rftd.workers.training.engines.verl.arguments import VerlTrainerArgs
 

@@ -16,10 +16,10 @@ from rftd.streams.row_order import locate, turn_at
 from rftd.streams.spec import StageSpec, TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.deciders import asked
+from rftd.workers.control.hold import DrawsRows, ReadsColumns
 from rftd.workers.control.leasing import Credits, lease_groups
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.selectors.easy_to_hard import EasyToHard
-from rftd.workers.control.selectors.holds import DrawsRows, ReadsColumns
 from rftd.workers.control.selectors.task_rows import TaskRows
 
 ROWS = 6

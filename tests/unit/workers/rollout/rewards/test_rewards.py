@@ -16,8 +16,7 @@ from rftd.streams.events.experience import Span
 from rftd.workers.rollout.response import Response
 from rftd.workers.rollout.rewards.answer import accuracy, agree, last_boxed, truth_of
 from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.rewards.rollout_view import RolloutView
+from rftd.workers.rollout.rewards.reward import RewardResult, RolloutView
 from rftd.workers.rollout.rewards.words import closing, only_quantity
 from rftd.workers.tasksets.message import Message
 from rftd.workers.tasksets.task import Task

@@ -19,12 +19,11 @@ from rftd.ops.errors import ConfigError, ConflictError
 from rftd.ops.ids import SystemIds
 from rftd.storage.artifacts import ArtifactStore
 from rftd.streams.events.task import TasksOffered
-from rftd.streams.serving import ServingSpec
+from rftd.streams.reach import SERVE_KEY, ServingSpec
 from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import History
-from rftd.workers.rollout.serving.key import SERVE_KEY
 from rftd.workers.rollout.serving.server import ConversationServer
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
