@@ -5,13 +5,12 @@
 
 An import, in the order of the work:
 
-    importing.py     `import_file`, `import_command`: the public calls; read these first
+    importing.py     `import_file`, `import_command`: the public calls, the rules applied, gaps; read these first
     shell/           a script's commands, with its variables expanded and nothing run
     hydra.py         the value of an override
     settings.py      keys and values with their places; `defaults`, `+`, `~`, `${...}`
     config_files.py  the user's file that `--config-name` or `defaults` means
     reward_plugin.py the skeleton of a plug-in for a reward function
-    gaps.py          the rules applied, and gaps for what nobody knows
     draft.py         the experiment file under construction, and the line that each key gets
     pacing.py        rules: the steps here that are one there, and how far explorers run ahead
     learning.py      rules: algorithm, losses, trainer, critic

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from rftd.daemon.config.field_path import FieldPath, parse, show
 from rftd.daemon.config.issue import Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.loading import read_text
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.verl.config_files import ConfigFiles
-from rftd.daemon.config.verl.draft import ExperimentDraft, ImportLine
-from rftd.daemon.config.verl.gaps import drafted
+from rftd.daemon.config.verl.draft import ExperimentDraft, Gap, ImportLine
 from rftd.daemon.config.verl.learning import put_learning
 from rftd.daemon.config.verl.pacing import pace_of
 from rftd.daemon.config.verl.reward_plugin import VerlReward, verl_reward
 from rftd.daemon.config.verl.running import put_running
-from rftd.daemon.config.verl.settings import VerlSettings, command_settings, script_settings, tree_settings
+from rftd.daemon.config.verl.settings import VerlSetting, VerlSettings, command_settings, script_settings, tree_settings
 from rftd.daemon.config.verl.shell.reading import read_script
 from rftd.daemon.config.verl.shell.script import ShellChoices
 from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord
+from rftd.daemon.config.verl.table import TABLES, VerlKey, find
 from rftd.daemon.config.yaml_source import parse_yaml
 
 _COMMAND: Final = "<command line>"
@@ -127,3 +129,129 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
         raise report(settings.issues, settings.source)
     text = draft.text(f"Written by `rftd import-verl` from {settings.source.origin}.")
     return ImportedExperiment(text, tuple(draft.lines), verl_reward(settings))
+
+
+_MOST_DRAFTS: Final = 48
+_IMAGES: Final = "data.image_key"
+_NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
+"""Tried for a number of which nothing is known."""
+
+
+def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) -> ExperimentDraft:
+    """The draft that the rules make of the settings, its gaps included; `settings.issues` say what was wrong.
+
+    A key that is not known is given one value after another that it may have. A field that is not the same with all of
+    them follows from it, and so does every field that a rule makes of it by name.
+    """
+    working = {name: _candidates(setting, find(name))[0] for name, setting in _unknown(settings).items()}
+    draft, issues = _attempt(settings, working, rules)
+    if draft.wanted:
+        # What is a variable of the environment is resolved where the file is submitted, unless more depends on it.
+        for name, why in draft.wanted.items():
+            assert name in settings.given, name
+            settings.given[name] = replace(settings.given[name], value=None, unknown=why)
+            working[name] = _candidates(settings.given[name], find(name))[0]
+        draft, issues = _attempt(settings, working, rules)
+    drafts_of: dict[str, list[tuple[Any, ExperimentDraft]]] = {}
+    attempts = 0
+    for name, setting in _unknown(settings).items():
+        for value in _candidates(setting, find(name)):
+            if attempts >= _MOST_DRAFTS:
+                break
+            attempts += 1
+            other, wrong = _attempt(settings, {**working, name: value}, rules)
+            if wrong and not issues:
+                continue
+            if issues and len(wrong) < len(issues):
+                # With this value more of the rules hold together.
+                working[name], draft, issues = value, other, wrong
+            drafts_of.setdefault(name, []).append((value, other))
+    settings.issues += issues
+    for name, drafts in drafts_of.items():
+        _note_differences(draft, settings.given[name], drafts)
+    for name, setting in _unknown(settings).items():
+        _note_named(draft, name, setting)
+    _note_undecided(draft)
+    return draft
+
+
+def _unknown(settings: VerlSettings) -> Mapping[str, VerlSetting]:
+    """Keys that are not known and of which something would be made."""
+    return {
+        name: setting
+        for name, setting in settings.given.items()
+        if setting.unknown and (row := find(name)) is not None and row.fate not in ("dropped", "person")
+    }
+
+
+def _attempt(
+    settings: VerlSettings, working: Mapping[str, Any], rules: Callable[[ExperimentDraft], None]
+) -> tuple[ExperimentDraft, list[Issue]]:
+    before = settings.issues
+    settings.issues = []
+    draft = ExperimentDraft(settings, working=working)
+    try:
+        rules(draft)
+        return draft, settings.issues
+    finally:
+        settings.issues = before
+
+
+def _candidates(setting: VerlSetting, row: VerlKey | None) -> tuple[Any, ...]:
+    """Values that the key may have, of its type; at least one."""
+    fitting = tuple(value for value in setting.candidates if row is None or row.wrong(value) is None)
+    if fitting:
+        return fitting
+    assert row is not None, setting.name
+    first = () if row.default is None else (row.default,)
+    if row.kind == "bool":
+        return (False, True)
+    if row.kind in ("count", "int", "number"):
+        return tuple(dict.fromkeys((*first, *_NUMBERS)))
+    return first or (f"{setting.name.rpartition('.')[2]}",)
+
+
+def _note_differences(draft: ExperimentDraft, setting: VerlSetting, drafts: list[tuple[Any, ExperimentDraft]]) -> None:
+    paths = dict.fromkeys(path for _, other in drafts for path in other.fields)
+    for path in (*draft.fields, *(path for path in paths if path not in draft.fields)):
+        values = [other.fields.get(path, (None, ""))[0] for _, other in drafts]
+        if any(value != values[0] for value in values):
+            _make_gap(draft, path, setting, values if setting.candidates else ())
+
+
+def _note_named(draft: ExperimentDraft, name: str, setting: VerlSetting) -> None:
+    for path in draft.done.get(name, []):
+        if path in draft.fields:
+            _make_gap(draft, path, setting, ())
+    row = find(name)
+    if not draft.done.get(name) and row is not None and row.target:
+        target = parse(row.target.replace("[i]", "[0]"))
+        if target is not None:
+            _make_gap(draft, target, setting, setting.candidates if row.fate in ("field", "tree") else ())
+
+
+def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, values: Any) -> None:
+    before = draft.fields.get(path)
+    if before is not None and isinstance(before[0], Gap) and setting.written in before[1]:
+        return
+    distinct = [value for at, value in enumerate(values) if value not in values[:at] and not isinstance(value, Gap)]
+    draft.gap(show(path), setting.name, note=setting.unknown, candidates=distinct)
+
+
+def _note_undecided(draft: ExperimentDraft) -> None:
+    for name, setting in list(draft.settings.given.items()):
+        if _is_dumped(draft.settings, name):
+            continue
+        for undecided in TABLES.undecided:
+            if re.fullmatch(undecided.keys, name) and (setting.unknown or undecided.is_asked(setting.value)):
+                draft.gap(undecided.target, name, note=setting.unknown or undecided.note)
+
+
+def _is_dumped(settings: VerlSettings, name: str) -> bool:
+    """True of the column of images in a file that holds veRL's defaults as well: it has one wherever nobody wrote one.
+
+    A command, and a file of a few keys, name it because the rows have it.
+    """
+    beside = ("data.video_key", "data.prompt_key", "data.return_raw_input_ids", "data.truncation")
+    dumped = not settings.program and all(other in settings.given for other in beside)
+    return dumped and name == _IMAGES and settings.given[name].value == "images"

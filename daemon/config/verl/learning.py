@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from rftd.daemon.config.verl.draft import ExperimentDraft
 from rftd.daemon.config.verl.optimizer import put_optimizer, put_strategy, times, word_of
 from rftd.daemon.config.verl.pacing import VerlPace
+from rftd.daemon.config.verl.table import TABLES
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.algorithms import registry
@@ -18,52 +18,8 @@ from rftd.workers.training.token_advantages.penalised import check_penalised
 _ACTOR: Final = "actor_rollout_ref.actor"
 _MODEL: Final = "actor_rollout_ref.model"
 _CORRECTION: Final = "algorithm.rollout_correction"
-_ESTIMATORS: Final[Mapping[str, tuple[str, str]]] = {
-    "gae": ("ppo", "ppo"),
-    "grpo": ("grpo", "grpo"),
-    "grpo_vectorized": ("grpo", "grpo"),
-    "reinforce_plus_plus": ("reinforceplusplus", "reinforceplusplus"),
-    "reinforce_plus_plus_baseline": ("reinforceplusplus_baseline", "reinforceplusplus_baseline"),
-    "rloo": ("rloo", "rloo"),
-    "rloo_vectorized": ("rloo", "rloo"),
-    "remax": ("grpo", "remax"),
-    "opo": ("opo", "opo"),
-    "gpg": ("gpg", "gpg"),
-    "gdpo": ("grpo", "gdpo"),
-    "grpo_passk": ("grpo", "grpo_passk"),
-    "optimal_token_baseline": ("grpo", "optimal_token_baseline"),
-    "tir_optimal_token_baseline": ("grpo", "optimal_token_baseline"),
-}
-"""veRL's estimators: the type and the advantage function here."""
-_LOSSES: Final[Mapping[str, str]] = {
-    **{"vanilla": "ppo", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo"},
-    **{"clip_cov": "clip_cov", "kl_cov": "kl_cov", "cispo": "cispo", "gpg": "opmd", "dppo_tv": "dppo"},
-}
-_PENALTIES: Final[Mapping[str, str]] = {
-    **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "k3"},
-}
-_OVERLONG: Final[Mapping[str, str]] = {
-    "reward_model.overlong_buffer": "reward_model.overlong_buffer.max_resp_len",
-    "reward_model.reward_kwargs.overlong_buffer_cfg": "reward_model.reward_kwargs.max_resp_len",
-    "reward.reward_kwargs.overlong_buffer_cfg": "reward.reward_kwargs.max_resp_len",
-}
-"""Sections of a penalty for length, and the keys of the longest response."""
-_REJECTIONS: Final[Mapping[str, str]] = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
-"""Older names of criteria by which responses are left out."""
-_LOSS_ARGS: Final[Mapping[str, str]] = {
-    "clip_ratio": "clip_range",
-    "clip_ratio_low": "clip_range_low",
-    "clip_ratio_high": "clip_range_high",
-    "clip_ratio_c": "clip_ratio_c",
-    "tau_pos": "tau_pos",
-    "tau_neg": "tau_neg",
-    "policy_loss.clip_cov_ratio": "clip_cov_ratio",
-    "policy_loss.clip_cov_lb": "clip_cov_lb",
-    "policy_loss.clip_cov_ub": "clip_cov_ub",
-    "policy_loss.kl_cov_ratio": "kl_cov_ratio",
-    "policy_loss.ppo_kl_coef": "ppo_kl_coef",
-}
-"""Keys below `actor`, and the arguments of the losses here."""
+_LOSSES: Final = TABLES.words["losses"]
+_PENALTIES: Final = TABLES.words["penalties"]
 
 
 def put_learning(draft: ExperimentDraft, pace: VerlPace) -> None:
@@ -85,7 +41,7 @@ def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
 def _put_advantage(draft: ExperimentDraft) -> str | None:
     """The type and the advantage function; the function's name."""
     name = "algorithm.adv_estimator"
-    kind, advantage = word_of(draft, name, _ESTIMATORS) or (None, None)
+    kind, advantage = word_of(draft, name, TABLES.words["estimators"]) or (None, None)
     if kind is None:
         return None
     if advantage == "optimal_token_baseline" and draft.value(f"{_CORRECTION}.rollout_is"):
@@ -150,7 +106,7 @@ def _put_truncated(draft: ExperimentDraft, advantage: str) -> None:
 
 def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
     """DAPO's penalty for responses near the longest, by its names in three generations of veRL."""
-    for section, longest in _OVERLONG.items():
+    for section, longest in TABLES.words["overlong"].items():
         use = f"{section}.enable"
         for name in (f"{section}.log", longest):
             draft.drop(name, f"see {use}")
@@ -183,7 +139,7 @@ def _put_losses(draft: ExperimentDraft, pace: VerlPace) -> None:
             draft.put(f"algorithm.policy_loss_fn_args.{argument}", draft.value(f"{_ACTOR}.{key}"), f"{_ACTOR}.{key}")
     if loss is not None and (draft.given(mode) or (kind and registry.lookup(kind).policy_loss != loss)):
         draft.put("algorithm.policy_loss_fn", loss, mode)
-    for key, argument in _LOSS_ARGS.items():
+    for key, argument in TABLES.words["loss_arguments"].items():
         name = f"{_ACTOR}.{key}"
         if _takes(POLICY_LOSSES, loss, argument):
             draft.put_given(f"algorithm.policy_loss_fn_args.{argument}", name)
@@ -203,8 +159,8 @@ def _put_aggregation(draft: ExperimentDraft, pace: VerlPace) -> None:
         draft.put("algorithm.rollout_correction.rollout_is", "token", cap)
         draft.put("algorithm.rollout_correction.rollout_is_threshold", draft.value(cap), cap)
     rejected = f"{_CORRECTION}.rollout_rs"
-    if draft.given(rejected) and draft.value(rejected) in _REJECTIONS:
-        draft.put(rejected, _REJECTIONS[draft.value(rejected)], rejected)
+    if draft.given(rejected) and (criterion := TABLES.words["rejections"].get(draft.value(rejected))):
+        draft.put(rejected, criterion, rejected)
     weights = f"{_CORRECTION}.rollout_is"
     if pace.from_rollouts and draft.value(f"{_CORRECTION}.loss_type") == "ppo_clip":
         for name in (weights, f"{weights}_threshold", f"{weights}_batch_normalize"):

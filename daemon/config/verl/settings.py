@@ -32,12 +32,6 @@ _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_traine
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
 _CUT_OFF: Final = re.compile(r"\+{0,2}[a-z_]\w*(?:\.\w+)+=")
 """A key where a command should be."""
-_GROUPS: Final = frozenset(
-    {"ppo_trainer", "legacy_data", "hf_model", "fsdp", "rollout", "dp_actor", "dp_ref", "dp_critic", "actor", "ref"}
-    | {"critic", "reward", "dp", "profiler", "rollout_correction", "distillation", "transfer_queue", "naive"}
-    | {"reward_model", "dp_reward_loop", "legacy_reward_impl", "npu_profile", "_self_", "reward_manager", "hybrid"}
-)
-"""Names in a `defaults` list whose values are those of the table."""
 _OPTIONS: Final = {
     **dict.fromkeys(("--config-name", "-cn"), "name"),
     **dict.fromkeys(("--config-path", "-cp", "--config-dir", "-cd"), "folder"),
@@ -185,8 +179,8 @@ class VerlSettings:
             self.put(word, choice, place)
         elif choice in _PARTS:
             self.inherit(_PARTS[choice], place)
-        elif choice not in _GROUPS and not self._configured(choice, place):
-            names = [*_GROUPS, *TABLES.configurations]
+        elif choice not in TABLES.groups and not self._configured(choice, place):
+            names = [*TABLES.groups, *TABLES.configurations]
             near = difflib.get_close_matches(choice, names, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
             shown = f"{name} {choice}".strip()

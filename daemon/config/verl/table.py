@@ -82,11 +82,37 @@ def _fits(kind: Kind, value: Any) -> bool:
     return True
 
 
+class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys that ask for something that a person has to build or choose: the field that says it is a gap."""
+
+    keys: str
+    """An expression that the whole names of the keys match."""
+    target: str
+    note: str
+    asks: Literal["given", "on"] = "given"
+    """The values that ask for it: all that are given, or those that switch something on."""
+    but: tuple[str, ...] = ()
+    """Given values that ask for nothing."""
+
+    def is_asked(self, value: Any) -> bool:
+        """True of a value that asks for it."""
+        if self.asks == "on":
+            return value is True or (isinstance(value, str) and value not in ("", "False", "false"))
+        return value not in (None, "", False, *self.but)
+
+
 class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file."""
 
     release: str
     """The minor release that it is of."""
+    spellings: dict[str, str]
+    """Other names of keys, or of whole sections, in newer and older releases, and the names of the rows."""
+    groups: frozenset[str]
+    """Names in a `defaults` list whose values are those of the rows."""
+    words: dict[str, dict[str, Any]]
+    """Words that are values of keys, or names of arguments, and what stands for them here."""
+    undecided: tuple[VerlUndecided, ...]
     keys: dict[str, tuple[VerlKey, ...]]
     """Rows by where they come from. Of two sections one in the other, the longer one wins."""
     configurations: dict[str, dict[str, Any]]
@@ -96,18 +122,6 @@ class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 FILE: Final = Path(__file__).with_name("tables.json")
 TABLES: Final = json_decoder(VerlTables).decode(FILE.read_bytes())
 TABLE: Final[tuple[VerlKey, ...]] = tuple(key for rows in TABLES.keys.values() for key in rows)
-_SPELLINGS: Final[Mapping[str, str]] = {
-    "critic.fsdp.": "critic.model.fsdp_config.",
-    "critic.fsdp_config.": "critic.model.fsdp_config.",
-    "reward.reward_model.model_path": "reward_model.model.path",
-    "reward.reward_model.enable": "reward_model.enable",
-    "reward.reward_model.rollout.": "reward_model.rollout.",
-    "reward.num_workers": "reward_model.num_workers",
-    "actor_rollout_ref.rollout.val_temperature": "actor_rollout_ref.rollout.val_kwargs.temperature",
-    "actor_rollout_ref.rollout.n_val": "actor_rollout_ref.rollout.val_kwargs.n",
-    "trainer.val_generations_to_log_to_wandb": "trainer.log_val_generations",
-}
-"""Other names of keys, or of whole sections, in newer and older releases, and the names of the table."""
 _EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
 _SECTIONS: Final = {key.name.removesuffix("*"): key for key in TABLE if key.name.endswith(".*")}
 _WORDS: Final = frozenset(
@@ -125,7 +139,7 @@ _ALL_BUT: Final = 0.96
 
 def canonical(name: str) -> str:
     """The table's name of a key, in whichever of veRL's spellings it is given."""
-    for new, old in _SPELLINGS.items():
+    for new, old in TABLES.spellings.items():
         if name == new or (new.endswith(".") and name.startswith(new)):
             return old + name[len(new) :]
     return name

@@ -62,7 +62,16 @@ def text_of(package: Path) -> str:
     release = ".".join((package / "version" / "version").read_text().split(".")[:2])
     groups = {group: _lines([json.dumps(row) for row in rows], "[]") for group, rows in keys(package).items()}
     named = {name: json.dumps(values, sort_keys=True) for name, values in sorted(configurations(package).items())}
-    parts = {"release": json.dumps(release), "keys": _named(groups), "configurations": _named(named)}
+    written = json.loads(FILE.read_text())
+    parts = {
+        "release": json.dumps(release),
+        "spellings": _named({name: json.dumps(own) for name, own in written["spellings"].items()}),
+        "groups": json.dumps(written["groups"]),
+        "words": _named({name: json.dumps(words) for name, words in written["words"].items()}),
+        "undecided": _lines([json.dumps(row) for row in written["undecided"]], "[]"),
+        "keys": _named(groups),
+        "configurations": _named(named),
+    }
     return _named(parts) + "\n"
 
 
