@@ -27,6 +27,8 @@ _JSON: Final = "application/json"
 _DEPTH: Final = limits.CONFIG_DEPTH + 2
 """The most levels of a body: those of an experiment file, which is itself a field of it."""
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
+_TOO_MANY: Final = re.compile(r"`array` of length <= (\d+)")
+_SHOWN: Final = "GET /openapi.json shows what the body must be"
 _ORIGIN: Final = "body"
 """The name of a YAML body in `body:6:3`, as a file has one."""
 
@@ -90,7 +92,7 @@ def _of_file(body: bytes, command: CommandRoute[B, Any]) -> Body[B]:
         raise TooLargeError(large.what, where=large.where, field=large.field, fix=large.fix) from None
     if not isinstance(tree, dict):
         what = "the file is empty" if tree is None else "the file must be a mapping of sections"
-        issues = [*issues, Issue((), what, "GET /openapi.json shows what the body must be", SyntaxIssue)]
+        issues = [*issues, Issue((), what, _SHOWN, SyntaxIssue)]
     if issues:
         raise report(issues, source)
     return Body(command.of_file(tree), source)
@@ -107,7 +109,13 @@ def _decode(body: bytes, kind: type[B]) -> B:
         what, _, path = str(error).partition(" - at `$")
         missing = _MISSING.search(what)
         field = path.rstrip("`").lstrip(".") or (missing[1] if missing else "body")
-        raise UsageError(what, field=field, fix="GET /openapi.json shows what the body must be") from None
+        raise UsageError(what, field=field, fix=_fix(what)) from None
+
+
+def _fix(what: str) -> str:
+    """The way out of an error of the decoder."""
+    most = _TOO_MANY.search(what)
+    return f"send {most[1]} at most in one request, and the others in further ones" if most else _SHOWN
 
 
 def _check_depth(value: Any) -> None:

@@ -97,7 +97,8 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
     if size > limits.REQUEST_SIZE_BYTES:
         raise TooLargeError(
             f"a body of {size} bytes or more is over the limit of {limits.REQUEST_SIZE_BYTES}",
-            fix="an experiment file names datasets by path; it does not hold them",
+            fix="an experiment file names datasets by path, and many tasks are added by several requests "
+            "(rftd tasks add FILE)",
         )
     return bytes(body)
 

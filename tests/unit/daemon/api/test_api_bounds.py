@@ -79,6 +79,22 @@ async def test_bodies_have_bounds(client: httpx.AsyncClient, path: str, body: di
     refused(await client.post(path, json=body), field)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "status", "fix"),
+    [
+        ([{"question": "1"}] * 1001, 422, "send 1000 at most in one request, and the others in further ones"),
+        ([{"question": "1" * 5000}] * 1000, 413, "many tasks are added by several requests (rftd tasks add FILE)"),
+    ],
+    ids=["too many", "too large"],
+)
+async def test_more_tasks_than_a_request_takes_are_refused_with_a_way_to_add_them(
+    client: httpx.AsyncClient, tasks: list[dict[str, str]], status: int, fix: str
+) -> None:
+    answer = await client.post(f"{SMALL}/tasks", json={"tasks": tasks})
+    assert answer.status_code == status, answer.text
+    assert fix in answer.text
+
+
 async def test_an_experience_takes_no_endless_priority(client: httpx.AsyncClient) -> None:
     [row] = (await client.get(f"{SMALL}/experiences", params={"limit": 1})).json()["items"]
     refused(await client.post(f"{SMALL}/experiences/{row['id']}/prioritize", json={"priority": 1e300}), "priority")
