@@ -43,6 +43,7 @@ _KNOWN: Final = frozenset(
     {"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained", "checkpoint.chosen"}
 )
 """Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
+_REQUESTS_AT_ONCE: Final = 500
 _BESIDE: Final = (GenerationStarted, SignalLost, SignalRegained, CheckpointChosen)
 
 
@@ -133,6 +134,7 @@ class Registry:
         if not self._resumed:
             await self._resume()
         await self._catch_up()
+        await self._take_in_requests()
         if self._folder is not None and self._unsaved >= limits.SNAPSHOT_RECORDS:
             await self._save(self._folder)
 
@@ -181,6 +183,21 @@ class Registry:
         goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
         while any(self._feed.positions[partition] < goal for partition, goal in goals.items()):
             await self.pump(1.0)
+
+    async def _take_in_requests(self) -> None:
+        """Reads on where a partition of requests was left because it had too many open ones."""
+        requests = self.requests
+        for number in list(requests.behind):
+            partition = Partition(topics.REQUESTS, number)
+            while number in requests.behind and requests.has_room(number):
+                read = await self._log.read(partition, requests.behind[number], max_records=_REQUESTS_AT_ONCE)
+                end = self._feed.positions[partition]
+                del requests.behind[number]  # what lies beyond `end` is still to come
+                for record in read:
+                    if record.offset < end and (request := request_in(record)) is not None:
+                        requests.arrive(record, request, self.commands)
+                if number not in requests.behind and read and read[-1].offset + 1 < end:
+                    requests.behind[number] = read[-1].offset + 1
 
     async def reach(self, position: Position) -> None:
         """Reads everything up to the present heads, and up to this record of theirs if it lies beyond."""

@@ -97,6 +97,8 @@ RECENT_GROUPS: Final = 64
 """Newest closed groups of a stage whose rollouts say how long a rollout takes."""
 TASK_REQUESTS: Final = 1_000_000
 """Requests that add tasks to one experiment; each is remembered for ever, so that its repetition adds nothing."""
+OPEN_REQUESTS: Final = 32_768
+"""Open requests of other programs in one partition that a daemon remembers; those behind them stay in the log."""
 DRAW_ROWS: Final = 1024
 """The most rows of a taskset that are drawn at a time."""
 SELECTOR_ROWS: Final = 1_000_000

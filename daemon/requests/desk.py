@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,7 +46,7 @@ from rftd.ops.tracing.trace_context import parsed
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.codec import Writer
 from rftd.streams.events.experiment import ExperimentRejected, RequestRef
-from rftd.streams.folds.requests import OpenRequest
+from rftd.streams.folds.answered_requests import OpenRequest
 from rftd.streams.log import EventLog
 from rftd.streams.patience import append_when_space
 from rftd.streams.requests import SPECVERSION, TYPES, CloudEvent, request_in
@@ -178,6 +178,7 @@ class RequestDesk:
         """Answers what is open. False if something is away for which one of them has to wait."""
         open = registry.requests.open
         queue = [each for place, each in open.items() if place not in self._done]
+        several = len({request.position.partition for request in queue}) > 1
         left = False
         again: set[str] = set()
         for request in queue:
@@ -185,7 +186,7 @@ class RequestDesk:
             if place not in open:  # the same request, and an earlier record of it is answered
                 continue
             try:
-                await self._answer(request, patient=place not in again and _others(queue, request))
+                await self._answer(request, patient=place not in again and several)
             except NotFoundError:
                 # Partitions have no order among them: what it names may be submitted by a record that was read later.
                 again.add(place)
@@ -282,11 +283,6 @@ class RequestDesk:
     def _count(self, event: CloudEvent, outcome: str) -> None:
         kind = event.shown("type")
         self._metrics.requests.labels(kind.removeprefix(TYPES) if kind in ROUTES else _OTHER, outcome).inc()
-
-
-def _others(queue: Iterable[OpenRequest], request: OpenRequest) -> bool:
-    """True if there are requests of other partitions as well."""
-    return any(each.position.partition != request.position.partition for each in queue)
 
 
 def _late() -> RftdError:

@@ -12,23 +12,16 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.streams.codec import Decoded
 from rftd.streams.envelope import Position, Record
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentRejected, ExperimentSubmitted
+from rftd.streams.folds.answered_requests import AnsweredRequests, OpenRequest
 from rftd.streams.folds.commands import Commands
 from rftd.streams.requests import CloudEvent
 
 REMEMBERED: Final = 1000
 """The newest refusals that can be listed; all of them stay in the log."""
-
-
-class OpenRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that waits for its answer."""
-
-    position: Position
-    key: UUID | None
-    """None: it has no identity, and will be refused."""
-    digest: bytes
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +36,13 @@ class Requests(msgspec.Struct):
 
     open: dict[str, OpenRequest] = {}
     """The open requests by their places, `stream/partition@offset`."""
-    answered: dict[UUID, OpenRequest] = {}
+    places: dict[UUID, list[str]] = {}
+    """The places of the open requests that have a key, by it."""
+    counts: dict[int, int] = {}
+    """The number of open requests of each partition."""
+    behind: dict[int, int] = {}
+    """The first offset that was not taken in, of partitions that have as many open requests as there may be."""
+    answered: AnsweredRequests = msgspec.field(default_factory=AnsweredRequests)
     """The request that each key was used for."""
     early: set[str] = set()
     """Places of refused requests that lie in a partition which was read less far than their refusal's."""
@@ -53,7 +52,11 @@ class Requests(msgspec.Struct):
     """The newest refusals, in the order in which they were read: partitions have none among them."""
 
     def arrive(self, record: Record, event: CloudEvent, commands: Commands) -> None:
-        """Takes in a request."""
+        """Takes in a request, unless its partition has too many open ones: then it is left for later."""
+        number = record.partition.number
+        if number in self.behind or self.counts.get(number, 0) >= limits.OPEN_REQUESTS:
+            self.behind.setdefault(number, record.offset)
+            return
         position = Position(record.partition, record.offset)
         place = str(position)
         if place in self.early:
@@ -62,8 +65,12 @@ class Requests(msgspec.Struct):
         request = OpenRequest(position, event.key, event.digest)
         used = request.key is not None and any(use.effective for use in commands.of(request.key))
         # The answer may have been read first, from another partition: then the first request of the key is its.
-        if not used or self._answered(request) != request.digest:
-            self.open[place] = request
+        if not used or self.answered.first(request).digest != request.digest:
+            self._open(place, request)
+
+    def has_room(self, partition: int) -> bool:
+        """True if many requests of the partition may be taken in."""
+        return self.counts.get(partition, 0) <= limits.OPEN_REQUESTS // 2
 
     def answer(self, decoded: Decoded, commands: Commands) -> None:
         """Takes in an effective event, which may be what a request became, or its refusal."""
@@ -84,10 +91,13 @@ class Requests(msgspec.Struct):
 
     def cut_off(self) -> list[OpenRequest]:
         """Submissions that are in the log and not accepted: a kill came between, or their other half is missing."""
-        return [self.answered[key] for key in self.submitted.values() if key in self.answered]
+        used = (self.answered.get(key) for key in self.submitted.values())
+        return [request for request in used if request is not None]
 
     def _refused(self, place: str, refusal: Refusal) -> None:
-        if self.open.pop(place, None) is None:
+        if place in self.open:
+            self._close(place)
+        else:
             self.early.add(place)
         self.refused.append(refusal)
         if len(self.refused) > 2 * REMEMBERED:
@@ -99,14 +109,26 @@ class Requests(msgspec.Struct):
         return [refusal.position for refusal in by_time[-REMEMBERED:]]
 
     def _settle(self, key: UUID) -> None:
-        first = next((each for each in self.open.values() if each.key == key), None)
-        if first is None:
+        places = self.places.get(key)
+        if not places:
             return
-        digest = self._answered(first)
-        for place in [place for place, each in self.open.items() if (each.key, each.digest) == (key, digest)]:
-            del self.open[place]
+        digest = self.answered.first(self.open[places[0]]).digest
+        for place in [place for place in places if self.open[place].digest == digest]:
+            self._close(place)
 
-    def _answered(self, request: OpenRequest) -> bytes:
-        """The digest of the request that has its key; this one's if none had it before."""
-        assert request.key is not None
-        return self.answered.setdefault(request.key, request).digest
+    def _open(self, place: str, request: OpenRequest) -> None:
+        self.open[place] = request
+        number = request.position.partition.number
+        self.counts[number] = self.counts.get(number, 0) + 1
+        if request.key is not None:
+            self.places.setdefault(request.key, []).append(place)
+
+    def _close(self, place: str) -> None:
+        request = self.open.pop(place)
+        self.counts[request.position.partition.number] -= 1
+        if request.key is None:
+            return
+        places = self.places[request.key]
+        places.remove(place)
+        if not places:
+            del self.places[request.key]

@@ -1,7 +1,7 @@
-"""Very many tasks that are added at once by `rftd tasks add`: the memory of the command, of the daemon, and of the next.
+"""Very many tasks that are added at once by `rftd tasks add`: the memory of the command, the daemon, and the next one.
 
-All lines of one file are added to a queue whose run goes on meanwhile; then the daemon is killed, and the next one takes
-the run up. Run: python -P tests/bench/many_tasks.py [--tasks 10000000]
+All lines of one file are added to a queue whose run goes on meanwhile; then the daemon is killed, and the next one
+takes the run up. Run: python -P tests/bench/many_tasks.py [--tasks 10000000]
 """
 
 from __future__ import annotations

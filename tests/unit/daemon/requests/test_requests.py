@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic.servers.kept_spans import KeptSpans
 
+from rftd.daemon import registry as registry_module
 from rftd.daemon.requests.desk import ROUTES, RequestDesk, asked_by
 from rftd.daemon.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
+from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
-from rftd.ops.ids import SystemIds
+from rftd.ops.ids import NAMESPACE, SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
 from rftd.ops.tracing.tracer import Tracer
@@ -30,8 +35,11 @@ from rftd.storage.projector import Projector
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.codec import Writer, decode, decode_as, decode_head
 from rftd.streams.deadletters import DeadLetterBox, head_of
-from rftd.streams.envelope import Draft, Head
+from rftd.streams.envelope import Draft, Head, Position
 from rftd.streams.events.experiment import ExperimentCancelled, ExperimentRejected, Fence
+from rftd.streams.folds import answered_requests
+from rftd.streams.folds.answered_requests import AnsweredRequests, OpenRequest
+from rftd.streams.folds.pieces import from_pieces, pieces_of
 from rftd.streams.requests import cloud_event, request_in, structured
 from rftd.streams.topics import EXPERIMENTS, REQUESTS, Partition
 from rftd.streams.verify.checker import verify
@@ -354,6 +362,66 @@ async def test_the_order_in_which_partitions_are_read_changes_nothing(world: Wor
                 turned.answer(decode(record), registry.commands)
         assert not turned.open
         assert not turned.early
+
+
+async def pauses(world: World, first: int, last: int) -> None:
+    """Requests that are refused, for nothing is of that name: each has an event of its own for an answer."""
+    for number in range(first, last):
+        await world.ask("rftd.experiment.pause", f"p{number}", subject="nobody", partition=number % 2)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_of_very_many_requests_few_are_remembered_and_each_is_answered_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    monkeypatch.setattr(limits, "OPEN_REQUESTS", 4)
+    monkeypatch.setattr(registry_module, "_REQUESTS_AT_ONCE", 3)
+    daemon = Daemon(world.log)
+    await pauses(world, 0, 31)
+    await world.submit("first")
+    await pauses(world, 31, 40)
+    await world.submit("first")  # sent again
+    most_open = 0
+    while True:
+        known = await daemon.supervisor.known()
+        most_open = max(most_open, len(known.requests.open))
+        if not known.requests.open:
+            break
+        await daemon.look()
+        daemon = Daemon(world.log) if restarts else daemon
+    assert most_open == 8, "four in each of two partitions"
+    assert not known.requests.behind
+    assert Counter(await world.types()) == {"rejected": 40, "submitted": 1, "accepted": 1}
+    answered = [rejected.request.id for rejected in await world.refusals() if rejected.request is not None]
+    assert sorted(answered) == sorted(f"p{number}" for number in range(40))
+    await pauses(world, 40, 42)
+    await Daemon(world.log).look()
+    assert len(await world.refusals()) == 42, "what comes later is taken in as before"
+
+
+def request_number(number: int) -> OpenRequest:
+    key = derive(NAMESPACE, "request", number)
+    return OpenRequest(Position(Partition(REQUESTS, number % 4), number), key, number.to_bytes(16))
+
+
+def test_answered_requests_are_remembered_in_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered_requests, "UNPACKED", 64)
+    requests = [request_number(number) for number in range(5000)]
+    answered = AnsweredRequests()
+    for request in requests:
+        assert answered.first(request) is request
+    tracemalloc.start()
+    try:
+        again = from_pieces(pieces_of(answered), AnsweredRequests)
+        size_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size_bytes < len(requests) * 120
+    for request in requests:
+        repeated = msgspec.structs.replace(request, position=Position(Partition(REQUESTS, 0), 10**6), digest=bytes(16))
+        assert again.first(repeated) == request
+    assert again.get(derive(NAMESPACE, "another")) is None
 
 
 EVENT = {
