@@ -18,7 +18,7 @@ roster      the workers that joined and left
 ranges      intervals: closed groups, versions of weights; numbers in few bytes
 once        what must not count twice: plans by their steps, other decisions by their newest ids
 key_use     one record that a command became
-packed_rows  what belongs to many keys, in few bytes
+keyed_rows  what belongs to many keys, in few bytes
 added_keys  the keys of requests that added tasks, in few bytes
 commands    which key was used for which command: of the whole log
 answered_requests  the request that each key was first used for, in few bytes

@@ -14,7 +14,7 @@ import msgspec
 
 from rftd.streams.envelope import Position
 from rftd.streams.folds.key_use import KeyUse
-from rftd.streams.folds.packed_rows import PackedRows
+from rftd.streams.folds.keyed_rows import KeyedRows
 from rftd.streams.topics import EXPERIMENTS, Partition
 
 UNPACKED: Final = 4096
@@ -26,7 +26,7 @@ _VALUE: Final = struct.Struct("<16sqqH?")
 class OlderKeys(msgspec.Struct):
     """The requests of one experiment that are packed."""
 
-    runs: list[PackedRows] = []
+    runs: list[KeyedRows] = []
 
     def of(self, key: UUID, experiment: UUID) -> Iterator[KeyUse]:
         """The records that requests with this key became, in the order of the log."""
@@ -43,7 +43,7 @@ class OlderKeys(msgspec.Struct):
 
     def pack(self, uses: Sequence[tuple[UUID, KeyUse]]) -> None:
         """Takes in uses by their keys, all of this experiment."""
-        self.runs.append(PackedRows.of([(key, _packed(use)) for key, use in uses]))
+        self.runs.append(KeyedRows.of([(key, _packed(use)) for key, use in uses]))
 
 
 def _packed(use: KeyUse) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 
 from rftd.streams.envelope import Position
 from rftd.streams.folds.added_keys import UNPACKED
-from rftd.streams.folds.packed_rows import PackedRows
+from rftd.streams.folds.keyed_rows import KeyedRows
 from rftd.streams.topics import REQUESTS, Partition
 
 _VALUE: Final = struct.Struct("<qH16s")
@@ -33,7 +33,7 @@ class AnsweredRequests(msgspec.Struct):
     """The first request of each key, however many there are."""
 
     newest: dict[UUID, OpenRequest] = {}
-    older: list[PackedRows] = []
+    older: list[KeyedRows] = []
 
     def get(self, key: UUID) -> OpenRequest | None:
         """The request that the key was used for; None if there is none."""
@@ -54,7 +54,7 @@ class AnsweredRequests(msgspec.Struct):
         self.newest[request.key] = request
         if len(self.newest) >= 2 * UNPACKED:
             oldest = list(self.newest.items())[:UNPACKED]
-            self.older.append(PackedRows.of([(key, _packed(used)) for key, used in oldest]))
+            self.older.append(KeyedRows.of([(key, _packed(used)) for key, used in oldest]))
             for key, _ in oldest:
                 del self.newest[key]
         return request

@@ -32,6 +32,7 @@ from synthetic.models.vllm_engines import (
     stays,
     workers_of,
 )
+from synthetic.until import PATIENCE_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rftd.ops.clock import SystemClock
@@ -81,7 +82,7 @@ async def drawn(engine: VllmRolloutEngine, requests: Sequence[GenerationRequest]
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (an engine has counters, no events)
             await asyncio.sleep(0.001)
 

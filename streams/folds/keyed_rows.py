@@ -1,4 +1,4 @@
-"""`PackedRows`: values of many keys in rows of equal length, sorted, so that a key is found by halving."""
+"""`KeyedRows`: values of many keys in rows of equal length, sorted, so that a key is found by halving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.streams.folds.ranges import Ascending
 _KEY_SIZE_BYTES: Final = 16
 
 
-class PackedRows(msgspec.Struct, frozen=True):
+class KeyedRows(msgspec.Struct, frozen=True):
     """Rows that were packed at once, each its key and its value. They are sorted by the last 64 bits of the keys."""
 
     lows: Ascending
@@ -21,7 +21,7 @@ class PackedRows(msgspec.Struct, frozen=True):
     rows: bytes
 
     @classmethod
-    def of(cls, values: Sequence[tuple[UUID, bytes]]) -> PackedRows:
+    def of(cls, values: Sequence[tuple[UUID, bytes]]) -> KeyedRows:
         """The values by their keys; all of them are equally long."""
         lows = Ascending()
         rows = bytearray()
