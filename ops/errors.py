@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rftd.ops import limits
+
 
 class RftdError(Exception):
     """An operating error that a person can act on; programmer errors are assertions."""
@@ -300,3 +302,14 @@ class NonFiniteLossError(TrainError):
 
     code = "RFTD-WRK-005"
     remedy = "Lower the learning rate, or look at the batch: `rftd experiences ls NAME --step N`."
+
+
+def explain(error: BaseException) -> str:
+    """The error as one bounded text for an event."""
+    if isinstance(error, RftdError):
+        parts = [error.what, f"at {error.where}" if error.where else "", f"fix: {error.fix}" if error.fix else ""]
+        text = "; ".join(filter(None, parts))
+    else:
+        text = f"{type(error).__name__}: {error}"
+    # Bounded: the text goes into an event, and errors of libraries may quote whole tensors.
+    return text[: limits.ERROR_TEXT_CHARS]

@@ -15,13 +15,12 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, explain
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.trace_options import TraceOptions, tracing
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.backends.backend import backend_of, log_url
-from rftd.workers.membership import explain
 from rftd.workers.process import run_explorer, run_trainer
 
 

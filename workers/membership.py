@@ -16,7 +16,7 @@ import psutil
 
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, explain
 from rftd.ops.ids import Ids
 from rftd.ops.log_file import OwnOutput
 from rftd.ops.tracing.tracer import Tracer
@@ -198,14 +198,3 @@ class Membership:
         draft = self.writer.draft(event, experiment=self.experiment)
         # A full disk is waited out: a heartbeat that raised would end a worker that has done nothing wrong.
         await append_when_space(self.log, [draft], clock=self.clock)
-
-
-def explain(error: BaseException) -> str:
-    """The error as one bounded text for an event."""
-    if isinstance(error, RftdError):
-        parts = [error.what, f"at {error.where}" if error.where else "", f"fix: {error.fix}" if error.fix else ""]
-        text = "; ".join(filter(None, parts))
-    else:
-        text = f"{type(error).__name__}: {error}"
-    # Bounded: the text goes into an event, and errors of libraries may quote whole tensors.
-    return text[: limits.ERROR_TEXT_CHARS]

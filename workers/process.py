@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError
+from rftd.ops.errors import DiskFullError, LogLossError, RftdError, UnreachableError, WorkError, explain
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.ops.own_folder import close_folder
@@ -24,7 +24,7 @@ from rftd.streams.follower import Follower
 from rftd.streams.log import EventLog
 from rftd.streams.start import beginning_of
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.membership import Membership, ProcessName, explain
+from rftd.workers.membership import Membership, ProcessName
 
 WORKERS = Partition(topics.WORKERS, 0)
 

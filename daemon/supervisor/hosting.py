@@ -18,7 +18,7 @@ from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
-from rftd.ops.errors import LogLossError
+from rftd.ops.errors import LogLossError, explain
 from rftd.ops.ids import Ids
 from rftd.ops.logs import Logger
 from rftd.storage.resume import resumed_follower
@@ -35,7 +35,7 @@ from rftd.streams.start import ExperimentStart, beginning_of
 from rftd.streams.writers import source_of
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.launcher.executor import Executor
-from rftd.workers.membership import ProcessName, explain, this_process
+from rftd.workers.membership import ProcessName, this_process
 
 TICK_S = 0.1
 STUCK_S = 4.0

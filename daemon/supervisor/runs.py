@@ -15,11 +15,10 @@ from rftd.daemon.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
-from rftd.ops.errors import FencedError, LogLossError
+from rftd.ops.errors import FencedError, LogLossError, explain
 from rftd.ops.logs import Logger
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.losses import Witness
-from rftd.workers.membership import explain
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0

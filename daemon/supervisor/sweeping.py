@@ -23,7 +23,16 @@ from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
-from rftd.ops.errors import CodecError, ConflictError, DiskFullError, LogFullError, NotFoundError, RftdError, UsageError
+from rftd.ops.errors import (
+    CodecError,
+    ConflictError,
+    DiskFullError,
+    LogFullError,
+    NotFoundError,
+    RftdError,
+    UsageError,
+    explain,
+)
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.streams.codec import Writer
@@ -47,7 +56,6 @@ from rftd.workers.control.sweep_runs import (
     is_over,
     next_steps,
 )
-from rftd.workers.membership import explain
 
 LOOK_S: Final = 0.5
 """The time between two looks at the sweeps."""

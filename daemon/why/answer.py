@@ -14,6 +14,7 @@ from rftd.daemon.why.scene import Phase, Process, Scene
 from rftd.daemon.why.wait import Wait, Why, worst_first
 from rftd.daemon.why.workers import worker_waits
 from rftd.ops.clock import Clock
+from rftd.ops.errors import explain
 from rftd.ops.words import Level
 from rftd.streams.backends.sqlite.wal import HasWal
 from rftd.streams.folds.run_state import RunState, partitions_of
@@ -23,7 +24,6 @@ from rftd.streams.split_submission import ROLES
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import ERROR
-from rftd.workers.membership import explain
 
 _SLOW_APPEND_S: Final = 5.0
 """An append takes milliseconds, on a cluster tenths of a second; this one is waited for."""

@@ -20,13 +20,13 @@ from rftd.ops.errors import (
     RowError,
     TrainError,
     UsageError,
+    explain,
 )
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.scoreboard import RULE
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Spine
-from rftd.workers.membership import explain
 
 DISK_FULL: Final = "disk_full"
 DISK_BUDGET: Final = "disk_budget"

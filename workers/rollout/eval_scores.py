@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import DataError, RftdError
+from rftd.ops.errors import DataError, RftdError, explain
 from rftd.streams.arrays import Array
 from rftd.streams.eval_answers import EvalAnswer, kept_places
 from rftd.streams.events.experience import CategoryScore, EvalScored, RowAnswers
 from rftd.streams.events.step import PROMPTS_CUT_ROWS
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.reward_parts import part_sums
-from rftd.workers.membership import explain
 from rftd.workers.rollout.response import PROMPT_TRUNCATED
 from rftd.workers.rollout.rewards.answer import agree, answer_of, visible
 from rftd.workers.rollout.rewards.number import Quantity, parse_quantity

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError, RolloutError
+from rftd.ops.errors import RftdError, RolloutError, explain
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.span import untraced
@@ -20,7 +20,6 @@ from rftd.streams.eval_answers import packed
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.spec import StageSpec
-from rftd.workers.membership import explain
 from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
 from rftd.workers.rollout.endpoint.server import ModelEndpoint
 from rftd.workers.rollout.engine import RolloutEngine

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, explain
 from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
 from rftd.ops.tracing.span import current, untraced
 from rftd.storage.artifacts import ArtifactStore
@@ -18,7 +18,6 @@ from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.spec import SamplingSpec
-from rftd.workers.membership import explain
 from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
 from rftd.workers.rollout.workflows.attempt import RolloutRequest

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from rftd.ops.clock import Clock
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import RftdError, explain
 from rftd.ops.logs import Logger
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
 from rftd.streams.spec import TasksetSpec
-from rftd.workers.membership import explain
 
 REASON_CHARS = 300
 """Of a reason, which the event has whole: a line is read by people."""

@@ -14,7 +14,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
-from rftd.ops.errors import UnreachableError
+from rftd.ops.errors import UnreachableError, explain
 from rftd.ops.logs import Logger
 from rftd.streams import topics
 from rftd.streams.chain import Heads
@@ -24,7 +24,6 @@ from rftd.streams.feed import Feed
 from rftd.streams.fencing import FenceView
 from rftd.streams.log import EventLog
 from rftd.streams.topics import Partition, partition_of
-from rftd.workers.membership import explain
 from rftd.workers.tracking.cursor import Cursor, CursorFile, TrackedPlace
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.points import SAMPLED_TYPES, TYPES, PointFold
