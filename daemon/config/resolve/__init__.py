@@ -13,8 +13,7 @@ algorithm.py   the algorithm's own defaults, arguments by the names that Trinity
 correction.py  what is done about tokens that older weights drew
 pacing.py      synchronizer to schedule and staleness bound; the modes colocate and collect_only
 policy.py      policy, replay buffer and capacity to one staleness policy that can go on
-auxiliary_engine.py which engine an auxiliary model has
-gpu_shares.py  the guide's arithmetic of a cluster's GPUs
+gpu_shares.py  the GPUs of a cluster as the guide shares them, and which engine an auxiliary model has
 rollout_engine.py which engine generates, and what it needs of its host
 explorer.py    how rollouts are given out
 tinker.py      a service as trainer and sampler

@@ -12,8 +12,7 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
-from rftd.daemon.config.resolve.auxiliary_engine import AuxiliaryEngineChoice, auxiliary_engine
-from rftd.daemon.config.resolve.gpu_shares import gpus_beside
+from rftd.daemon.config.resolve.gpu_shares import AuxiliaryEngineChoice, auxiliary_engine, gpus_beside
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
 from rftd.daemon.config.schema.experiment import Experiment

@@ -9,8 +9,8 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, UnknownField, WrongValue
-from rftd.daemon.config.schema.by_evaluation import BestCheckpoint, EarlyStop, EvalRule
 from rftd.daemon.config.schema.experiment import Experiment
+from rftd.daemon.config.schema.trainer import BestCheckpoint, EarlyStop, EvalRule
 from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.eval_figures import figure_names, is_open_figure
 from rftd.streams.schedule import eval_steps

@@ -9,9 +9,8 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Notes, Unsupported
-from rftd.daemon.config.resolve.auxiliary_engine import auxiliary_engine, parallel_of
 from rftd.daemon.config.resolve.bench import BENCH
-from rftd.daemon.config.resolve.gpu_shares import GpuShares, shares_of
+from rftd.daemon.config.resolve.gpu_shares import GpuShares, auxiliary_engine, parallel_of, shares_of
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel

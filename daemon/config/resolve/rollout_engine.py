@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import FieldError, Issue, Notes, UnknownField, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct
-from rftd.daemon.config.resolve.auxiliary_engine import parallel_of
 from rftd.daemon.config.resolve.bench import check_external
-from rftd.daemon.config.resolve.gpu_shares import shares_of
+from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
 from rftd.streams.auxiliary import SERVICE
