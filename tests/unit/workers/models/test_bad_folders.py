@@ -262,6 +262,16 @@ buffer:
     return preflight(load_text(text, "x.yaml", overrides=overrides, environ={}, cwd=scratch, host=host).spec, host)
 
 
+def test_files_of_an_auxiliary_model_that_make_no_tokenizer_are_refused(good: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "judge"))
+    judge = f"explorer.auxiliary_models=[{{model_path: {folder}, engine_type: torch}}]"
+    assert tasks(good, tmp_path, "simple_workflow", "plaintext", judge).stages
+    odd_folders.torn_pieces(folder)
+    with pytest.raises(DataError, match="no text becomes a token") as caught:
+        tasks(good, tmp_path, "simple_workflow", "plaintext", judge)
+    assert caught.value.field == "explorer.auxiliary_models[0].model_path"
+
+
 @pytest.mark.parametrize(
     ("workflow", "prompt_type"),
     [("simple_workflow", "plaintext"), ("math_workflow", "raw"), ("math_workflow", "plaintext")],
