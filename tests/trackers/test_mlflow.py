@@ -29,9 +29,9 @@ async def test_the_server_has_every_figure_once_whenever_the_follower_dies(uri: 
     run = written(tmp_path)
     tracker = TrackerSpec(kind="mlflow", args={"uri": uri})
     log = MemoryLog()
-    deaths = Deaths(random.Random(2).sample(range(1, 24), 10))
+    deaths = Deaths(random.Random(2).sample(range(1, 40), 20))
     await follow_and_die(log, run, tracker, deaths, portion=60)
-    assert deaths.count == 10
+    assert deaths.count == 20
     assert shown_at(uri, str(run.id)) == await expected("mlflow", run, log)
     trainer = runs_of(uri, str(run.id))["trainer"]
     assert (trainer.info.run_name, trainer.info.status, trainer.data.params["name"]) == (

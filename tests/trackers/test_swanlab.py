@@ -42,9 +42,9 @@ async def test_the_record_files_have_every_figure(tmp_path: Path) -> None:
 async def test_a_follower_that_dies_loses_no_figure_and_no_remark(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    deaths = Deaths(random.Random(6).sample(range(1, 20), 3))
+    deaths = Deaths(random.Random(6).sample(range(1, 40), 20))
     await follow_and_die(log, run, OFFLINE, deaths, portion=60)
-    assert deaths.count == 3
+    assert deaths.count == 20
     folder = tmp_path / "monitor" / "swanlab"
     assert shown_in(folder) == await expected("swanlab", run, log)
 

@@ -42,7 +42,7 @@ async def test_the_record_files_have_every_figure(tmp_path: Path) -> None:
 async def test_a_follower_that_dies_loses_no_row(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    deaths = Deaths(random.Random(1).sample(range(1, 20), 6))
+    deaths = Deaths(random.Random(1).sample(range(1, 40), 20))
     await follow_and_die(log, run, TrackerSpec(kind="wandb"), deaths, portion=60)
-    assert deaths.count == 6
+    assert deaths.count == 20
     assert shown_in(tmp_path / "monitor" / "wandb") == await expected("wandb", run, log)

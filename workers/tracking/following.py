@@ -14,6 +14,7 @@ import msgspec
 from rftd.ops import faults
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import UnreachableError, explain
 from rftd.ops.logs import Logger
 from rftd.streams import topics
@@ -72,8 +73,10 @@ class TrackerFollower:
         self._tracker = tracker
         self._file = file
         self._cursor = cursor
-        self._saved = cursor
-        """The cursor that a process after this one would find."""
+        self._sure = cursor
+        """The last cursor that was saved."""
+        self._saved = _of_its_own(cursor)
+        """The same with a fold that reads no further: what a process after this one finds."""
         self._experiment = experiment
         self._clock = clock
         self._logger = logger
@@ -188,7 +191,7 @@ class TrackerFollower:
 
     async def _make_sure(self) -> None:
         """Saves what was written since the last sure moment, and how the run ended."""
-        if self._cursor is self._saved:
+        if self._cursor is self._sure:
             return
         kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
         if not self._cursor.ended or await self._leave():
@@ -240,4 +243,11 @@ class TrackerFollower:
     async def _save(self, cursor: Cursor) -> None:
         await asyncio.to_thread(self._file.write, cursor)
         self._cursor = cursor
-        self._saved = cursor
+        self._sure = cursor
+        self._saved = _of_its_own(cursor)
+
+
+def _of_its_own(cursor: Cursor) -> Cursor:
+    """The cursor with a copy of its fold, as the file has it: the fold itself goes on with what is read."""
+    fold = msgpack_decoder(PointFold).decode(msgspec.msgpack.encode(cursor.fold))
+    return msgspec.structs.replace(cursor, fold=fold)

@@ -89,6 +89,8 @@ class WeightsAndBiases:
             what = "wandb has no key, or does not take what it was given"
             raise ConfigError(what, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
         except wandb.errors.CommError as error:
+            # The library's own process goes on with what it could not begin, and would refuse the run as in use.
+            wandb.teardown()
             raise UnreachableError(f"wandb does not answer: {type(error).__name__}") from None
         for name, pattern in ((_STEPS[EXPLORER], "eval/*"), (_STEPS[EXPLORER], "rollout/*"), (_STEPS[TRAINER], "*")):
             run.define_metric(name)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from synthetic.tracking.tracked import Shown, as_shown
 
+from rftd.workers.tracking.point import ROLES
 from rftd.workers.tracking.points import SAMPLES
 
 ADDED = ("step", "timestamp")
 """What the reader adds to the figures of a row."""
 
 
-def shown_in(project: str, name: str, experiment: str, roles: tuple[str, ...] = ("explorer", "trainer")) -> list[Shown]:
-    """Every figure of an experiment of ours, as often as the database has it."""
+def shown_in(project: str, name: str, experiment: str, roles: tuple[str, ...] = ROLES) -> list[Shown]:
+    """Every figure of an experiment of ours, as often as the database has it; a single run has an empty role."""
     from trackio.sqlite_storage import SQLiteStorage
 
     shown = []
     for role in roles:
-        rows = SQLiteStorage.get_logs(project, f"{name}_{role}", run_id=f"{experiment}-{role}")
+        of_role = (f"{name}_{role}", f"{experiment}-{role}") if role else (name, experiment)
+        rows = SQLiteStorage.get_logs(project, of_role[0], run_id=of_role[1])
         shown += [
             as_shown("trackio", role, row["step"], figure, float(value))
             for row in rows

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from synthetic.tracking.tracked import Shown, as_shown
 
+from rftd.workers.tracking.point import ROLES
 from rftd.workers.tracking.points import SAMPLES
 
 _BLOCK: Final = 32 * 1024
+_AXES: Final = tuple(f"{role}_step" for role in ROLES)
 
 
 def records_of(path: Path) -> Iterator[Any]:
@@ -40,7 +42,8 @@ def rows_of(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of every run by (role, step): the same one may lie in two files, from before and after a kill."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        role = path.stem.rpartition("-")[2]
+        last = path.stem.rpartition("-")[2]
+        role = last if last in ROLES else ""
         for record in records_of(path):
             if record.WhichOneof("record_type") == "history":
                 row = {
@@ -52,16 +55,24 @@ def rows_of(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def untimed(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without what the library adds, and without figures that are not numbers, which equal nothing."""
-    return {name: value for name, value in row.items() if not name.startswith("_") and value == value}
+    """The row without what the library adds, without tables, and without figures that equal nothing: no numbers."""
+    strange = ("_", f"{SAMPLES}/")
+    return {name: value for name, value in row.items() if not name.startswith(strange) and value == value}
+
+
+def step_and_figures(row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The step of a row, and its figures, without tables; in one run the library adds the other role's step."""
+    strange = ("_", f"{SAMPLES}/", *_AXES)
+    figures = {name: value for name, value in row.items() if not name.startswith(strange)}
+    of_explorer = any(name.startswith(("eval/", "rollout/")) for name in figures)
+    axes = _AXES if of_explorer else tuple(reversed(_AXES))
+    return int(next(row[axis] for axis in axes if axis in row)), figures
 
 
 def shown_in(folder: Path) -> list[Shown]:
     """Every figure below the folder, each row once."""
     shown = []
     for (role, _), row in rows_of(folder).items():
-        step = int(row[f"{role}_step"])
-        strange = ("_", f"{role}_step", f"{SAMPLES}/")
-        figures = {name: value for name, value in row.items() if not name.startswith(strange)}
+        step, figures = step_and_figures(row)
         shown += [as_shown("wandb", role, step, name, float(value)) for name, value in figures.items()]
     return sorted(shown, key=lambda figure: (figure.run, figure.step, figure.name))
