@@ -9,8 +9,10 @@ from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die,
 from synthetic.tracking.wandb_service import KEY, stand_in
 
 from rftd.ops.clock import ManualClock
+from rftd.ops.errors import ConfigError
 from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.tracking import TrackerSpec
+from rftd.workers.tracking.cursor import CursorFile
 
 pytest.importorskip("wandb")
 pytestmark = pytest.mark.anyio
@@ -63,3 +65,19 @@ async def test_a_service_that_is_away_at_the_beginning_is_waited_for(
         await follow(log, run, tracker_of(service.address), clock=clock)
         assert service.shown() == await expected("wandb", run, log)
     assert clock.monotonic_s() >= back_s, "the first attempt was in vain"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_wrong_key_ends_the_tracker_and_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "5")
+    run = written(tmp_path)
+    log = MemoryLog()
+    await log.append(run.tape.drafts)
+    with stand_in(lambda path: status) as service, pytest.raises(ConfigError) as refusal:
+        await follow(log, run, tracker_of(service.address))
+    assert "WANDB_API_KEY" in str(refusal.value)
+    assert KEY not in str(refusal.value)
+    cursor = CursorFile(tmp_path, "wandb", str(run.id)[:8]).read()
+    assert cursor.error and KEY not in cursor.error

@@ -14,6 +14,9 @@ from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 _STEPS: Final = {EXPLORER: "explorer_step", TRAINER: "trainer_step"}
 """The figure that curves of each role are drawn over."""
 
+_REFUSALS: Final = ("error 401", "error 403")
+"""What the library says of a service that knows no such key, or lets it write no runs."""
+
 
 class WeightsAndBiases:
     """Keeps the runs of one experiment, each under an id of its own, so that a later process goes on with them."""
@@ -84,13 +87,15 @@ class WeightsAndBiases:
             )
         except wandb.errors.AuthenticationError:
             # Its text may quote a part of the key.
-            raise ConfigError("wandb refuses the key", field="WANDB_API_KEY", fix="export the right one") from None
+            raise _wrong_key() from None
         except wandb.errors.UsageError:
             what = "wandb has no key, or does not take what it was given"
             raise ConfigError(what, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
         except wandb.errors.CommError as error:
             # The library's own process goes on with what it could not begin, and would refuse the run as in use.
             wandb.teardown()
+            if any(status in str(error) for status in _REFUSALS):
+                raise _wrong_key() from None
             raise UnreachableError(f"wandb does not answer: {type(error).__name__}") from None
         for name, pattern in ((_STEPS[EXPLORER], "eval/*"), (_STEPS[EXPLORER], "rollout/*"), (_STEPS[TRAINER], "*")):
             run.define_metric(name)
@@ -107,6 +112,10 @@ class WeightsAndBiases:
                 run.finish(exit_code=code)
             except Exception as error:
                 raise WorkError(f"wandb did not finish a run: {type(error).__name__}") from error
+
+
+def _wrong_key() -> ConfigError:
+    return ConfigError("wandb refuses the key", field="WANDB_API_KEY", fix="export the right one")
 
 
 def _table(point: Point) -> dict[str, Any]:
