@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
+from rftd.daemon.client.client import Client
 from rftd.daemon.views import commands
 from rftd.daemon.views import tasks as view
 from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
@@ -43,6 +46,8 @@ QUEUE: Final = (
 )
 BATCH: Final = 250
 """Tasks of one request."""
+BEHIND_S: Final = 60.0
+"""The longest that tasks are added after the last kill by a machine that is too busy for the pace."""
 
 
 def task(number: int) -> dict[str, str]:
@@ -61,29 +66,43 @@ class Adder(threading.Thread):
         self._scene = scene
         self._name = name
         self._per_s = per_s
+        self._client: Client | None = None
+        self._closing = ExitStack()
 
     def run(self) -> None:
-        """Adds until it is told that it is over, and no task is due any more."""
+        """Adds until it is told that it is over, and no task is due any more or it stays behind."""
         began_s = time.monotonic()
+        over_s = math.inf
         while True:
-            ahead_s = self.added / self._per_s - (time.monotonic() - began_s)
-            if ahead_s > 0 and self.over.is_set():
-                return
+            now_s = time.monotonic()
+            ahead_s = self.added / self._per_s - (now_s - began_s)
+            if self.over.is_set():
+                over_s = min(over_s, now_s)
+                if ahead_s > 0 or now_s > over_s + BEHIND_S:
+                    return
             if ahead_s > 0:
                 time.sleep(ahead_s)
             self._send()
+
+    def close(self) -> None:
+        """Closes the client; the next request makes another."""
+        self._client = None
+        self._closing.close()
 
     def _send(self) -> None:
         body = view.AddTasks(tasks=[task(self.added + number) for number in range(BATCH)])
         while True:
             try:
-                with self._scene.client() as client:
-                    client.send(view.add_tasks, body, name=self._name, request_id=f"from {self.added}")
+                # One client for as long as its daemon lives: making one costs as much as a request.
+                if self._client is None:
+                    self._client = self._closing.enter_context(self._scene.client())
+                self._client.send(view.add_tasks, body, name=self._name, request_id=f"from {self.added}")
                 self.added += BATCH
                 return
             # The tables of a daemon that begins anew may not hold the name yet.
             except (UnreachableError, WaitTimeoutError, NotFoundError):
                 self.repeated += 1
+                self.close()
                 time.sleep(0.05)
 
 
@@ -113,6 +132,7 @@ def main() -> None:
             finally:
                 adder.over.set()
                 adder.join()
+                adder.close()
             spent_s = time.monotonic() - began_s
             kills = scene.host.restarts
             tried_by = scene.page(name)
