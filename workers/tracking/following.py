@@ -41,6 +41,8 @@ _LOOK_S: Final = 1.0
 _STOP_LOOK_S: Final = 0.2
 _MOST_POINTS: Final = 500
 """Points of one writing: they are held in the cursor while they are written."""
+_MOST_SAMPLED_POINTS: Final = 20
+"""The same where some of them are tables of texts."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts to reach a service, or a disk with space."""
 _AWAY: Final = (UnreachableError, OSError)
@@ -144,7 +146,8 @@ class TrackerFollower:
             return
         if self._points and gather_s:
             await self._clock.sleep(gather_s)
-        while len(self._points) < _MOST_POINTS and await self._feed.pump(0.0, self._read):
+        most = _MOST_POINTS if self._samples is None else _MOST_SAMPLED_POINTS
+        while len(self._points) < most and await self._feed.pump(0.0, self._read):
             pass
 
     def _read(self, record: Record) -> None:
