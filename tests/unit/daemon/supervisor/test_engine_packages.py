@@ -21,7 +21,7 @@ WHOLE = Host(devices=(CPU,), packages=dict.fromkeys(PACKAGES["torch"], "1.0"))
 
 def experiment(folder: Path, rollout: str = "fake", trainer: str = "fake") -> ExperimentSpec:
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}))
-    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}))
     (folder / "model.safetensors").write_bytes(len(b"{}").to_bytes(8, "little") + b"{}")
     stage = StageSpec(
         name="main",
