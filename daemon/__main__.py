@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Final, NoReturn
 
-from rftd.daemon.cli import main
+from rftd.daemon.cli.cli import main
 
 _PATIENCE_S: Final = 3
 

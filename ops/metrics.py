@@ -1,7 +1,7 @@
 """Every metric of rftd: its name, labels, unit and help.
 
-What happens is counted: `rftd.daemon.metrics_feed` adds it up from events. What stands is read:
-`rftd.daemon.metrics_state` shows it from the tables at each scrape, so that a restart changes none of it.
+What happens is counted: `rftd.daemon.observe.metrics_feed` adds it up from events. What stands is read:
+`rftd.daemon.observe.metrics_state` shows it from the tables at each scrape, so that a restart changes none of it.
 
 Labels have few values: never a task, a rollout, a version or a process id. Unit last in the name; a ratio is 0 to 1.
 """

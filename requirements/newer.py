@@ -74,7 +74,7 @@ sys.stdout.write(
 lock = (root / "requirements" / "engines-cuda.txt").read_text()
 stale = False
 for package, path, key in (
-    ("vllm", "workers/rollout/engines/vllm/tables.json", "version"),
+    ("vllm", "workers/engines/vllm/tables.json", "version"),
     ("verl", "daemon/config/verl/tables.json", "release"),
 ):
     tables = json.loads((root / path).read_bytes())[key]

@@ -1,41 +1,9 @@
 """The tables, which can be rebuilt from the log, and the large bytes that cannot. In reading order:
 
-tables/       the tables, one file for each noun
-upserts       the columns that an event type owns, and the statement that writes them
-projections/  pure functions from events to row changes
-fold          records to row changes, positions and dead letters; pure
-standing_plans  which plans count
-writer        rows and positions into one transaction
-projector     follows the log
-sole_writer   its transactions, and the lock that keeps a second one out
-table_statistics  what Postgres plans queries from
-visit         work on a connection to a SQLite file, all at once
-database      SQLite by default, Postgres by a URL
-connection_pool  connections to the tables, bounded; idle ones are closed
-postgres      connections to Postgres: bounds, errors that say what to do
-schema        tables made, upgraded, filled anew
-migrations/   the revisions of the tables, for both databases
-rebuild       folds again from nothing and compares, by canonical digests of the tables
-names         an experiment by its name, id or prefix
-queries/      what the CLI, the API and the page read
-lineage/      the origin of a thing, and its fate
-disk          the free space of volumes, and the space that folders take up
-artifacts     files by their sha256
-answered_rows the answers of an evaluation, from the log and from artifacts
-checkpoints   folders of checkpoints, registered in place
-service_state the name at a service that a checkpoint's weights and optimizer have
-workplace     the folder in which a trainer prepares what it renames; its successor takes it away
-table_files   the files of database tables that specifications read
-unreferenced  files of an experiment that no event names
-own_places    the places at which an experiment's own files lie, whatever a record names
-served_history  the chain of a served history, held against what was promised
-checkpoint_witness  heads of the log that a checkpoint's folder remembers
-outside_files files that events name, and that are missing or damaged
-shared_memory the folder of weights that the workers of one machine map
-snapshots     folds in files, believed only where the log agrees
-resume        a follower that goes on from the newest snapshot of its fold
-folder_owner  the log that an experiment's folder belongs to
-survivors     witnesses of a log that was shortened, and the heads that each remembers
-backup        a data folder, copied while it is in use, with the files that its log names
-portable/     one experiment, whole, in a file: out of a log, into a log, and its files away
+database/   SQLite or Postgres: connections, tables, their one migration
+projector/  follows the log, and writes rows
+queries/    what the CLI, the API and the page read
+lineage/    the origin of a thing, and its fate
+files/      artifacts, checkpoints, snapshots, and whatever else lies in folders
+portable/   one experiment, whole, in a file: out of a log, into a log, and its files away
 """

@@ -14,18 +14,17 @@ from rftd.ops.errors import (
     WorkError,
 )
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
-from rftd.workers.algorithms.advantages.advantage import AdvantageFunction, Masking, OneGroup, Substituting
-from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
-from rftd.workers.algorithms.definition import AlgorithmDefinition, Needs
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement, StalenessPolicy
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.task import Task
 from rftd.workers.devices.device_memory import EngineMemory, Need
 from rftd.workers.devices.host import Device, Host
-from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
-from rftd.workers.rollout.call_spans import tool_call
-from rftd.workers.rollout.engine import (
+from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
+from rftd.workers.generation.call_spans import tool_call
+from rftd.workers.generation.engine import (
     EngineStats,
     Generation,
     GenerationRequest,
@@ -34,21 +33,18 @@ from rftd.workers.rollout.engine import (
     Sampling,
     SchemaEngine,
 )
-from rftd.workers.rollout.engines.definition import EngineOpening, EnginePlan, RolloutEngineDefinition
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.rewards.reward import Reward, RewardResult, RolloutView
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.trajectory import Trajectory
-from rftd.workers.rollout.workflows.workflow import Workflow
-from rftd.workers.tasksets.message import Message
-from rftd.workers.tasksets.task import Task
-from rftd.workers.training.corrections.correction import Corrected, Correction, Mismatch
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainerEngine, TrainSample, WeightsSnapshot
-from rftd.workers.training.engines.definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.losses.batch_tokens import BatchTokens
-from rftd.workers.training.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
-from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
+from rftd.workers.generation.engine_definition import EngineOpening, EnginePlan, RolloutEngineDefinition
+from rftd.workers.generation.model import Model
+from rftd.workers.generation.response import Response
+from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Masking, OneGroup, Substituting
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition, Needs
+from rftd.workers.learning.corrections.correction import Corrected, Correction, Mismatch
+from rftd.workers.learning.engine import StepResult, TrainBatch, TrainerEngine, TrainSample, WeightsSnapshot
+from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
+from rftd.workers.learning.losses.batch_tokens import BatchTokens
+from rftd.workers.learning.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
+from rftd.workers.learning.token_advantages.token_advantage import TokenAdvantage
 from rftd.workers.weights.channel import (
     ChannelPlace,
     Exported,
@@ -62,6 +58,10 @@ from rftd.workers.weights.checksum import checksum_of, tensor_sums
 from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
 from rftd.workers.weights.registry import Channels, open_weights
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.reward import Reward, RewardResult, RolloutView
+from rftd.workers.workflows.trajectory import Trajectory
+from rftd.workers.workflows.workflow import Workflow
 
 __all__ = [
     "AdvantageFunction",

@@ -13,7 +13,7 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError, RftdError, UsageError
 
 if TYPE_CHECKING:
-    from rftd.streams.spec import ExperimentSpec
+    from rftd.streams.spec.spec import ExperimentSpec
 
 
 class FieldError(ConfigError):

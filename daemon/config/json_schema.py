@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section, mark_of
-from rftd.streams.declaration import InUnit, Upstream
+from rftd.streams.spec.declaration import InUnit, Upstream
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{"}

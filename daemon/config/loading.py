@@ -27,7 +27,7 @@ from rftd.daemon.config.stand_ins import found_beside, plain
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _PATH: FieldPath = ("trainer", "trainer_config_path")

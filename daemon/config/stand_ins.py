@@ -17,8 +17,8 @@ from rftd.daemon.config.schema.section import Section
 from rftd.daemon.config.source import SourceMap
 from rftd.daemon.config.validation import nearest_field, validate
 from rftd.ops import limits
-from rftd.workers.algorithms import registry
 from rftd.workers.devices.host import Host
+from rftd.workers.learning.algorithms import registry
 
 _LEFT_OUT: Final = object()
 _ALGORITHM: Final = "algorithm_type"

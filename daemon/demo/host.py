@@ -14,10 +14,10 @@ from typing import Final, Self
 import httpx
 import msgspec
 
-from rftd.daemon.client.address import find_address, trusted_by
-from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.living_wait import LivingWait, say_beside
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.living_wait import LivingWait, say_beside
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import find_address, trusted_by
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict

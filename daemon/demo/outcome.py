@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from rftd.daemon.client.client import Client
-from rftd.daemon.client.transcript import specification, transcript_of
-from rftd.daemon.output.quantity import short, sparkline
-from rftd.daemon.views import experiences
+from rftd.daemon.cli.output.quantity import short, sparkline
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.transcript import specification, transcript_of
+from rftd.daemon.http.views import experiences
 
 EVALSET = "held-out"
 LAST_ROLLOUTS = 256

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from rftd.daemon.output.quantity import sparkline
-from rftd.daemon.output.terminal import cells
+from rftd.daemon.cli.output.quantity import sparkline
+from rftd.daemon.cli.output.terminal import cells
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.storage.queries.steps import EvalRow
 

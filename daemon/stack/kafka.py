@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from rftd.daemon.living_wait import run_to_end
+from rftd.daemon.cli.living_wait import run_to_end
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer, held
 from rftd.ops.errors import NotFoundError, UnreachableError

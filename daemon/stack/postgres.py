@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.living_wait import run_to_end
+from rftd.daemon.cli.living_wait import run_to_end
 from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import NotFoundError, UnreachableError

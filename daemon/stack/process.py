@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Self
 import msgspec
 import psutil
 
-from rftd.daemon.living_wait import LivingWait
+from rftd.daemon.cli.living_wait import LivingWait
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UnreachableError
 from rftd.ops.own_folder import tighten

@@ -14,15 +14,15 @@ from rftd.daemon.trust import allowances as lists
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker, NotAllowedError
 from rftd.ops.outbound import PrivateAddressError, WebAddress, names_host
-from rftd.streams.declaration import NameKind
 from rftd.streams.events.experiment import Grant
-from rftd.streams.reach import OWNERS, ReachSpec
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.stored_path import inputs_of
-from rftd.streams.tracking import TrackerSpec
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.spec.declaration import NameKind
+from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.rewards.registry import REWARDS
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")

@@ -13,10 +13,10 @@ from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import derive
 from rftd.storage.lineage.graph import FORMS, Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
-from rftd.storage.names import resolve_experiment
 from rftd.storage.queries.counting import EXECUTED
-from rftd.streams import topics
-from rftd.streams.group_id import group_id
+from rftd.storage.queries.names import resolve_experiment
+from rftd.streams.log import topics
+from rftd.streams.log.group_id import group_id
 
 _CANDIDATES: Final = 8
 _IDS: Final = (

@@ -13,21 +13,21 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ArchiveError, LogCorruptError, RftdError
-from rftd.storage.artifacts import size_and_sha256
+from rftd.storage.files.artifacts import size_and_sha256
+from rftd.storage.files.table_files import tables_of
+from rftd.storage.files.unreferenced import ours, remove, remove_empty
 from rftd.storage.portable.experiment import export_experiment
 from rftd.storage.portable.files import check_files, restore
-from rftd.storage.table_files import tables_of
-from rftd.storage.unreferenced import ours, remove, remove_empty
-from rftd.streams import topics
 from rftd.streams.events.experiment import ExperimentArchived
-from rftd.streams.log import EventLog
-from rftd.streams.payloads import AT_ONCE, NOTHING, Dropped, bring_back
+from rftd.streams.log import topics
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.payloads import AT_ONCE, NOTHING, Dropped, bring_back
+from rftd.streams.log.topics import Partition
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import Frame, read_frames
 from rftd.streams.portable.load import check
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import Partition
+from rftd.streams.spec.spec import ExperimentSpec
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,21 +15,21 @@ import msgspec
 
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import ConflictError, NotFoundError
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.folder_owner import disown
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.database.tables.base import Row, is_local
+from rftd.storage.files.folder_owner import disown
+from rftd.storage.files.served_history import promises
+from rftd.storage.files.snapshots import put_memory_aside
+from rftd.storage.files.survivors import put_workplaces_aside
+from rftd.storage.files.table_files import KIND as TABLE
+from rftd.storage.files.table_files import table_folder, table_moves
+from rftd.storage.files.unreferenced import stage_folders
 from rftd.storage.portable.files import add_files, all_there, check_files, choose, restore
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest_of
-from rftd.storage.served_history import promises
-from rftd.storage.snapshots import put_memory_aside
-from rftd.storage.survivors import put_workplaces_aside
-from rftd.storage.table_files import KIND as TABLE
-from rftd.storage.table_files import table_folder, table_moves
-from rftd.storage.tables.base import Row, is_local
-from rftd.storage.unreferenced import stage_folders
-from rftd.streams.chain import Heads
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest_of
 from rftd.streams.folds.spine import Kept
-from rftd.streams.log import EventLog
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.log import EventLog
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
 from rftd.streams.portable.export import export_records
 from rftd.streams.portable.folders import Folders
@@ -37,7 +37,7 @@ from rftd.streams.portable.format import ExportManifest
 from rftd.streams.portable.load import Checked, check, load, look, note_import
 from rftd.streams.portable.own import ArchiveLog, OwnRecords, closed_heads
 from rftd.streams.portable.present import submitted_in, was_imported
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 
 IMPORTED: Final = "imported"
 """The folder of the data folder below which imported experiments have their own."""

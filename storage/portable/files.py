@@ -21,13 +21,13 @@ from rftd.ops.errors import (
     NotFoundError,
     RftdError,
 )
-from rftd.storage.artifacts import ArtifactStore, size_and_sha256
-from rftd.storage.checkpoints import latest, mark_latest, may_share, verify
-from rftd.storage.own_places import checkpoint_folder, is_own_weights
-from rftd.storage.served_history import FILE, copy_whole, difference_of, promises
-from rftd.storage.service_state import PATH as SERVICE_STATE
-from rftd.storage.table_files import KIND as TABLE
-from rftd.storage.table_files import fits_name, tables_of
+from rftd.storage.files.artifacts import ArtifactStore, size_and_sha256
+from rftd.storage.files.checkpoints import latest, mark_latest, may_share, verify
+from rftd.storage.files.own_places import checkpoint_folder, is_own_weights
+from rftd.storage.files.served_history import FILE, copy_whole, difference_of, promises
+from rftd.storage.files.service_state import PATH as SERVICE_STATE
+from rftd.storage.files.table_files import KIND as TABLE
+from rftd.storage.files.table_files import fits_name, tables_of
 from rftd.streams.events.task import TasksOffered
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter

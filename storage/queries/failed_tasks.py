@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.streams.folds.failed_tasks import STAGE_ENDED, FailedTask, Try
 from rftd.streams.folds.letters import RecordPlace
-from rftd.streams.topics import TASKS
+from rftd.streams.log.topics import TASKS
 
 _AT_ONCE: Final = 500
 MOST: Final = 10_000

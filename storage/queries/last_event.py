@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.storage.database.tables.base import Row
+from rftd.storage.database.tables.experiences import Experiences
+from rftd.storage.database.tables.experiments import Experiments
 from rftd.storage.queries.rows import fetch_one
-from rftd.storage.tables.base import Row
-from rftd.storage.tables.experiences import Experiences
-from rftd.storage.tables.experiments import Experiments
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

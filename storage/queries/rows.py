@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.decoding import converted
-from rftd.storage.visit import visit
+from rftd.storage.database.visit import visit
 
 if TYPE_CHECKING:
     import sqlite3

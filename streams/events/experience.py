@@ -7,10 +7,10 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.bounds import Count, Finite, Index, Integer, Rollouts, Seconds, Temperature
 from rftd.streams.events.registry import NOBODY, Event, event
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.bounds import Count, Finite, Index, Integer, Rollouts, Seconds, Temperature
 
 _LARGEST: Final = 1e30
 """The largest score: a sum of as many as there are rows is finite in single precision."""

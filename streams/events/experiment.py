@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.bounds import Bytes, Count, Epoch, Index, Integer, Nanoseconds, Offset
 from rftd.streams.events.registry import CONTROLLER, NOBODY, Event, event
-from rftd.streams.log_place import HEADS, HISTORY, START
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.stored_path import OwnPath
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import Bytes, Count, Epoch, Index, Integer, Nanoseconds, Offset
+from rftd.streams.log.log_place import HEADS, HISTORY, START
+from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.spec.spec import ExperimentSpec
 
 
 class HeadRef(msgspec.Struct, frozen=True, array_like=True):
@@ -88,7 +88,7 @@ class ExperimentAccepted(Event, frozen=True, kw_only=True):
 
 
 class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The record by which another program asked for something; see `rftd.streams.requests`."""
+    """The record by which another program asked for something; see `rftd.streams.log.requests`."""
 
     place: str
     """`stream/partition@offset`."""

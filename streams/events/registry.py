@@ -55,7 +55,7 @@ def event(
 ) -> Callable[[C], C]:
     """Registers a payload class as the current version of event type `name` on `stream`.
 
-    `owner` is the one role whose records of this type have an effect (rule 2); see `rftd.streams.fencing`. What is
+    `owner` is the one role whose records of this type have an effect (rule 2); see `rftd.streams.log.fencing`. What is
     `commanded` is also appended without a lease, by a command while no run of the experiment is under way. `anywhere`
     marks the one type (fence) that is written to every stream its role writes.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rftd.streams import topics
-from rftd.streams.bounds import Index
 from rftd.streams.events.registry import CONTROLLER, Event, event
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import Index
 
 
 @event("signal.lost", stream=topics.EXPERIMENTS, owner=CONTROLLER)

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Offset, Seconds
 from rftd.streams.events.registry import DISPATCHER, TRAINER, Event, event
-from rftd.streams.log_place import DIGEST
-from rftd.streams.stored_path import OwnPath
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import Count, Finite, Index, Offset, Seconds
+from rftd.streams.log.log_place import DIGEST
+from rftd.streams.log.stored_path import OwnPath
 
 
 class SpineMark(msgspec.Struct, frozen=True, array_like=True):
-    """The digest of what a trainer had read of its experiment's spine: see `rftd.streams.spine_digest`."""
+    """The digest of what a trainer had read of its experiment's spine: see `rftd.streams.log.spine_digest`."""
 
     start: Offset
     """The offset of the first record that is covered."""
@@ -68,7 +68,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine below it, as its trainer has read that."""
     announced: Annotated[bytes | None, DIGEST] = None
-    """The digest of the newest announcement of weights that its trainer has read (`rftd.streams.announcement`)."""
+    """The digest of the newest announcement of weights that its trainer has read (`rftd.streams.log.announcement`)."""
 
 
 @event("eval.completed", stream=topics.EXPERIMENTS, owner=DISPATCHER)

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.bounds import Count, Finite, Index, Integer
 from rftd.streams.events.registry import CONTROLLER, Event, event
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import Count, Finite, Index, Integer
 
 
 class FieldChange(msgspec.Struct, frozen=True, array_like=True):

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.envelope import Position
 from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.keyed_rows import KeyedRows
-from rftd.streams.topics import EXPERIMENTS, Partition
+from rftd.streams.log.envelope import Position
+from rftd.streams.log.topics import EXPERIMENTS, Partition
 
 UNPACKED: Final = 4096
 """The newest requests of an experiment that are kept unpacked, at least; twice as many at most."""

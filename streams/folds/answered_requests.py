@@ -11,10 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.envelope import Position
 from rftd.streams.folds.added_keys import UNPACKED
 from rftd.streams.folds.keyed_rows import KeyedRows
-from rftd.streams.topics import REQUESTS, Partition
+from rftd.streams.log.envelope import Position
+from rftd.streams.log.topics import REQUESTS, Partition
 
 _VALUE: Final = struct.Struct("<qH16s")
 

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.effective import Ruling
-from rftd.streams.envelope import Position
 from rftd.streams.folds.added_keys import ADDED, UNPACKED, OlderKeys
 from rftd.streams.folds.key_use import VERBS, KeyUse
+from rftd.streams.log.effective import Ruling
+from rftd.streams.log.envelope import Position
 
 
 class Commands(msgspec.Struct):

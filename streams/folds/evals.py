@@ -8,10 +8,10 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, step, task
-from rftd.streams.reward_parts import part_means, part_sums
-from rftd.streams.writers import source_of
+from rftd.streams.figures.reward_parts import part_means, part_sums
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.writers import source_of
 
 
 class Evaluation(msgspec.Struct):

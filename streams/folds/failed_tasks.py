@@ -6,13 +6,13 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.codec import Decoded
-from rftd.streams.effective import effective_records
 from rftd.streams.events import task
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.letters import RecordPlace
-from rftd.streams.log import EventLog
-from rftd.streams.topics import TASKS, TRUTH
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.effective import effective_records
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TASKS, TRUTH
 
 STAGE_ENDED = "the stage ended"
 """The reason of a group that closed because nothing of its stage could be trained any more: no failure of its task."""

@@ -9,12 +9,12 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError, StaleFlightError
-from rftd.streams.codec import Decoded
 from rftd.streams.events import experience, task
 from rftd.streams.folds.group import Group, Lease, RolloutEnd
 from rftd.streams.folds.ranges import ClosedGroups
 from rftd.streams.folds.selection import Selection
-from rftd.streams.writers import source_of
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
 """Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.envelope import Position
+from rftd.streams.log.envelope import Position
 
 VERBS: Final = {
     "experiment.submitted": "submit",

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.effective import ruling_if_ours
 from rftd.streams.events import worker
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.commands import Commands
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.effective import ruling_if_ours
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
 
 HOME = Partition(topics.DEADLETTERS, 0)
 

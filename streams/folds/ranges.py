@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.group_id import place_of_group
+from rftd.streams.log.group_id import place_of_group
 
 _NUMBER_SIZE_BYTES: Final = 8
 

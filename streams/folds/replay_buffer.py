@@ -11,11 +11,11 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, task
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.once import PlannedBatches, Recent
 from rftd.streams.folds.ranges import ClosedGroups
+from rftd.streams.log.codec import Decoded
 
 
 class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

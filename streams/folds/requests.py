@@ -13,12 +13,12 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops import limits
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Position, Record
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentRejected, ExperimentSubmitted
 from rftd.streams.folds.answered_requests import AnsweredRequests, OpenRequest
 from rftd.streams.folds.commands import Commands
-from rftd.streams.requests import CloudEvent
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.requests import CloudEvent
 
 REMEMBERED: Final = 1000
 """The newest refusals that can be listed; all of them stay in the log."""

@@ -7,8 +7,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
@@ -18,7 +16,9 @@ from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
 from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
-from rftd.streams.topics import Partition, may_hold
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.topics import Partition, may_hold
 
 
 class KeptCheckpoints(msgspec.Struct):

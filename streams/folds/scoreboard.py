@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from rftd.streams.by_evaluation import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
-from rftd.streams.eval_figures import WORTHLESS
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentWarned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
-from rftd.streams.schedule import eval_due, next_eval_step, shortened
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.figures.eval_figures import WORTHLESS
+from rftd.streams.spec.by_evaluation import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.spec.schedule import eval_due, next_eval_step, shortened
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 BOUND: Final = "bound"
 PATIENCE: Final = "patience"

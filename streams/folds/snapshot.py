@@ -18,11 +18,11 @@ import msgspec
 
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError
-from rftd.streams.chain import Heads, Mark
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.fencing import FenceOwner
 from rftd.streams.folds.pieces import from_pieces, pieces_of
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.fencing import FenceOwner
+from rftd.streams.log.topics import TOPICS, Partition
 
 P = TypeVar("P", bound=msgspec.Struct)
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, experiment, signal, step, task, weights
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event
@@ -18,8 +17,9 @@ from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
 from rftd.streams.folds.spending import Spending
 from rftd.streams.folds.task_queue import TaskQueues
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.split_submission import LateHalf, halves_of, joined
+from rftd.streams.log.codec import Decoded
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec.split_submission import LateHalf, halves_of, joined
 
 
 class Status(StrEnum):

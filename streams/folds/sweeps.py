@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.ids import derive
-from rftd.streams.codec import Decoded
 from rftd.streams.events.sweep import SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
+from rftd.streams.log.codec import Decoded
 
 LABEL: Final = "sweep"
 """The label of each run, with the name of its sweep."""

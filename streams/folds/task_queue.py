@@ -8,9 +8,9 @@ import msgspec
 
 from rftd.streams.events.task import TasksAdded, TasksEnded
 from rftd.streams.folds.ranges import Ascending
-from rftd.streams.schedule import shortened
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.stage_tasks import is_queue
+from rftd.streams.spec.schedule import shortened
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec.stage_tasks import is_queue
 
 
 class TaskQueue(msgspec.Struct):

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.announcement import announcement_digest
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
 from rftd.streams.events import weights
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.spine import Spine
+from rftd.streams.log.announcement import announcement_digest
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
 
 
 class Weights(msgspec.Struct):

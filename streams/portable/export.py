@@ -7,23 +7,23 @@ from collections.abc import Callable
 from uuid import UUID
 
 from rftd.ops.errors import CodecError
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.chain import Heads
-from rftd.streams.effective import ruling
-from rftd.streams.envelope import Record
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored, ExperienceProduced
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.effective import ruling
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
 from rftd.streams.portable.container import ArchiveWriter
 from rftd.streams.portable.format import PartitionPart, encode_frame
 from rftd.streams.portable.own import OwnRecords
-from rftd.streams.topics import Partition
 
 
 class OutsideNames:

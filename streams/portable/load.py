@@ -18,10 +18,6 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ArchiveError, ConflictError, LogFullError, UnreachableError
 from rftd.ops.ids import SystemIds, derive
-from rftd.streams import topics
-from rftd.streams.chain import Heads
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experiment import (
     ExperimentAccepted,
@@ -34,15 +30,19 @@ from rftd.streams.events.experiment import (
 )
 from rftd.streams.events.task import TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.positions import Moved, NeededRecords, Places, rewrite
 from rftd.streams.portable.present import PresentRecords, compare
 from rftd.streams.portable.source import ExportedRecord, check_partitions, entries
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.split_submission import joined
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.split_submission import joined
 
 RETRIES: Final = 8
 _WAIT_S: Final = 0.1

@@ -10,16 +10,16 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.errors import CodecError, ConflictError, RftdError
-from rftd.streams import topics
-from rftd.streams.chain import GENESIS, Heads, Mark
-from rftd.streams.codec import decode_head
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events.experiment import ExperimentImported
 from rftd.streams.events.registry import definition_of
-from rftd.streams.log import EventLog, Subscription
+from rftd.streams.log import topics
+from rftd.streams.log.chain import GENESIS, Heads, Mark
+from rftd.streams.log.codec import decode_head
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.log import EventLog, Subscription
+from rftd.streams.log.topics import Partition
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.format import PartitionPart, read_frames
-from rftd.streams.topics import Partition
 
 IMPORTED: Final = definition_of(ExperimentImported).name
 """The type of the event that tells of one log alone."""

@@ -1,4 +1,4 @@
-"""The places in the log that events name (`rftd.streams.log_place`), rewritten when an experiment moves to another."""
+"""The places in the log that events name (`streams.log.log_place`), rewritten when an experiment moves to another."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from bisect import bisect_left
 from typing import Any, Final, Protocol
 
 from rftd.ops.errors import ArchiveError, ConflictError
-from rftd.streams.chain import Heads
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import Event
-from rftd.streams.log_place import LogPlace, PlaceKind
-from rftd.streams.marked import changed
-from rftd.streams.role import as_refs
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.log_place import LogPlace, PlaceKind
+from rftd.streams.log.marked import changed
+from rftd.streams.log.role import as_refs
+from rftd.streams.log.topics import Partition
 
 
 class Places:

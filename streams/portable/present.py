@@ -10,20 +10,20 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import CodecError, ConflictError
-from rftd.streams import topics
-from rftd.streams.chain import Heads, Mark
-from rftd.streams.codec import decode, place
-from rftd.streams.deadletters import head_of
-from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
 from rftd.streams.events.registry import Event
-from rftd.streams.log import EventLog
-from rftd.streams.payloads import without_payload
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.codec import decode, place
+from rftd.streams.log.deadletters import head_of
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.payloads import without_payload
+from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.portable.own import IMPORTED, OwnRecords
 from rftd.streams.portable.positions import Blank, Places, rewrite
 from rftd.streams.portable.source import ExportedRecord, encode
-from rftd.streams.topics import Partition, partition_of
 
 _BLANK: Final = Blank()
 

@@ -10,15 +10,15 @@ import msgspec
 
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import ArchiveError, CodecError
-from rftd.streams import topics
-from rftd.streams.codec import decode_head, decode_with
-from rftd.streams.envelope import Head, Record
 from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.registry import Event, definition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_head, decode_with
+from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.topics import Partition, may_hold
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import PartitionPart, read_frames
-from rftd.streams.topics import Partition, may_hold
 
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _UNREADABLE: Final = Event()

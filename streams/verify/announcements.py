@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from rftd.streams import topics
-from rftd.streams.announcement import announcement_digest
-from rftd.streams.codec import Decoded
 from rftd.streams.events import checkpoint, step, weights, worker
+from rftd.streams.log import topics
+from rftd.streams.log.announcement import announcement_digest
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.writers import source_of
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import ANNOUNCED, Facts
-from rftd.streams.writers import source_of
 
 RULE: Final = "announcements-have-a-step"
 _KEY: Final = Struct("<Q")

@@ -11,15 +11,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded, place
-from rftd.streams.deadletters import head_of
-from rftd.streams.envelope import Head, Record
 from rftd.streams.events import experience, task
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, place
+from rftd.streams.log.deadletters import head_of
+from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.log.writers import source_of
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ANSWERS, Facts, place_number, place_of
-from rftd.streams.writers import source_of
 
 RULE: Final = "answers-have-a-lease"
 LEASES: Final = (task.TaskLeased, task.EvalLeased)

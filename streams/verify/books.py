@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from rftd.streams import topics
+from rftd.streams.log import topics
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import (
     CLOSED,

@@ -1,6 +1,6 @@
 """`verify`: a whole log, each record read once, held against the rules (`rftd verify`).
 
-The checker decodes and fences by itself instead of through `rftd.streams.effective`, on purpose: what other readers
+The checker decodes and fences by itself instead of through `rftd.streams.log.effective`, on purpose: what other readers
 leave out without a word (void records, repetitions, foreign records) it has to count and to name.
 """
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.errors import CodecError
-from rftd.streams import topics
-from rftd.streams.chain import GENESIS, Heads, link
-from rftd.streams.codec import Decoded, decode_as, place
-from rftd.streams.deadletters import decode_ours, head_of
-from rftd.streams.envelope import Head, Position, Record, Stretch
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.letters import Letters
-from rftd.streams.log import EventLog
-from rftd.streams.losses import Life, Loss, unsettled
-from rftd.streams.requests import is_request
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.chain import GENESIS, Heads, link
+from rftd.streams.log.codec import Decoded, decode_as, place
+from rftd.streams.log.deadletters import decode_ours, head_of
+from rftd.streams.log.envelope import Head, Position, Record, Stretch
+from rftd.streams.log.fencing import FenceView, Role
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.losses import Life, Loss, unsettled
+from rftd.streams.log.requests import is_request
+from rftd.streams.log.topics import Partition
 from rftd.streams.verify import announcements, answers, rollouts, spine, tasks
 from rftd.streams.verify.books import balance
 from rftd.streams.verify.evidence import Evidence

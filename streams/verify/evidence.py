@@ -12,11 +12,11 @@ from uuid import UUID
 
 import xxhash
 
-from rftd.streams import topics
 from rftd.streams.events import batch, checkpoint, experiment, step, task, weights
 from rftd.streams.folds.task_queue import TaskQueues
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.spine_digest import SpineTrail
+from rftd.streams.log import topics
+from rftd.streams.log.spine_digest import SpineTrail
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.verify.facts import STEP, Facts
 from rftd.streams.verify.report import AcceptedLoss
 

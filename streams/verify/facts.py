@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.limits import MIB
-from rftd.streams import topics
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.topics import Partition
 from rftd.streams.verify.report import BrokenPromise
 from rftd.streams.verify.scratch import Bits, Scratch, Spool, Table
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.log import topics
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import CLOSED, GROUPS, Facts, place_of, rows_of
 from rftd.streams.verify.spine import add_row

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
-from rftd.streams.chain import GENESIS
 from rftd.streams.events.experiment import HeadRef, LostHead
-from rftd.streams.losses import Loss
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.log.chain import GENESIS
+from rftd.streams.log.losses import Loss
+from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.verify.scratch import Scratch, Spool
 
 _NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}

@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from rftd.streams.topics import EVERY_PARTITION, Partition
+from rftd.streams.log.topics import EVERY_PARTITION, Partition
 from rftd.streams.verify.scratch import Scratch
 
 _WINDOW_IDS: Final = 1 << 16

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from rftd.streams.envelope import Record
 from rftd.streams.events.step import SpineMark, StepCompleted
-from rftd.streams.log import EventLog
-from rftd.streams.spine_digest import SpineDigest
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.spine_digest import SpineDigest
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import Facts
 

@@ -8,16 +8,16 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from rftd.ops.errors import LogCorruptError, LogLossError
-from rftd.streams.chain import Heads
-from rftd.streams.deadletters import understood
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experiment import ExperimentCancelled, ExperimentCompleted, ExperimentFailed, HeadRef
 from rftd.streams.events.step import SpineMark
 from rftd.streams.events.task import TasksOffered
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, TRUTH, WEIGHTS, Partition, partition_of
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.deadletters import understood
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import CHECKPOINTS, EXPERIMENTS, TRUTH, WEIGHTS, Partition, partition_of
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ARTIFACT, Facts
 

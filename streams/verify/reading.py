@@ -7,10 +7,10 @@ from typing import Final, Protocol, runtime_checkable
 
 from rftd.ops import limits
 from rftd.ops.errors import LogCorruptError, LogLossError
-from rftd.streams.chain import Heads
-from rftd.streams.envelope import Record
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
 
 Damaged = Callable[[int, int, str], None]
 """A callback for the offsets [first, next) that cannot be read, and the reason."""

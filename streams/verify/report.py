@@ -6,9 +6,9 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.envelope import Head
 from rftd.streams.events.experiment import LossAccepted
-from rftd.streams.losses import Loss
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.losses import Loss
 
 
 class BrokenPromise(msgspec.Struct, frozen=True):

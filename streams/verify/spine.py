@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events import batch, evaluated, experiment, step, sweep
 from rftd.streams.folds.scoreboard import stopped
-from rftd.streams.schedule import checkpoint_due
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.split_submission import joined
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.spec.schedule import checkpoint_due
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.split_submission import joined
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import (
     FATE,

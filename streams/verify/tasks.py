@@ -6,8 +6,9 @@ import struct
 from typing import Any, Final
 from uuid import UUID
 
-from rftd.streams.codec import Decoded
 from rftd.streams.events import task, weights
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.writers import source_of
 from rftd.streams.verify.answers import holder_key
 from rftd.streams.verify.evidence import Draws, EvalEvidence, Evidence, Other
 from rftd.streams.verify.facts import (
@@ -23,7 +24,6 @@ from rftd.streams.verify.facts import (
     place_number,
 )
 from rftd.streams.verify.identities import low, mixed
-from rftd.streams.writers import source_of
 
 _ABSURD: Final = 1 << 40
 """More groups or windows than any stage has: numbers beyond it are damage, and would not fit into a row."""

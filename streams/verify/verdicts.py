@@ -7,11 +7,11 @@ from typing import Final
 from uuid import UUID
 
 from rftd.ops.errors import CodecError
-from rftd.streams.deadletters import decode_ours, head_of
-from rftd.streams.envelope import Record
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.letters import Letters
-from rftd.streams.topics import Partition
+from rftd.streams.log.deadletters import decode_ours, head_of
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.topics import Partition
 from rftd.streams.verify.facts import Facts
 from rftd.streams.verify.identities import Identities
 from rftd.streams.verify.report import LeftOutRecord

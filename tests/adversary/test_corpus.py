@@ -15,7 +15,7 @@ from rftd.daemon.config.resolve.monitor import arguments_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import kind_of
 from rftd.daemon.config.schema.section import Section
-from rftd.streams.declaration import NameKind
+from rftd.streams.spec.declaration import NameKind
 from rftd.workers.tracking.registry import TRACKERS
 
 pytestmark = pytest.mark.anyio

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from synthetic.worlds.adversary import CANARY, Gate
 
-from rftd.daemon.views.tasks import AddTasks
+from rftd.daemon.http.views.tasks import AddTasks
 from rftd.streams.events.experiment import ExperimentRejected
-from rftd.streams.requests import CloudEvent
-from rftd.streams.row_format import Format
+from rftd.streams.log.requests import CloudEvent
+from rftd.streams.spec.row_format import Format
 
 pytestmark = pytest.mark.anyio
 

@@ -33,15 +33,15 @@ from figures import tell
 from synthetic.daemon.third_party import install
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.row_format import Format
-from rftd.streams.spec import SamplingSpec, TasksetSpec
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.rollout.workflows.trajectory import Trajectory
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
-from rftd.workers.tasksets.task import make_task
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import SamplingSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.task import make_task
+from rftd.workers.generation.model import Model
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.reward import RewardResult
+from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.trajectory import Trajectory
 
 PROGRAMS = Path(__file__).parent / "agents" / "programs.py"
 REPLIES = (

@@ -32,15 +32,15 @@ from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, ma
 from demo_task import grpo as train_grpo
 from figures import tell
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
-from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.algorithms.registry import lookup, names
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
+from rftd.workers.learning.algorithms.registry import lookup, names
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.registry import POLICY_LOSSES
 
 RATES: Final = {"sft": 1e-3, "cpt": 1e-3, "dpo": 3e-4}
 """Of types by what their rows are; of types of rollouts it is the demo's."""

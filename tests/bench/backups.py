@@ -22,7 +22,7 @@ from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.daemon.demo.host import DaemonHost
-from rftd.storage.backup import FILES
+from rftd.storage.files.backup import FILES
 
 FULL_SPEED: Final = (
     "stages=[]",

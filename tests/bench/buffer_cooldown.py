@@ -40,28 +40,28 @@ from experience_workers import ordered
 from figures import cpu_ticks, tell
 from synthetic.log.lag import lag_records
 
+from rftd.daemon.run.supervisor.run import Run
 from rftd.daemon.stack.kafka import KafkaBroker
-from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams import topics
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.socket.server import LogServer
-from rftd.streams.spec import ExperimentSpec, PolicySpec, PrioritySpec
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.kafka.topics import ensure_topics
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.role import as_refs
+from rftd.streams.spec.spec import ExperimentSpec, PolicySpec, PrioritySpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.socket.server import LogServer
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import Handle, WorkerOrder
 
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S, BAR = 3769, 2289, 1.5
 RESPONSE_TOKENS = 1178

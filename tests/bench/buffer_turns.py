@@ -23,16 +23,16 @@ from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.codec import Decoded, decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed, Member
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.workers.control.planner import Planner
 
 GROUP, BATCH = 8, 64

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.data_folder import DataFolder
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import TaskLeased
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.sqlite.view import SqliteView
 
 BAR = 0.7
 TARGET, ROLLOUTS, STAGE = 0.9, 256, 1

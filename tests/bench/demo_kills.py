@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.data_folder import DataFolder, Endpoint
 from rftd.daemon.demo.outcome import DemoOutcome
-from rftd.streams.backends.sqlite.view import SqliteView
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
+from rftd.streams.sqlite.view import SqliteView
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 

@@ -20,24 +20,24 @@ import msgspec
 import numpy as np
 import yaml
 
-from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.demo import ENDED, experiment_text
 from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.sums import write_sums
-from rftd.daemon.views import commands, experiments
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import commands, experiments
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode, decode_head
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode, decode_head
+from rftd.streams.log.topics import partition_of
+from rftd.streams.sqlite.view import SqliteView
 from rftd.workers.models.tiny_model import make_tiny_model
 
 POLL_S = 0.5

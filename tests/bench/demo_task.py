@@ -28,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
-from rftd.streams.updates import CorrectionPart, CorrectionSpec
-from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
-from rftd.workers.algorithms.registry import lookup
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of
+from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 MAX_TOKENS = 5
 

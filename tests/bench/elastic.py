@@ -27,11 +27,11 @@ from figures import tell
 from synthetic.daemon.scene import Scene
 from timed_run import ASYNC, TEXT
 
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.worker import WorkerStarted, WorkerStopped
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.sqlite.view import SqliteView
 
 BAR = 0.9
 BATCH, GROUP = 64, 4

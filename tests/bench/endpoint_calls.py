@@ -31,17 +31,17 @@ from figures import tell
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
-from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
-from rftd.workers.rollout.endpoint.server import ModelEndpoint
-from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
-from rftd.workers.tasksets.message import Message
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.message import Message
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
+from rftd.workers.generation.endpoint.rollout_calls import CallBounds
+from rftd.workers.generation.endpoint.server import ModelEndpoint
+from rftd.workers.generation.model import Model
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.tensor_bytes import TensorBytes
+from rftd.workers.workflows.rewards.reward import RewardResult
 
 SPEC = ModelSpec(path="fake", max_model_len=4096, max_prompt_tokens=3500, max_response_tokens=500)
 SAMPLING = SamplingSpec(max_tokens=64)

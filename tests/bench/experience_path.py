@@ -31,21 +31,19 @@ from experience_workers import PUBLISHED_STEPS, consume_bare, explore, ordered, 
 from figures import median_of, median_ratio, tell
 from synthetic.log.lag import lag_records
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.role import as_refs
-from rftd.streams.socket.server import LogServer
-from rftd.streams.spec import (
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.role import as_refs
+from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
     ModelSpec,
@@ -53,9 +51,11 @@ from rftd.streams.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.socket.server import LogServer
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import Handle, WorkerOrder
 
 BATCH, GROUP = 64, 8
 WARM_UP_S, MEASURED_S = 3.0, 6.0

@@ -29,24 +29,24 @@ from experience_path import GROUP, Spawned, spec_of
 from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, ordered, read
 from figures import tell
 
+from rftd.daemon.run.supervisor.run import Run
 from rftd.daemon.stack.kafka import KafkaBroker
-from rftd.daemon.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import kafka_url, parse_kafka
-from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.codec import Decoded, Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.role import as_refs
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import kafka_url, parse_kafka
+from rftd.streams.kafka.topics import ensure_topics
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, Writer
+from rftd.streams.log.role import as_refs
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import Handle, WorkerOrder
 
 WARM_UP_S, MEASURED_S = 4.0, 8.0
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S = 3425, 2686

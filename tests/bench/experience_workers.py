@@ -11,35 +11,35 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from rftd.daemon.log_source import connect_log
+from rftd.daemon.serve.log_source import connect_log
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import SystemIds, derive
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.backend import log_url
-from rftd.streams.decision import slot_partition
-from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog
-from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.start import beginning_of
-from rftd.streams.topics import partition_of
-from rftd.workers.membership import Membership
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.backend import log_url
+from rftd.streams.log.decision import slot_partition
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.fencing import Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.start import beginning_of
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.hosts.membership import Membership
+from rftd.workers.learning.engine import StepResult, TrainBatch
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engine import StepResult, TrainBatch
 from rftd.workers.training.trainer import Trainer
 from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum

@@ -48,12 +48,12 @@ from gpu_experiment import MODES, TINY, Mode, Scale, experiment_of, make_model
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DeviceMemoryError
-from rftd.storage.shared_memory import MEMORY, shared_folder
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
-from rftd.workers.rollout.engines.registry import open_engine
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.storage.files.shared_memory import MEMORY, shared_folder
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine, Sampling
+from rftd.workers.generation.engine_registry import open_engine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.training.memory_needs import training_needs
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels

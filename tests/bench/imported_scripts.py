@@ -29,7 +29,7 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.verl.hydra import HydraProblem, read_value
 from rftd.daemon.config.verl.importing import ImportedExperiment, import_file
 from rftd.daemon.config.verl.table import canonical, find
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import Device, Host
 
 LITERAL = re.compile(

@@ -19,14 +19,14 @@ from aiokafka.structs import TopicPartition
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.kafka.topics import delete_topics
-from rftd.streams.codec import Decoded, Writer, decode
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import RolloutFailed
-from rftd.streams.follower import Follower
-from rftd.streams.topics import EXPERIENCES, Partition
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.kafka.topics import delete_topics
+from rftd.streams.log.codec import Decoded, Writer, decode
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 from figures import median_ratio

@@ -24,12 +24,12 @@ from confluent_kafka import Producer
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.kafka.topics import delete_topics
-from rftd.streams.codec import _encoder
-from rftd.streams.envelope import Draft, Head
-from rftd.streams.topics import EXPERIENCES, Partition
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.kafka.topics import delete_topics
+from rftd.streams.log.codec import _encoder
+from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -26,15 +26,15 @@ from figures import tell
 from soak import MIB, anonymous_bytes
 from synthetic.log.long_history import EXPERIMENT, LongHistory
 
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.verbs.serve import SWITCH_INTERVAL_S
+from rftd.daemon.cli.verbs.serve import SWITCH_INTERVAL_S
+from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.ops.cycles import tune_collector
 from rftd.ops.metrics import Metrics
 from rftd.streams.folds.pieces import pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 
 PER_DECADE: Final = 4
 STEPS_AT_ONCE: Final = 5

@@ -19,7 +19,7 @@ from typing import Final, Self
 import psutil
 from kill_record import SHARED, alive
 
-from rftd.workers.launcher.leftovers import MARK
+from rftd.workers.hosts.leftovers import MARK
 
 RUN: Final = "RFTD_BENCH_RUN"
 LOOK_S: Final = 0.5

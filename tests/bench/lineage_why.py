@@ -26,23 +26,33 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.worlds.desk import Desk, stage_of
 
-from rftd.daemon.why.answer import waits_of
-from rftd.daemon.why.scene import Scene
+from rftd.daemon.run.why.answer import waits_of
+from rftd.daemon.run.why.scene import Scene
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import NAMESPACE, derive
-from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.database.tables import (
+    Row,
+    batches,
+    experiences,
+    experiments,
+    steps,
+    table_of,
+    tasks,
+    weights,
+    workers,
+)
 from rftd.storage.lineage.walk import lineage
-from rftd.storage.projector import Projector
-from rftd.storage.tables import Row, batches, experiences, experiments, steps, table_of, tasks, weights, workers
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events import batch, task
 from rftd.streams.events.registry import Event
-from rftd.streams.spec import PolicySpec
-from rftd.streams.split_submission import ROLES
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import PolicySpec
+from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.deciders import Deciders
 from rftd.workers.control.liveness import Liveness
 

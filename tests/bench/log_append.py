@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import median_of, median_ratio, tell
 
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Draft
-from rftd.streams.topics import EXPERIENCES, Partition
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import EXPERIENCES, Partition
+from rftd.streams.sqlite.log import SqliteLog
 
 RECORD_SIZE_BYTES = 2048
 HEAD_SIZE_BYTES = 128

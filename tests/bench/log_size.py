@@ -24,14 +24,14 @@ from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import NAMESPACE, SystemIds, derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
 from rftd.streams.events.experience import ExperienceProduced, Span
-from rftd.streams.payloads import drop_at, give_back
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.payloads import drop_at, give_back
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog
 
 EXPERIENCES = 20_000
 BATCH = 64

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import log_append
 from figures import median_of, median_ratio, tell
 
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Draft
-from rftd.streams.socket.client import SocketLog
-from rftd.streams.socket.server import LogServer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.socket.client import SocketLog
+from rftd.streams.sqlite.socket.server import LogServer
 
 
 class Figures(msgspec.Struct):

@@ -22,8 +22,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 
-from rftd.daemon.views import commands
-from rftd.daemon.views import tasks as view
+from rftd.daemon.http.views import commands
+from rftd.daemon.http.views import tasks as view
 
 MOST_MIB: Final = 400
 """The memory that the daemon may have: as much as with ten million records."""

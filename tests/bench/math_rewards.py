@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.workers.rollout.rewards.answer import accuracy
+from rftd.workers.workflows.rewards.answer import accuracy
 
 PAIRS: Final = Path(__file__).parents[1] / "unit" / "workers" / "rollout" / "rewards" / "math_pairs.tsv"
 MOST_ACCEPTED: Final = 0.01

@@ -22,7 +22,7 @@ from figures import tell
 from synthetic.daemon.gauges import differing, expected, standing
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
-from rftd.daemon.metrics_scrape import REST
+from rftd.daemon.observe.metrics_scrape import REST
 
 PATIENCE_S = 240.0
 SLOW = (

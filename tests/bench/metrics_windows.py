@@ -28,8 +28,8 @@ from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from traced_runs import FAKE, GROUP_SIZE, GROUPS, cpu_s, step_of
 
-from rftd.daemon.client.client import Client
-from rftd.daemon.views import experiments
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import experiments
 from rftd.workers.models.tiny_model import make_tiny_model
 
 BEGIN_STEP = 60
@@ -39,7 +39,7 @@ SWITCHED = """
 import sys
 if "serve" in sys.orig_argv:
     import asyncio, os
-    import rftd.daemon.service as service
+    import rftd.daemon.serve.service as service
     follow = service.follow_metrics
     async def switched(*given):
         while True:

@@ -27,15 +27,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.synthetic_run import REPEAT, SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.views.experiments import page_of
+from rftd.daemon.http.views.experiments import page_of
 from rftd.ops.clock import SystemClock
-from rftd.storage import table_statistics
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database import table_statistics
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.buffer import BufferCounter
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.steps import list_steps
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.memory import MemoryLog
 
 BATCH = 64
 NEVER = 1 << 60

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.row_format import Format
-from rftd.streams.row_order import locate
-from rftd.streams.spec import TasksetSpec
-from rftd.workers.tasksets.table_copies import experiment_copies
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.row_order import locate
+from rftd.streams.spec.spec import TasksetSpec
+from rftd.workers.datasets.table_copies import experiment_copies
+from rftd.workers.datasets.taskset import Taskset
 
 BAR_S: Final = 2.0
 BAR_MIB: Final = 200e6 / 2**20

@@ -23,13 +23,13 @@ from synthetic.log.tape import Tape
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import derive
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.fold import TableFold
-from rftd.storage.projector import Projector
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.fold import TableFold
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events import batch, experience, task
-from rftd.streams.writers import source_of
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.writers import source_of
+from rftd.streams.memory import MemoryLog
 
 REPEAT, PROMPT, RESPONSE, BATCH = 8, 24, 1000, 64
 EXPLORER = source_of("explorer", UUID(int=1))

@@ -30,10 +30,10 @@ from synthetic.log.tape import Tape
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
+from rftd.streams.memory import MemoryLog
 
 RATE_PER_S = 1000
 APPEND_RECORDS = 10

@@ -26,9 +26,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
-from rftd.daemon.client.client import Client
-from rftd.daemon.views import commands
-from rftd.daemon.views import tasks as view
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import commands
+from rftd.daemon.http.views import tasks as view
 from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError
 from rftd.streams.events.task import TaskLeased, TasksAdded
 

@@ -43,7 +43,7 @@ GONE_S = 5.0
 WAIT_S = 600.0
 STEPS_A_KILL = 24
 """Unless asked for otherwise: steps are left when the ranks are up again."""
-RANK = "rftd.workers.training.ranks.rank_process"
+RANK = "rftd.workers.engines.ranks.rank_process"
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):

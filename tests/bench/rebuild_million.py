@@ -22,9 +22,9 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops import limits
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode
+from rftd.streams.log.codec import decode
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.view import SqliteView
 
 TIMES = 3
 

@@ -27,13 +27,13 @@ from figures import quantiles, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.chain import Heads
-from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.topics import EXPERIMENTS, HEARTBEATS, WORKERS, Partition
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import EXPERIMENTS, HEARTBEATS, WORKERS, Partition
+from rftd.streams.sqlite.view import SqliteView
 
 OVERRIDES = (
     "stages=[]",

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.workers.rollout.engine import Sampling
-from rftd.workers.rollout.engines.torch.draw import Draw
-from rftd.workers.rollout.engines.torch.noise import key_of
+from rftd.workers.engines.torch.rollout.draw import Draw
+from rftd.workers.engines.torch.rollout.noise import key_of
+from rftd.workers.generation.engine import Sampling
 
 PROMPT_TOKENS = 200
 

@@ -24,14 +24,14 @@ from synthetic.worlds.desk import Desk, lease_of, stage_of
 
 from rftd.ops.cycles import tune_collector
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, PrioritySpec
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.workers.control.planner import Planner
 from rftd.workers.control.policies.bounded import HardBound
 

@@ -20,15 +20,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.outcome import DemoOutcome
-from rftd.daemon.log_source import log_to_read
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.log_source import log_to_read
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.folds.signal import SOLVED
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
 
 
 async def losses(folder: Path) -> list[SignalLost]:

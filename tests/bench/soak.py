@@ -30,7 +30,7 @@ from recovery_time import Watcher, kill_everything, recovered
 from synthetic.daemon.scene import Scene
 from timed_run import TEXT
 
-from rftd.streams.backends.sqlite.view import SqliteView
+from rftd.streams.sqlite.view import SqliteView
 
 MIB: Final = 1024 * 1024
 SAMPLE_S: Final = 1.0

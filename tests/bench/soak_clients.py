@@ -43,7 +43,7 @@ from soak import MIB, SLOPE_BAR_BYTES, WARM_RECORDS, Sample, anonymous_bytes
 from synthetic.daemon.scene import Scene
 from timed_run import TEXT
 
-from rftd.streams.backends.sqlite.view import SqliteView
+from rftd.streams.sqlite.view import SqliteView
 
 SQLITE: Final = "sqlite"
 SAMPLE_S: Final = 1.0

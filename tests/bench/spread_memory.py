@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from figures import tell
 
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.ranks.controller import RankedEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.ranks.controller import RankedEngine
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import Exported, WeightsRef
 from rftd.workers.weights.registry import Channels, open_weights

@@ -19,16 +19,16 @@ import msgspec
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.kafka.topics import delete_topics
-from rftd.streams.chain import Heads
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.experiment import ExperimentWarned, HeadRef
-from rftd.streams.losses import Witness, comparable, losses_among, newest_of
-from rftd.streams.topics import EXPERIENCES, TOPICS, Partition
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.kafka.topics import delete_topics
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.losses import Witness, comparable, losses_among, newest_of
+from rftd.streams.log.topics import EXPERIENCES, TOPICS, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kafka_produce import main_with

@@ -21,12 +21,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 from synthetic.daemon.scene import Scene
 
 from rftd.ops.two_samples import ks_test
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.sqlite.view import SqliteView
 from rftd.workers.control.simulator.system import LongTail
 
 TEXT = """

@@ -48,14 +48,14 @@ from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.daemon.served_chat import free_port
 from synthetic.until import poll
 
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.ops.redaction import Secret
-from rftd.storage.service_state import ServiceState
+from rftd.storage.files.service_state import ServiceState
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.sdk import connect
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.tinker.access import Access
-from rftd.workers.tinker.sdk import connect
 
 SFT_STEPS = 50
 GRPO_STEPS = 40

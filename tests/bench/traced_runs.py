@@ -34,7 +34,7 @@ from synthetic.daemon.torch_world import TORCH
 from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
 from synthetic.until import PATIENCE_S, poll
 
-from rftd.daemon.views import experiments
+from rftd.daemon.http.views import experiments
 from rftd.ops.errors import NotFoundError
 from rftd.ops.tracing.trace_options import RATIO
 from rftd.workers.models.tiny_model import make_tiny_model
@@ -62,7 +62,7 @@ WITHOUT = """
 import sys
 if "serve" in sys.orig_argv:
     import asyncio
-    import rftd.daemon.service as service
+    import rftd.daemon.serve.service as service
     async def idle(*_):
         await asyncio.Event().wait()
     service.follow_metrics = idle

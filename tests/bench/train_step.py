@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 
 def make_stage(budget_tokens: int, prefix_sharing: str) -> StageSpec:

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.memory_needs import training_forecast
 
 FORECAST_BAR: Final = 0.2

@@ -31,11 +31,6 @@ from synthetic.log.long_history import BATCH, EXPERIMENT, WORKER, LongHistory
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.batch import BatchPlanned, ObservedAt
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import ExperimentSubmitted, ExperimentWarned, Fence
@@ -43,9 +38,14 @@ from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.spec import PolicySpec
-from rftd.streams.topics import Partition, partition_of
-from rftd.streams.writers import holder_source, source_of
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.log.writers import holder_source, source_of
+from rftd.streams.spec.spec import PolicySpec
+from rftd.streams.sqlite.log import SqliteLog
 
 OWNER = derive(EXPERIMENT, "daemon")
 """The holder of every role."""
@@ -153,7 +153,7 @@ async def fill(folder: Path, experiences: int) -> int:
 
 def checked(data: Path, records: int) -> dict[str, float]:
     """What one check took. Ends the process if it found anything, or read less than everything."""
-    code = "import sys; from rftd.daemon.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from rftd.daemon.cli.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-P", "-c", code, "--data", str(data), "verify", "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began_s = time.perf_counter()

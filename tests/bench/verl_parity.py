@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from figures import tell
 from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
 
-from rftd.streams.spec import LoraSpec
+from rftd.streams.spec.spec import LoraSpec
 
 BOUNDS = {"loss": 1e-5, "norm": 1e-4, "weights": 1e-4}
 

@@ -30,14 +30,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from demo_kills import checked
 from figures import tell
 
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.demo import HEAD_SIZES
 from rftd.daemon.demo.outcome import DemoOutcome
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.sqlite.view import SqliteView
 from rftd.workers.models.tiny_model import make_tiny_model
 
 LOOK_S = 2.0

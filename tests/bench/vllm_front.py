@@ -41,10 +41,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from synthetic.models.vllm_engines import Policies, ask, open_vllm
 
-from rftd.workers.rollout.engine import GenerationRequest
+from rftd.workers.generation.engine import GenerationRequest
 
 if TYPE_CHECKING:
-    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
     from rftd.workers.weights.channel import WeightsRef
 
 REQUESTS = 64

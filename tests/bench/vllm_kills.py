@@ -31,8 +31,8 @@ from demo_kills import checked, target
 from figures import tell
 from kill_record import SHARED, add_options, alive, collected
 
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.outcome import DemoOutcome
+from rftd.daemon.serve.data_folder import DataFolder
 
 PARTS = ("core", "worker", "explorer")
 NAMES = {"core": "VLLM::EngineCore", "worker": "VLLM::Worker"}

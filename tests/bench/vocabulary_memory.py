@@ -27,7 +27,7 @@ def one(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     """Computes one way, and prints its peak and its time."""
     import torch
 
-    from rftd.workers.training.engines.torch.token_logprobs import token_logprobs
+    from rftd.workers.engines.torch.trainer.token_logprobs import token_logprobs
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.storage.shared_memory import shared_folder
+from rftd.storage.files.shared_memory import shared_folder
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights

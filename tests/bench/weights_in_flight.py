@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
+from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
+from rftd.workers.generation.engine import GenerationRequest, Sampling
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
-from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.torch_bytes import bytes_of

@@ -13,17 +13,17 @@ import pytest
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.kafka.topics import delete_topics
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.log import EventLog
-from rftd.streams.socket.client import SocketLog
-from rftd.streams.socket.server import LogServer
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.kafka.topics import delete_topics
+from rftd.streams.log.log import EventLog
+from rftd.streams.memory import MemoryFaults, MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.socket.client import SocketLog
+from rftd.streams.sqlite.socket.server import LogServer
 
 # Checks that are no tests of their own show their values too; before anything imports them.
-pytest.register_assert_rewrite("rftd.workers.rollout.engines.contract.checks", "rftd.workers.training.engines.contract")
+pytest.register_assert_rewrite("rftd.workers.engines.contract.rollout.checks", "rftd.workers.engines.contract.trainer")
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.workers.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup
-from rftd.workers.training.losses.batch_tokens import BatchTokens
-from rftd.workers.training.token_advantages.token_advantage import TokenAdvantage
+from rftd.workers.learning.algorithms.advantages import ADVANTAGES, AdvantageFunction, ClosedGroup
+from rftd.workers.learning.losses.batch_tokens import BatchTokens
+from rftd.workers.learning.token_advantages.token_advantage import TokenAdvantage
 
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "grpo": (

@@ -11,11 +11,11 @@ import pytest
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.algorithms.registry import lookup, names
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.algorithms.registry import lookup, names
+from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 Gradient = dict[str, torch.Tensor]
 WITH_ROLLOUTS = [name for name in names() if lookup(name).needs.rollouts]

@@ -12,33 +12,33 @@ from synthetic.log.garbage import garbage
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.external_worker import Crews
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_follower import show
-from rftd.daemon.registry import Registry
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_follower import show
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.serve.external_worker import Crews
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
 from rftd.ops.metrics import Metrics
-from rftd.storage.fold import TableFold
-from rftd.storage.projections.projection import Projection
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded
-from rftd.streams.effective import effective, effective_records, of_experiment
-from rftd.streams.envelope import Draft, Head, Position
+from rftd.storage.projector.fold import TableFold
+from rftd.storage.projector.projections.projection import Projection
 from rftd.streams.events import batch, experiment, task, worker
 from rftd.streams.events.catalogue import UnknownVersionError, definitions
 from rftd.streams.events.experiment import Fence
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import HOME, Letters
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog, start_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.effective import effective, effective_records, of_experiment
+from rftd.streams.log.envelope import Draft, Head, Position
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog, start_of
+from rftd.streams.log.shared_history import fold_until, shared_history
+from rftd.streams.log.start import beginning_of
+from rftd.streams.log.topics import TRUTH, Partition, partition_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.export import OutsideNames
 from rftd.streams.portable.own import OwnRecords
-from rftd.streams.shared_history import fold_until, shared_history
-from rftd.streams.start import beginning_of
-from rftd.streams.topics import TRUTH, Partition, partition_of
 
 pytestmark = pytest.mark.anyio
 

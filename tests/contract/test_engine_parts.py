@@ -12,20 +12,20 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.workers.algorithms.registry import lookup, names
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines import registry
-from rftd.workers.training.engines.definition import TrainerEngineDefinition
-from rftd.workers.training.engines.fake import FakeTrainerArgs
-from rftd.workers.training.losses.aggregation import Aggregation
-from rftd.workers.training.losses.demands import PARTS
-from rftd.workers.training.losses.objective import Objective
-from rftd.workers.training.stage.learner import PolicyLossOver, PolicyValues, TokenValues
-from rftd.workers.training.stage.micro_batch import MicroBatch, StepSums
-from rftd.workers.training.stage.stage_training import StageTraining
-from rftd.workers.training.stage.trainer_state import TrainerState
-from rftd.workers.training.token_advantages.token_advantage import PassField
+from rftd.streams.spec.spec import AlgorithmSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec, TrainerSpec
+from rftd.workers.engines.fake.trainer import FakeTrainerArgs
+from rftd.workers.learning import engine_registry as registry
+from rftd.workers.learning.algorithms.registry import lookup, names
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.engine_definition import TrainerEngineDefinition
+from rftd.workers.learning.losses.aggregation import Aggregation
+from rftd.workers.learning.losses.demands import PARTS
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.stage.learner import PolicyLossOver, PolicyValues, TokenValues
+from rftd.workers.learning.stage.micro_batch import MicroBatch, StepSums
+from rftd.workers.learning.stage.stage_training import StageTraining
+from rftd.workers.learning.stage.trainer_state import TrainerState
+from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 
 class LogprobsAlone:

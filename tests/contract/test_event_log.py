@@ -1,4 +1,4 @@
-"""The contract of `EventLog`, promise by promise (the numbers are those of `rftd.streams.log`)."""
+"""The contract of `EventLog`, promise by promise (the numbers are those of `rftd.streams.log.log`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import CodecError, LogLossError, UnreachableError
-from rftd.streams.chain import GENESIS, Mark, link
-from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.log import EventLog, Subscription
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import GENESIS, Mark, link
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.log import EventLog, Subscription
+from rftd.streams.log.topics import Partition
 
 pytestmark = pytest.mark.anyio
 

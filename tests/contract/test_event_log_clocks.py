@@ -18,14 +18,14 @@ from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.backend import KafkaBackend
-from rftd.streams.backends.kafka.connect import arguments
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.partitions import Names
-from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url
-from rftd.streams.backends.kafka.topics import configs_of
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.topics import HEARTBEATS, TOPICS, Partition
+from rftd.streams.kafka.backend import KafkaBackend
+from rftd.streams.kafka.connect import arguments
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.partitions import Names
+from rftd.streams.kafka.settings import KafkaSettings, kafka_url
+from rftd.streams.kafka.topics import configs_of
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import HEARTBEATS, TOPICS, Partition
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from synthetic.log.scan_chain import scan_chain
 
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Record
-from rftd.streams.topics import Partition
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog
 
 A = Partition("rftd.experiments", 0)
 
@@ -26,9 +26,9 @@ import asyncio, os, sys
 from pathlib import Path
 from uuid import UUID
 from rftd.ops.errors import LogFullError
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Draft
-from rftd.streams.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition
 
 A = Partition("rftd.experiments", 0)
 
@@ -93,9 +93,9 @@ import asyncio, resource, sys
 from pathlib import Path
 from uuid import UUID
 from rftd.ops.errors import LogFullError
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Draft
-from rftd.streams.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition
 
 A = Partition("rftd.experiments", 0)
 

@@ -12,11 +12,11 @@ import pytest
 from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import ConflictError, LogCorruptError, LogError, LogLossError
-from rftd.streams.backends.sqlite import heads_file
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.chain import Heads
-from rftd.streams.envelope import Draft
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite import heads_file
+from rftd.streams.sqlite.log import SqliteLog
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_a_flipped_byte_older_than_the_verified_part_is_refused_by_its_rea
     await filled(tmp_path, 100)
     path = tmp_path / "log.db"
     flip(path, path.read_bytes().index(b"head-42" + bytes([42]) * 1000) + 500)
-    monkeypatch.setattr("rftd.streams.backends.sqlite.check.verify_newest.__defaults__", (20_000,))
+    monkeypatch.setattr("rftd.streams.sqlite.check.verify_newest.__defaults__", (20_000,))
     log = await SqliteLog.open(tmp_path)
     assert len(await log.read(A, 0, max_records=42)) == 42
     with pytest.raises(LogCorruptError, match=r"rftd.experiments/0@42"):

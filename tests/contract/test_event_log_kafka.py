@@ -18,17 +18,17 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import CodecError, LogLossError, UnreachableError
 from rftd.ops.health import Diagnosis
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.backend import KafkaBackend, missing_records
-from rftd.streams.backends.kafka.connect import arguments
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.partitions import Names
-from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url
-from rftd.streams.backends.kafka.topics import configs_of
-from rftd.streams.chain import Mark
-from rftd.streams.codec import decode_head
-from rftd.streams.envelope import Draft, Position, Record, Stretch
-from rftd.streams.losses import Witness, deleted_from, losses_of, still_lost
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.kafka.backend import KafkaBackend, missing_records
+from rftd.streams.kafka.connect import arguments
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.partitions import Names
+from rftd.streams.kafka.settings import KafkaSettings, kafka_url
+from rftd.streams.kafka.topics import configs_of
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.codec import decode_head
+from rftd.streams.log.envelope import Draft, Position, Record, Stretch
+from rftd.streams.log.losses import Witness, deleted_from, losses_of, still_lost
+from rftd.streams.log.topics import TOPICS, Partition
 
 pytestmark = pytest.mark.anyio
 
@@ -265,8 +265,8 @@ async def test_records_carry_cloud_events_attributes(settings: KafkaSettings) ->
     from aiokafka import AIOKafkaConsumer
     from aiokafka.structs import TopicPartition
 
-    from rftd.streams.codec import Writer
     from rftd.streams.events.experiment import ExperimentPaused
+    from rftd.streams.log.codec import Writer
 
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -294,7 +294,7 @@ async def test_records_carry_cloud_events_attributes(settings: KafkaSettings) ->
 
 
 async def test_a_deleted_topic_is_a_loss(settings: KafkaSettings) -> None:
-    from rftd.streams.backends.kafka.topics import delete_topics
+    from rftd.streams.kafka.topics import delete_topics
 
     async with opened(settings) as log:
         await log.append([draft(number) for number in range(3)])

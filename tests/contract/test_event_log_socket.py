@@ -22,17 +22,17 @@ from rftd.ops.errors import (
     UnreachableError,
     UsageError,
 )
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.backends.tail import TailSubscription
-from rftd.streams.chain import Mark
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.log import EventLog
-from rftd.streams.socket import messages as wire
-from rftd.streams.socket.client import SocketLog
-from rftd.streams.socket.connection import Connection
-from rftd.streams.socket.server import LogServer
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.tail import TailSubscription
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryFaults, MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.socket import messages as wire
+from rftd.streams.sqlite.socket.client import SocketLog
+from rftd.streams.sqlite.socket.connection import Connection
+from rftd.streams.sqlite.socket.server import LogServer
 
 pytestmark = pytest.mark.anyio
 

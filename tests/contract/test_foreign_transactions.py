@@ -10,17 +10,17 @@ from uuid import UUID
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from rftd.daemon.run.why.answer import blocked_log
 from rftd.daemon.stack.kafka import KafkaBroker
-from rftd.daemon.why.answer import blocked_log
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.backend import missing_records
-from rftd.streams.backends.kafka.connect import arguments
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.partitions import Names
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.envelope import Draft, Record
-from rftd.streams.topics import Partition
+from rftd.streams.kafka.backend import missing_records
+from rftd.streams.kafka.connect import arguments
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.partitions import Names
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.topics import Partition
 
 pytestmark = pytest.mark.anyio
 

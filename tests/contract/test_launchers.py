@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from synthetic.worlds.launchers import ByRoleWorld, LauncherWorld, LocalWorld, SlowWorld, order_of
 
-from rftd.workers.launcher.by_role import ExecutorByRole
-from rftd.workers.launcher.executor import NO_WORKER, Executor, Handle, OpeningExecutor, WorkerOrder
+from rftd.workers.hosts.by_role import ExecutorByRole
+from rftd.workers.hosts.executor import NO_WORKER, Executor, Handle, OpeningExecutor, WorkerOrder
 
 WORLDS: dict[str, Callable[[Path], LauncherWorld]] = {"local": LocalWorld, "slow": SlowWorld, "by_role": ByRoleWorld}
 

@@ -16,20 +16,20 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
-from rftd.workers.algorithms.registry import lookup, names
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.algorithms.registry import lookup, names
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.losses.aggregation import Aggregation
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.stage.learner import PolicyLossOver, PolicyValues, TokenValues
+from rftd.workers.learning.stage.micro_batch import MicroBatch, StepSums
+from rftd.workers.learning.stage.stage_training import StageTraining
+from rftd.workers.learning.stage.trainer_state import TrainerState
+from rftd.workers.learning.token_advantages.token_advantage import PassField
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.aggregation import Aggregation
-from rftd.workers.training.losses.objective import Objective
-from rftd.workers.training.stage.learner import PolicyLossOver, PolicyValues, TokenValues
-from rftd.workers.training.stage.micro_batch import MicroBatch, StepSums
-from rftd.workers.training.stage.stage_training import StageTraining
-from rftd.workers.training.stage.trainer_state import TrainerState
-from rftd.workers.training.token_advantages.token_advantage import PassField
 
 Group = list[tuple[Tensor, Tensor]]
 

@@ -15,20 +15,20 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 from synthetic.until import poll
 
-from rftd.daemon.cli import main
-from rftd.daemon.client.address import authorization
+from rftd.daemon.cli.cli import main
+from rftd.daemon.cli.service_options import ServiceOptions
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.launching import Launching
-from rftd.daemon.log_source import connect_log
-from rftd.daemon.service import running
-from rftd.daemon.service_options import ServiceOptions
+from rftd.daemon.http.client.address import authorization
+from rftd.daemon.serve.launching import Launching
+from rftd.daemon.serve.log_source import connect_log
+from rftd.daemon.serve.service import running
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.backends.backend import BACKENDS, LogUrl, backend_of, log_url
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.backend import BACKENDS, LogUrl, backend_of, log_url
+from rftd.streams.log.log import EventLog
 
 ONE = "rehearsal:one"
 

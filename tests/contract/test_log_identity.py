@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rftd.daemon.log_source import connect_log, identity_at
+from rftd.daemon.serve.log_source import connect_log, identity_at
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.backend import backend_of, log_url
+from rftd.streams.log.backend import backend_of, log_url
 
 pytestmark = pytest.mark.anyio
 

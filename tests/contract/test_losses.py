@@ -10,14 +10,14 @@ import pytest
 import torch
 from synthetic.models.loss_tokens import EXPERTS, LENGTHS, make_loss_tokens, responses_of
 
-from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.training.corrections.chain import Chain
-from rftd.workers.training.losses import diagnostics
-from rftd.workers.training.losses.aggregation import AGGREGATIONS, TokenWeights
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.losses.objective import Objective
-from rftd.workers.training.losses.policy_loss import LossTokens
-from rftd.workers.training.losses.registry import POLICY_LOSSES, tells_labels
+from rftd.streams.spec.spec import AlgorithmSpec
+from rftd.workers.learning.corrections.chain import Chain
+from rftd.workers.learning.losses import diagnostics
+from rftd.workers.learning.losses.aggregation import AGGREGATIONS, TokenWeights
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.losses.policy_loss import LossTokens
+from rftd.workers.learning.losses.registry import POLICY_LOSSES, tells_labels
 
 # What is learnt from pairs has a contract of its own: tests/contract/test_preference_losses.py.
 LOSSES = [name for name in POLICY_LOSSES.names() if POLICY_LOSSES.builtin(name) and not tells_labels(name)]

@@ -20,15 +20,15 @@ from synthetic.models.engine_parity import ParityBench, all_cases, distance, mak
 from torch.nn import functional
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.workers.engines.contract.rollout.bench import EngineBench, ask, opened, until
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
+from rftd.workers.engines.torch.rollout import attention
+from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.generation.engine_registry import open_engine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engines.contract.bench import EngineBench, ask, opened, until
-from rftd.workers.rollout.engines.registry import open_engine
-from rftd.workers.rollout.engines.torch import attention
-from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.weights.bit_sums import ROW_WORDS, BitSums
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.checksum import checksum

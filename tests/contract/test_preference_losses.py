@@ -12,8 +12,8 @@ import torch
 from synthetic.models.pair_tokens import Pair, pairs_of, tokens_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.workers.training.losses.policy_loss import Labels, TokenLoss
-from rftd.workers.training.losses.registry import POLICY_LOSSES, tells_labels
+from rftd.workers.learning.losses.policy_loss import Labels, TokenLoss
+from rftd.workers.learning.losses.registry import POLICY_LOSSES, tells_labels
 
 Formula = Callable[[Pair, Pair], float]
 """Of one pair: the policy's log-probabilities and the reference's."""

@@ -18,15 +18,15 @@ import pytest
 from synthetic.until import poll
 
 from rftd.ops.errors import DataError, RankError
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.training.engine import TrainSample
-from rftd.workers.training.engines.contract import CHECKS, TrainerBench, make_batch, trained
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.ranks.controller import RankedEngine, RankPlan
-from rftd.workers.training.ranks.host import RankHost
-from rftd.workers.training.ranks.messages import SampleBytes
-from rftd.workers.training.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
-from rftd.workers.training.ranks.sight import check_alike, seen
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.contract.trainer import CHECKS, TrainerBench, make_batch, trained
+from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
+from rftd.workers.engines.ranks.host import RankHost
+from rftd.workers.engines.ranks.messages import SampleBytes
+from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
+from rftd.workers.engines.ranks.sight import check_alike, seen
+from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.engine_registry import make_engine
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_rank_of_another_node_is_lost_with_its_reason_and_its_last_lines(two_n
 def ranks_here() -> list[psutil.Process]:
     """The processes of ranks that this one started; a server of other tests may run beside them."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "rftd.workers.training.ranks.rank_process" in _command_line(child)]
+    return [child for child in children if "rftd.workers.engines.ranks.rank_process" in _command_line(child)]
 
 
 def _command_line(process: psutil.Process) -> list[str]:
@@ -182,7 +182,7 @@ def test_a_node_that_is_gone_or_takes_another_key_is_named(two_nodes: RankHost, 
 SCRIPT = """
 import sys
 from pathlib import Path
-from rftd.workers.training.engines.contract import TrainerBench, make_batch
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch
 folder = Path(sys.argv[1])
 bench = TrainerBench("fake", folder, arguments={"ranks": 2, "step_s": 600.0}, model=folder)
 engine = bench.opened(bench.stage())
@@ -212,7 +212,7 @@ def _lives(pid: int) -> bool:
 
 
 OTHERS = '''
-from rftd.workers.training.engines.fake import FakeTrainerEngine
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 
 class Other(FakeTrainerEngine):
     """Of rank 1 one method does something else."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from synthetic.docs.package import install_next_token
 
-from rftd.workers.rollout.engines.contract.bench import EngineBench, opened
-from rftd.workers.rollout.engines.contract.checks import CHECKS, MODEL_CHECKS, Check
+from rftd.workers.engines.contract.rollout.bench import EngineBench, opened
+from rftd.workers.engines.contract.rollout.checks import CHECKS, MODEL_CHECKS, Check
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic.docs.package import install_hardest_first
 
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.selectors.registry import SELECTORS, make_selector
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic.worlds.policy_world import PolicyWorld, Sizes
 
 from rftd.daemon.config.resolve.policy import standstill
-from rftd.streams.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import POLICIES, keeps_bound, make_policy
 
 WORLDS = range(30)

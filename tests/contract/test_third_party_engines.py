@@ -9,9 +9,9 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
-from rftd.workers.rollout.engines import registry as rollout_engines
-from rftd.workers.training.engines import registry as trainer_engines
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.learning import engine_registry as trainer_engines
 
 CODE = """
 import msgspec

@@ -14,15 +14,15 @@ from synthetic.models.weight_receivers import assert_received_by_each_channel
 from torch import Tensor
 
 from rftd.ops.errors import DataError
-from rftd.storage.checkpoints import commit_folder, files_of, verify
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import LoraSpec, StageSpec
-from rftd.workers.training.engine import TrainBatch, TrainerEngine
-from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
-from rftd.workers.training.engines.torch.saving import read_tensors
-from rftd.workers.training.ranks.controller import RankedEngine
-from rftd.workers.training.ranks.host import RankHost
-from rftd.workers.training.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
+from rftd.storage.files.checkpoints import commit_folder, files_of, verify
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import LoraSpec, StageSpec
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
+from rftd.workers.engines.ranks.controller import RankedEngine
+from rftd.workers.engines.ranks.host import RankHost
+from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
+from rftd.workers.engines.torch.trainer.saving import read_tensors
+from rftd.workers.learning.engine import TrainBatch, TrainerEngine
 from rftd.workers.weights import checkpoint
 
 STEPS = 10

@@ -12,14 +12,14 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.tracking.tracked import Deaths, answered, expected, follow, follow_and_die, shown_by
 
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking import samples
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ import pytest
 from synthetic.tracking.tracked import FILES, Deaths, expected, follow, follow_and_die, shown_by, written
 
 from rftd.ops.errors import ConflictError, DataError
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.log import EventLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.log.log import EventLog
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 from rftd.workers.tracking.kept_file import KeptFile
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rftd.streams.spec import LoraSpec
-from rftd.workers.training.engines.contract import CHECKS, MODEL_CHECKS, Check, TrainerBench, trained
+from rftd.streams.spec.spec import LoraSpec
+from rftd.workers.engines.contract.trainer import CHECKS, MODEL_CHECKS, Check, TrainerBench, trained
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_two_processes_make_equal_weights(torch_bench: TrainerBench, torch_devic
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rftd.workers.training.engines.contract import TrainerBench, trained\n"
+        "from rftd.workers.engines.contract.trainer import TrainerBench, trained\n"
         "arguments = {'device': sys.argv[3]}\n"
         "bench = TrainerBench('torch', Path(sys.argv[1]), model=Path(sys.argv[2]), arguments=arguments)\n"
         "stage = bench.stage()\n"

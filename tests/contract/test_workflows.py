@@ -17,15 +17,15 @@ from synthetic.models.scripted_engine import running_endpoint
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.row_format import Format
-from rftd.streams.spec import ModelSpec, SamplingSpec, TasksetSpec
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.tasksets.task import Task, make_task
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.datasets.task import Task, make_task
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.runner import WorkflowRunner
 
 MODEL = ModelSpec(path="m", max_model_len=2048, max_prompt_tokens=1500, max_response_tokens=500)
 ROW = {"question": "16 - 7 = ?", "answer": "It is 16-7.\n#### 9"}

@@ -12,7 +12,7 @@ import pytest
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.deaths.killing import IN_ORDER, Killing, trained
 
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.folds.spending import BUDGET
 

@@ -21,7 +21,7 @@ EVERY_TWO = ("stages=[]", "buffer.total_steps=400", "trainer.save_interval=2", "
 def test_the_checkpoint_before_the_damaged_ones_is_taken_up(embedded_scene: Scene) -> None:
     from synthetic.daemon.scene import EXPERIMENT
 
-    from rftd.storage.checkpoints import verify
+    from rftd.storage.files.checkpoints import verify
 
     name = embedded_scene.submit(EXPERIMENT, *EVERY_TWO, "name=damaged")
     embedded_scene.until_step(name, 9)
@@ -57,8 +57,8 @@ def test_the_checkpoint_before_the_damaged_ones_is_taken_up(embedded_scene: Scen
 
 def _record(scene: Scene) -> TrainingRecord:
     """What the log says of the scene's only experiment."""
-    from rftd.daemon.log_source import log_to_read
-    from rftd.daemon.registry import find_entry
+    from rftd.daemon.run.registry import find_entry
+    from rftd.daemon.serve.log_source import log_to_read
     from rftd.ops.clock import SystemClock
     from rftd.ops.ids import SystemIds
     from rftd.workers.training.record import read_record

@@ -17,8 +17,8 @@ KEEPING = ("archive.", "restore.", "removal.", "garbage.")
 REST = """
 import sys
 from pathlib import Path
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.checkpoints import commit_folder
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.files.checkpoints import commit_folder
 ArtifactStore(Path(sys.argv[1])).put(b"bytes")
 for _ in range(2):
     commit_folder(Path(sys.argv[1]) / "global_step_1", lambda folder: (folder / "file").touch())

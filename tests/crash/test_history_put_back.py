@@ -16,7 +16,7 @@ from synthetic.daemon.served_chat import FAKES, ServedChat, free_port
 from synthetic.docs.pages import block_named
 from synthetic.until import poll
 
-from rftd.storage.served_history import FILE
+from rftd.storage.files.served_history import FILE
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rftd.ops.errors import NotFoundError
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.checkpoints import commit_folder, latest, mark_latest, verify
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.files.checkpoints import commit_folder, latest, mark_latest, verify
 from rftd.streams.events.checkpoint import FileRef
 
 STRIKES = pytest.mark.parametrize("how", ["kill", "full"])

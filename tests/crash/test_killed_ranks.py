@@ -36,7 +36,7 @@ def ranks_of(scene: Scene, name: str) -> list[psutil.Process]:
 
 def _is_rank(process: psutil.Process) -> bool:
     try:
-        return "rftd.workers.training.ranks.rank_process" in process.cmdline()
+        return "rftd.workers.engines.ranks.rank_process" in process.cmdline()
     except psutil.Error:
         return False
 

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from rftd.ops.errors import UnreachableError
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.sqlite.log import SqliteLog
 
 # What SQLite does not pass on, an unlock at the close for example, APSW reports in this way.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

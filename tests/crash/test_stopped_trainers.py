@@ -22,13 +22,13 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import FencedError, RftdError
 from rftd.ops.ids import SeededIds
 from rftd.ops.logs import logger
-from rftd.storage.checkpoints import misses_its_folder, verify
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
+from rftd.storage.files.checkpoints import misses_its_folder, verify
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import ExperimentSpec, TrainerSpec
-from rftd.streams.topics import CHECKPOINTS, Partition
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.topics import CHECKPOINTS, Partition
+from rftd.streams.spec.spec import ExperimentSpec, TrainerSpec
 from rftd.workers.training.saving import Saver
 from rftd.workers.training.tidying import tidy
 from rftd.workers.weights import checkpoint

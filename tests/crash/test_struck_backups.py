@@ -15,11 +15,11 @@ from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.faults.nth_call import strike_each
 from synthetic.faults.small_volume import small_volume
 
-from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.verbs.backup import _source
+from rftd.daemon.cli.verbs.backup import _source
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DiskFullError
-from rftd.storage.backup import FILES, MANIFEST, UNFINISHED, back_up
+from rftd.storage.files.backup import FILES, MANIFEST, UNFINISHED, back_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -20,16 +20,16 @@ from synthetic.deaths.witness import Witness
 from synthetic.servers.three_brokers import BROKERS, ThreeBrokers, until_in_sync
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.log_source import log_to_read
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.serve.log_source import log_to_read
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.codec import Writer, decode_head
-from rftd.streams.envelope import Draft
 from rftd.streams.events.worker import Heartbeat
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.log.codec import Writer, decode_head
+from rftd.streams.log.envelope import Draft
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]
 
@@ -224,7 +224,7 @@ async def appended(scene: Scene, draft: Draft) -> int:
 def test_with_two_of_three_away_nothing_is_acknowledged(
     brokers: ThreeBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.streams.backends.kafka.log.APPEND_TIMEOUT_S", REFUSED_AFTER_S)
+    monkeypatch.setattr("rftd.streams.kafka.log.APPEND_TIMEOUT_S", REFUSED_AFTER_S)
     scene, draft = scene_of(brokers, tmp_path, "third"), heartbeat()
     with scene.host, Witness(parse_kafka(scene.environ["RFTD_KAFKA"])) as witness:
         name = scene.submit(EXPERIMENT, *SIZE)

@@ -18,9 +18,9 @@ from synthetic.until import poll
 
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
-from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.launcher.local import LocalExecutor
-from rftd.workers.membership import this_process
+from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.local import LocalExecutor
+from rftd.workers.hosts.membership import this_process
 
 KILLS = 2
 MEMBERS = ("plain", "grandchild", "deaf", "session", "renamed", "orphan", "hidden")
@@ -79,8 +79,8 @@ DAEMON = """
 import sys, time
 from pathlib import Path
 from uuid import UUID
-from rftd.workers.launcher.executor import WorkerOrder
-from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.hosts.executor import WorkerOrder
+from rftd.workers.hosts.local import LocalExecutor
 folder = sys.argv[1]
 executor = LocalExecutor("none", home=folder, command=(sys.executable, f"{folder}/worker.py", folder))
 order = WorkerOrder(experiment=UUID(int=7), role="explorer", slot=0, threads=1, log_path=Path(folder) / "log" / "w.log")
@@ -224,7 +224,7 @@ def test_nor_when_an_earlier_daemon_started_it(machine: Machine, at_once: bool) 
 
 UNORDERED = """
 import os, subprocess, sys, time
-from rftd.workers.launcher.started_here import StartedHere
+from rftd.workers.hosts.started_here import StartedHere
 folder = sys.argv[1]
 started = StartedHere()
 print(started.end_of_the_dead(), flush=True)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from synthetic.until import PATIENCE_S
 
-from rftd.storage.checkpoints import verify
+from rftd.storage.files.checkpoints import verify
 from rftd.streams.events.checkpoint import CheckpointCommitted
 
 if TYPE_CHECKING:

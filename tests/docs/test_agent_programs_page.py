@@ -9,11 +9,11 @@ import pytest
 from synthetic.docs.package import install_careful
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.row_format import Format
-from rftd.streams.spec import SamplingSpec, TasksetSpec
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
-from rftd.workers.tasksets.task import make_task
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import SamplingSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.task import make_task
+from rftd.workers.workflows.runner import WorkflowRunner
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 20, "b": 22}}\n</tool_call>'
 

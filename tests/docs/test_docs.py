@@ -25,18 +25,18 @@ from synthetic.docs.pages import PAGES, ROOT, Block, anchors_of, block_named, bl
 from synthetic.log.checker_rules import OF_AN_EXPERIMENT, OF_THE_LOG
 from synthetic.worlds.policy_world import PolicyWorld, Sizes
 
-from rftd.daemon.cli import VERBS, rftd
+from rftd.daemon.cli.cli import VERBS, rftd
+from rftd.daemon.cli.daemon_file import take_daemon_file
+from rftd.daemon.cli.verbs.serve import command as serve
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import mark_of
-from rftd.daemon.daemon_file import take_daemon_file
-from rftd.daemon.verbs.serve import command as serve
-from rftd.streams.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import make_policy
-from rftd.workers.rollout.engines.contract.checks import CHECKS
-from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.rewards.reward import RolloutView
+from rftd.workers.engines.contract.rollout.checks import CHECKS
+from rftd.workers.generation.response import Response
+from rftd.workers.workflows.rewards.reward import RolloutView
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from synthetic.docs.pages import ROOT, blocks_of, prose_of
 
-from rftd.daemon.cli import rftd
-from rftd.daemon.daemon_file import checked_postgres_url
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.topics import TOPICS
+from rftd.daemon.cli.cli import rftd
+from rftd.daemon.cli.daemon_file import checked_postgres_url
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.log.topics import TOPICS
 
 PAGE = ROOT / "docs" / "production.md"
 COMPOSE, KUBERNETES = (list(yaml.safe_load_all(block.text)) for block in blocks_of(PAGE, "yml"))

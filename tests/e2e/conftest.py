@@ -14,7 +14,7 @@ import asyncio
 import builtins
 import os
 import signal
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 
 class Raises:
     def score(self, response, truth, task):

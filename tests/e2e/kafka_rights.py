@@ -21,11 +21,11 @@ from synthetic.docs.pages import prose_of
 from synthetic.servers.secured_kafka import PAGE, SecuredKafka, secured_kafka, variable
 from synthetic.until import poll
 
-from rftd.streams.backends.kafka.connect import arguments
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.backends.kafka.topics import rights_of_user
 from rftd.streams.events import experiment as life
-from rftd.streams.topics import TOPICS
+from rftd.streams.kafka.connect import arguments
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.kafka.topics import rights_of_user
+from rftd.streams.log.topics import TOPICS
 
 USERS = {"daemon": "rftd", "explorer": "rftd-explorer", "trainer": "rftd-trainer", "producer": "producer"}
 

@@ -13,8 +13,8 @@ from synthetic.daemon.third_party import install
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
+from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.rollout.leased import rollout_ids
-from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -23,8 +23,8 @@ PARTS = '''
 import json
 import os
 import httpx
-from rftd.workers.rollout.engines.definition import RolloutEngineDefinition
-from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine
+from rftd.workers.generation.engine_definition import RolloutEngineDefinition
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 

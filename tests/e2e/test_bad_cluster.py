@@ -23,16 +23,16 @@ from sqlalchemy import text
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 
-from rftd.daemon.client.address import NoDaemonError, find_address
-from rftd.daemon.doctor.cluster import check_postgres
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import NoDaemonError, find_address
+from rftd.daemon.observe.doctor.cluster import check_postgres
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops import limits
-from rftd.storage.database import open_database
-from rftd.storage.migrations import VERSION_TABLE
-from rftd.streams import topics
-from rftd.streams.topics import TOPICS, TRUTH
+from rftd.storage.database.engine import open_database
+from rftd.storage.database.migrations import VERSION_TABLE
+from rftd.streams.log import topics
+from rftd.streams.log.topics import TOPICS, TRUTH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 

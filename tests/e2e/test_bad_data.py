@@ -13,7 +13,7 @@ import pytest
 from synthetic.daemon.scene import EXPERIMENT, QUEUE, SHORT, Scene
 from synthetic.until import poll
 
-from rftd.daemon.views import tasks as view
+from rftd.daemon.http.views import tasks as view
 from rftd.ops.errors import UsageError
 from rftd.streams.events.step import StepCompleted
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic.daemon.command_line import Said
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
-from rftd.daemon.views import experiments
+from rftd.daemon.http.views import experiments
 from rftd.workers.models.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.e2e

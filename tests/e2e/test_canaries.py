@@ -18,7 +18,7 @@ from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.servers.otlp_receiver import otlp_receiver
 from synthetic.until import PATIENCE_S
 
-from rftd.streams.backends.kafka.partitions import Names
+from rftd.streams.kafka.partitions import Names
 
 CANARY: Final = "c4n4ry"
 SECRETS: Final = {

@@ -14,7 +14,7 @@ from synthetic.daemon.third_party import install
 pytestmark = pytest.mark.e2e
 
 PARTS = """
-from rftd.workers.algorithms.advantages.advantage import OneGroup
+from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
 
 class Halved(OneGroup):
     def of_group(self, group):

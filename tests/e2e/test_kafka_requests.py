@@ -15,9 +15,9 @@ from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 from synthetic.until import poll
 
 from rftd.daemon.config.loading import load_text
-from rftd.streams.backends.kafka.settings import parse_kafka
 from rftd.streams.events import experiment as life
 from rftd.streams.events.task import TasksAdded
+from rftd.streams.kafka.settings import parse_kafka
 
 pytestmark = [pytest.mark.e2e, pytest.mark.servers]
 

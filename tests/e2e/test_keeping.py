@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
-from rftd.storage.checkpoints import LATEST_CHECKPOINT
+from rftd.storage.files.checkpoints import LATEST_CHECKPOINT
 
 pytestmark = pytest.mark.e2e
 

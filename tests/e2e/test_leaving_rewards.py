@@ -7,7 +7,7 @@ import json
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
 
 pytestmark = pytest.mark.e2e
 TASKSET = "buffer.explorer_input.taskset"

@@ -10,7 +10,7 @@ import pytest
 from synthetic.daemon.scene import Scene
 
 from rftd.ops.errors import ConflictError
-from rftd.streams.backends.sqlite.schema import SCHEMA_VERSION
+from rftd.streams.sqlite.schema import SCHEMA_VERSION
 
 pytestmark = pytest.mark.e2e
 SERVING = {"daemon.log", "log.lock"}

@@ -21,11 +21,11 @@ import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.doctor.access import check_access, check_socket_access
+from rftd.daemon.observe.doctor.access import check_access, check_socket_access
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
 from rftd.daemon.trust.token_file import TokenFile
 from rftd.ops.errors import ConflictError
-from rftd.streams.socket.client import SocketLog
+from rftd.streams.sqlite.socket.client import SocketLog
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")

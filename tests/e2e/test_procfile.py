@@ -16,11 +16,11 @@ import psutil
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT
 
-from rftd.daemon.client.client import Client
+from rftd.daemon.cli.settings import Settings
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.settings import Settings
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.stack.ports import kept_ports
-from rftd.daemon.views import commands, experiments
 
 ROOT = Path(__file__).parents[2]
 

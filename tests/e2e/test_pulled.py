@@ -12,8 +12,8 @@ import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.servers.hub_stand_in import COMMIT, HubStandIn
 
-from rftd.daemon.client.pulling import pull
-from rftd.daemon.views.hub import HubFolder, hub_folder
+from rftd.daemon.http.client.pulling import pull
+from rftd.daemon.http.views.hub import HubFolder, hub_folder
 from rftd.ops.errors import UsageError
 from rftd.workers.models.tiny_model import make_tiny_model
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 from synthetic.until import poll
 
-from rftd.daemon.views import tasks as view
+from rftd.daemon.http.views import tasks as view
 from rftd.ops.errors import ConflictError
 from rftd.streams.events.task import TaskLeased, TasksAdded
 

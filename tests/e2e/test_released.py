@@ -11,7 +11,7 @@ from synthetic.daemon.served_chat import FAKES, ServedChat
 from synthetic.docs.pages import block_named
 from synthetic.until import poll
 
-from rftd.daemon.views.budgets import BudgetRow
+from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.streams.events.experiment import ExperimentReleased
 from rftd.streams.events.worker import WorkerStarted
 

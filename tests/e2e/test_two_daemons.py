@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.stack.kafka import KafkaBroker
-from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.errors import FencedError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.servers]

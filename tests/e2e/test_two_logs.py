@@ -7,8 +7,8 @@ import shutil
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import OtherLogError
 
 LONG = ("stages=[]", "buffer.total_steps=16", "explorer.eval_interval=1000", "trainer.save_interval=4")

@@ -11,7 +11,7 @@ from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.third_party import install
 from synthetic.until import poll
 
-from rftd.workers.launcher.leftovers import MARK
+from rftd.workers.hosts.leftovers import MARK
 
 pytestmark = pytest.mark.e2e
 

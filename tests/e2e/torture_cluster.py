@@ -31,7 +31,7 @@ from synthetic.servers.foreign_sink import SOURCE, ForeignSink, id_of
 
 from rftd.daemon.config.loading import load_text
 from rftd.streams.events.experiment import ExperimentPrioritized, ExperimentRejected
-from rftd.streams.topics import EVENTS
+from rftd.streams.log.topics import EVENTS
 
 MORE_STEPS: Final = 10
 WITHIN_S: Final = 60.0

@@ -19,7 +19,7 @@ from synthetic.until import poll
 
 SIZES = """
 import sys, time, ray
-from rftd.workers.launcher.ray.cluster import RayCluster
+from rftd.workers.hosts.ray.cluster import RayCluster
 ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
 cluster = RayCluster(local_log=False)
 cluster.look()

@@ -11,7 +11,7 @@ from synthetic.models.tinker_over_http import Server, served
 from synthetic.models.tinker_rehearsal import KEY
 from synthetic.until import poll
 
-from rftd.storage.service_state import ServiceState
+from rftd.storage.files.service_state import ServiceState
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.workers.models.tiny_model import make_tiny_model
 

@@ -15,14 +15,14 @@ from synthetic.models.tinker_over_http import Server, served
 from synthetic.models.tinker_rehearsal import KEY
 
 from rftd.ops.errors import ConfigError, DataError, RolloutError, WorkError
-from rftd.storage.service_state import ServiceState
-from rftd.streams.spec import ModelSpec
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
-from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
-from rftd.workers.tinker.access import Access
-from rftd.workers.tinker.sdk import connect
-from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
-from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
+from rftd.storage.files.service_state import ServiceState
+from rftd.streams.spec.spec import ModelSpec
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
+from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.rollout.engine import TinkerRolloutEngine
+from rftd.workers.engines.tinker.sdk import connect
+from rftd.workers.engines.tinker.trainer.engine import TinkerTrainerEngine
+from rftd.workers.generation.engine import GenerationRequest, Sampling
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE, NamedSnapshot
 

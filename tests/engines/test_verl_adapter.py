@@ -15,11 +15,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.storage.checkpoints import commit_folder, verify
-from rftd.streams.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec
-from rftd.workers.training.engine import TrainerEngine
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.engines.torch.saving import read_tensors
+from rftd.storage.files.checkpoints import commit_folder, verify
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec
+from rftd.workers.engines.torch.trainer.saving import read_tensors
+from rftd.workers.learning.engine import TrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.weights.adapter import adapted, is_adapter
 from rftd.workers.weights.torch_bytes import tensors_of
 
@@ -196,7 +196,7 @@ def test_parts_are_those_of_the_whole(alone: ParityBench, model: Path, dtype: st
 
 
 def test_the_bits_of_a_merged_row_do_not_depend_on_the_part_that_it_is_in() -> None:
-    from rftd.workers.training.engines.verl.adapter import AdapterChange
+    from rftd.workers.engines.verl.adapter import AdapterChange
 
     torch.manual_seed(1)
     weight = torch.randn(1000, 96)

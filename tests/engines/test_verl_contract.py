@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rftd.workers.training.engines.contract import MODEL_CHECKS, Check, TrainerBench, trained
+from rftd.workers.engines.contract.trainer import MODEL_CHECKS, Check, TrainerBench, trained
 
 
 @pytest.fixture

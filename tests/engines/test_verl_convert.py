@@ -13,8 +13,8 @@ import torch.multiprocessing as mp
 from synthetic.models.foreign_checkpoints import save_as_verl, small_model
 from transformers import AutoTokenizer
 
-from rftd.daemon.cli import main
-from rftd.workers.training.engines.contract import TrainerBench, trained
+from rftd.daemon.cli.cli import main
+from rftd.workers.engines.contract.trainer import TrainerBench, trained
 from rftd.workers.weights.torch_bytes import tensors_of
 
 

@@ -14,8 +14,8 @@ from synthetic.models.resumed_ranks import ResumeBench
 from synthetic.models.weight_receivers import assert_exported_as_held, assert_received_by_each_channel
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.training.engines.contract import MODEL_CHECKS, Check, TrainerBench, make_batch
-from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.engines.contract.trainer import MODEL_CHECKS, Check, TrainerBench, make_batch
+from rftd.workers.engines.ranks.controller import RankedEngine
 
 MEGATRON: Final[Mapping[str, Any]] = {"strategy": "megatron", "device": "cpu"}
 CUT: Final[Mapping[str, Any]] = {**MEGATRON, "ranks": 2, "tensor_model_parallel_size": 2}

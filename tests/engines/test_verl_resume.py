@@ -14,9 +14,9 @@ from synthetic.models.resumed_ranks import ResumeBench
 from synthetic.models.weight_receivers import assert_exported_as_held, assert_received_by_each_channel
 
 from rftd.ops.errors import DataError
-from rftd.workers.training.ranks.controller import RankedEngine
-from rftd.workers.training.ranks.shards import write_manifest, write_part
-from rftd.workers.training.ranks.torch_shards import shards_of
+from rftd.workers.engines.ranks.controller import RankedEngine
+from rftd.workers.engines.ranks.shards import write_manifest, write_part
+from rftd.workers.engines.ranks.torch_shards import shards_of
 
 STEPS = 2
 """`tests/bench/rank_resume.py` stops at each of ten."""

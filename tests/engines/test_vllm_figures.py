@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.rollout.engine import RolloutEngine
-from rftd.workers.rollout.engines.contract.bench import EngineBench
-from rftd.workers.rollout.engines.contract.checks import closing_ends_what_runs
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.contract.rollout.bench import EngineBench
+from rftd.workers.engines.contract.rollout.checks import closing_ends_what_runs
+from rftd.workers.generation.engine import RolloutEngine
 
 BENCH = Path(__file__).parents[1] / "bench"
 

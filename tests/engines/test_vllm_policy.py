@@ -38,18 +38,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.engine import Generation, GenerationRequest
-from rftd.workers.rollout.engines.contract.checks import MODEL_CHECKS, Check
-from rftd.workers.rollout.engines.vllm.sockets import VARIABLE
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
-from rftd.workers.tasksets.message import Message
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.hf_tokenizer import open_tokenizer
+from rftd.workers.datasets.message import Message
+from rftd.workers.engines.contract.rollout.checks import MODEL_CHECKS, Check
+from rftd.workers.engines.vllm.sockets import VARIABLE
+from rftd.workers.generation.engine import Generation, GenerationRequest
+from rftd.workers.generation.model import Model
 from rftd.workers.weights.adapter import A, B
+from rftd.workers.workflows.rewards.reward import RewardResult
 
 if TYPE_CHECKING:
-    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -220,7 +220,7 @@ async def test_ends_are_banned_before_min_tokens_also_where_they_end_nothing(ben
 
 @pytest.mark.skipif(ON_GPU, reason="TF32 decides between tokens that are equally likely")
 async def test_greedy_text_is_the_torch_engines(bench: PolicyBench) -> None:
-    from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
+    from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
 
     requests = [ask(number, prompt=prompt, temperature=0.0) for number, prompt in enumerate(prompts(64, seed=3))]
     ours = await drawn(bench.engine, requests)

@@ -16,7 +16,7 @@ from engines.conftest import PACKAGES
 from synthetic.models.vllm_arguments import installed_arguments
 
 from rftd.ops.errors import ConfigError, RolloutError
-from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS, FILE, TABLES
+from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS, FILE, TABLES
 
 MAKE = Path(__file__).parents[1] / "golden" / "make_vllm_tables.py"
 
@@ -41,7 +41,7 @@ def test_more_workers_than_memory_nodes_share_the_cores_and_more_than_cores_are_
 ) -> None:
     from vllm.utils.cpu_resource_utils import get_visible_memory_node
 
-    from rftd.workers.rollout.engines.vllm.start import share_cores
+    from rftd.workers.engines.vllm.start import share_cores
 
     name = "VLLM_CPU_SIM_MULTI_NUMA"
     cores = len(os.sched_getaffinity(0))
@@ -63,7 +63,7 @@ def test_more_workers_than_memory_nodes_share_the_cores_and_more_than_cores_are_
 
 
 def test_a_model_runner_with_another_sampler_is_refused() -> None:
-    from rftd.workers.rollout.engines.vllm.worker import RolloutWorker
+    from rftd.workers.engines.vllm.worker import RolloutWorker
 
     worker = RolloutWorker()
     worker.model_runner = SimpleNamespace(sampler="its own", device="cpu")
@@ -73,7 +73,7 @@ def test_a_model_runner_with_another_sampler_is_refused() -> None:
 
 
 def test_weights_that_are_prepared_for_a_gpu_are_copied_to_where_its_graphs_read_them() -> None:
-    from rftd.workers.rollout.engines.vllm.prepared_weights import PreparedWeights
+    from rftd.workers.engines.vllm.prepared_weights import PreparedWeights
 
     embeddings, head, twin, tied = (torch.nn.Linear(3, 3, bias=each < 1) for each in range(4))
     head.weight = embeddings.weight

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from rftd.ops.plugins import Plugins
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.algorithms.registry import ALGORITHMS, lookup
-from rftd.workers.training.corrections.registry import CORRECTIONS
-from rftd.workers.training.losses import aggregation
-from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
+from rftd.workers.learning.algorithms.registry import ALGORITHMS, lookup
+from rftd.workers.learning.corrections.registry import CORRECTIONS
+from rftd.workers.learning.losses import aggregation
+from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "algorithms.md"
 
@@ -58,7 +58,7 @@ Every part is an object of plain tensors; no daemon, no log, no model.
 ```python
 import torch
 
-from rftd.workers.training.losses import from_tensors
+from rftd.workers.learning.losses import from_tensors
 
 mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])  # two responses, padded; 1 at trained tokens
 old_logprobs = torch.tensor([[-1.2, -0.4, -2.0, 0.0], [-0.7, -1.1, 0.0, 0.0]])
@@ -80,7 +80,7 @@ Advantages are functions of whole groups, of numpy arrays:
 ```python
 import numpy as np
 
-from rftd.workers.algorithms.advantages import ADVANTAGES, ClosedGroup
+from rftd.workers.learning.algorithms.advantages import ADVANTAGES, ClosedGroup
 
 group = ClosedGroup(rewards=np.array([1.0, 0.0, 0.0, 1.0], np.float32))
 (advantages,) = ADVANTAGES.open("rloo").advantages([group])

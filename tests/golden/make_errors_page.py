@@ -9,7 +9,7 @@ import inspect
 from pathlib import Path
 from typing import Final
 
-from rftd.daemon.verbs.explain import BUG_REMEDY, codes
+from rftd.daemon.cli.verbs.explain import BUG_REMEDY, codes
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "errors.md"
 

@@ -14,9 +14,9 @@ from uuid import UUID
 import msgspec
 from msgspec import inspect
 
-from rftd.streams.arrays import Array
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.registry import Definition, Event
+from rftd.streams.log.arrays import Array
 
 FOLDER = Path(__file__).with_name("events")
 FITTING = {

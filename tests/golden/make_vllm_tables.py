@@ -33,7 +33,7 @@ def written() -> bytes:
 
 
 def term(hint: Any) -> Any:
-    """A type as JSON has it (`rftd.workers.rollout.engines.vllm.tables.TypeTerm`)."""
+    """A type as JSON has it (`rftd.workers.engines.vllm.tables.TypeTerm`)."""
     origin = get_origin(hint)
     members = get_args(hint)
     if origin is Literal:

@@ -12,24 +12,23 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rftd.daemon.supervisor.preflight import preflight
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.ids import Ids, SystemIds, derive
 from rftd.ops.logs import logger
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.backends.kafka.topics import ensure_topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.row_format import Format
-from rftd.streams.spec import (
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.kafka.topics import ensure_topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.role import as_refs
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
     ModelSpec,
@@ -40,12 +39,13 @@ from rftd.streams.spec import (
     TasksetSpec,
     TrainerSpec,
 )
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.process import run_explorer, run_trainer
+from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.process import run_explorer, run_trainer
 
 
 class TaskHandle:

@@ -10,15 +10,15 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.moved_clock import MovedClock
 
-from rftd.daemon.keeping import Keeping
-from rftd.daemon.supervisor.archiving import BY_RULE
-from rftd.daemon.supervisor.keeper import Keeper
+from rftd.daemon.run.supervisor.archiving import BY_RULE
+from rftd.daemon.run.supervisor.keeper import Keeper
+from rftd.daemon.serve.keeping import Keeping
 from rftd.ops.errors import DiskFullError
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.folds.spine import Kept
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from rftd.daemon.data_folder import DataFolder, LastBackup
-from rftd.daemon.doctor.folder import check_folder
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.backup import _source
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.backup import _source
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.daemon.observe.doctor.folder import check_folder
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.serve.data_folder import DataFolder, LastBackup
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DiskFullError, NotFoundError, UsageError
 from rftd.ops.logs import logger
-from rftd.storage import backup
-from rftd.storage.backup import FILES, BackupManifest, back_up, manifest_of
-from rftd.storage.survivors import of_checkpoints, of_log_folder
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.storage.files import backup
+from rftd.storage.files.backup import FILES, BackupManifest, back_up, manifest_of
+from rftd.storage.files.survivors import of_checkpoints, of_log_folder
 from rftd.streams.folds.spine import Status
-from rftd.streams.losses import losses_of
+from rftd.streams.log.losses import losses_of
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

@@ -13,11 +13,11 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 
 LONELY = '''
 from collections import Counter
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 class Lonely(SimpleWorkflow):
     """Succeeds once for each row."""
     def __init__(self):

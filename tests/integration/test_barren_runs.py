@@ -17,28 +17,28 @@ from rich.console import Console
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.third_party import install
 
-from rftd.daemon.client.moment import Moment
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_scrape import Scrape
-from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.verbs.get import render
-from rftd.daemon.views.experiments import page_of
+from rftd.daemon.cli.verbs.get import render
+from rftd.daemon.http.client.moment import Moment
+from rftd.daemon.http.views.experiments import page_of
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_scrape import Scrape
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.clock import SystemClock
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 
 FAILING = '''
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 class Failing(SimpleWorkflow):
     """Its tool is away."""
     async def run(self, task, model, reward):

@@ -18,14 +18,14 @@ from synthetic.until import until
 from rftd.daemon.config.loading import load_text
 from rftd.ops import faults
 from rftd.ops.errors import ConflictError
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Record
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TOPICS, Partition
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 

@@ -11,22 +11,22 @@ import msgspec
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.orders import Request
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.supervisor.orders import Request
 from rftd.ops.ids import Ids
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.spent import spent_tokens
-from rftd.streams import topics
-from rftd.streams.budgets import Budgets
-from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, ExperimentSeen
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.shared_history import fold_until
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.shared_history import fold_until
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.budgets import Budgets
 
 BRIEF_DAYS = 0.24 / 86_400
 """So short that a look is to be written after ten milliseconds."""

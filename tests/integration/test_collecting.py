@@ -11,13 +11,13 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.storage.checkpoints import latest, mark_latest, verify
-from rftd.storage.unreferenced import GRACE_S
+from rftd.storage.files.checkpoints import latest, mark_latest, verify
+from rftd.storage.files.unreferenced import GRACE_S
 from rftd.streams.folds.spine import Kept
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 
 SLOW = ("trainer.engine_args={step_s: 0.2}",)
 STRAYS = ("warmup/global_step_99/actor/x", "rft/.global_step_3.tmp/y", "weights/v77-g0/z", "artifacts/ab/" + "ab" * 32)

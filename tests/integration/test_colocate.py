@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from rftd.daemon.supervisor.run import Run
-from rftd.streams.codec import decode
+from rftd.daemon.run.supervisor.run import Run
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec, PolicySpec, RolloutSpec, TrainerSpec
-from rftd.streams.synchronizer import Synchronizer
-from rftd.workers.rollout.engine import Generation, GenerationRequest
-from rftd.workers.rollout.engines.fake import FakeRolloutEngine
-from rftd.workers.training.engine import StepResult, TrainBatch
-from rftd.workers.training.engines.fake import FakeTrainerEngine
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import ExperimentSpec, PolicySpec, RolloutSpec, TrainerSpec
+from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.workers.engines.fake.rollout import FakeRolloutEngine
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest
+from rftd.workers.learning.engine import StepResult, TrainBatch
 
 SPIKE_S = 0.005
 """Between a clock that is set and one that only goes on."""

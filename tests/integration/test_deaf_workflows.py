@@ -16,14 +16,14 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutTimeoutError, WorkError
-from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 
 DEAF = '''
 import asyncio
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 released = []
 class Deaf(SimpleWorkflow):
     """Never returns on the row of 3+3, whoever asks it to stop."""

@@ -15,13 +15,13 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.third_party import install
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.errors import CodecError
 from rftd.ops.words import Level
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.obstacle import ERROR
 

@@ -10,22 +10,22 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, ModelSpec, PolicySpec, RolloutSpec, SamplingSpec, TrainerSpec
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import TOPICS, Partition
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, PolicySpec, RolloutSpec, SamplingSpec, TrainerSpec
+from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.engines.fake.rollout import FakeRolloutEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout import explorer
-from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine
-from rftd.workers.rollout.engines.fake import FakeRolloutEngine
 
 OF_AN_EVALUATION = 7
 """The `top_k` of held-out rows, by which the engine's requests are told apart."""

@@ -10,19 +10,19 @@ import msgspec
 import pytest
 
 from rftd.ops import limits
-from rftd.storage.answered_rows import answered_rows
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.files.answered_rows import answered_rows
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.storage.queries.evaluations import ScorePlace
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TOPICS, Partition
 from rftd.streams.portable.export import OutsideNames
-from rftd.streams.spec import RolloutSpec, SamplingSpec
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.spec.spec import RolloutSpec, SamplingSpec
 
 TRIES = 4
 

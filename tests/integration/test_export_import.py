@@ -8,29 +8,29 @@ from uuid import UUID
 
 import pytest
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
-from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.files.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.files.survivors import of_checkpoints
 from rftd.storage.portable.experiment import ImportReport, experiment_digest, export_experiment, import_experiment
-from rftd.storage.survivors import of_checkpoints
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.chain import Mark
-from rftd.streams.codec import decode
 from rftd.streams.events import experiment as life
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog, start_of
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog, start_of
+from rftd.streams.log.topics import EXPERIMENTS, TRUTH, Partition, partition_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.own import OwnRecords
-from rftd.streams.topics import EXPERIMENTS, TRUTH, Partition, partition_of
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 
 

@@ -11,14 +11,14 @@ import pytest
 from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import RolloutError, WorkError
-from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
-from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 

@@ -10,22 +10,22 @@ from structlog.testing import capture_logs
 from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
-from rftd.streams import topics
-from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, RolloutSpec, TrainerSpec
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.scorer import Scorer
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.simple import finish
-from rftd.workers.tasksets.message import Message
-from rftd.workers.tasksets.task import Task
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, RolloutSpec, TrainerSpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.task import Task
+from rftd.workers.generation.model import Model
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.simple import finish
 
 HALF_RIGHT = RolloutSpec(engine="fake", concurrency=8, max_timeout_s=20.0, engine_args={"skill": 0.5, "gain": 0.0})
 

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from synthetic.log.strangers_answer import strangers_answer
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer, decode
-from rftd.streams.effective import effective
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.task import TaskLeased
-from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.effective import effective
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.fencing import FenceView, Role
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import PolicySpec
 
 ROLES = ("controller", "planner", "dispatcher", "trainer")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from synthetic.log.forger import Forger
 
-from rftd.daemon.output.failure import leaves
+from rftd.daemon.cli.output.failure import leaves
 from rftd.ops.errors import RftdError
-from rftd.streams import topics
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import TrainerSpec
+from rftd.streams.log import topics
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import TrainerSpec
 
 STREAMS = sorted({partition.stream for partition in topics.EVENTS} | {topics.HEARTBEATS})
 BUG = re.compile(r"\b(Key|Index|Type|Attribute|Assertion|Value|ZeroDivision|Overflow|Recursion)Error\b|RFTD-BUG")

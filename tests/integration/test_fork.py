@@ -14,13 +14,13 @@ from synthetic.daemon.fork_desk import STEPS, ForkDesk
 from synthetic.until import until
 
 from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.supervisor import intake
+from rftd.daemon.run.supervisor import intake
 from rftd.ops import faults
 from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, RftdError, UsageError
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events.experiment import ExperimentForked
-from rftd.streams.log import EventLog
-from rftd.streams.shared_history import SharedHistory, shared_history
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.shared_history import SharedHistory, shared_history
 
 
 @pytest.fixture

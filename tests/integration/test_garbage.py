@@ -10,22 +10,22 @@ import pytest
 from sqlalchemy import text
 from synthetic.log.garbage import garbage
 
-from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.ops.logs import logger
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.streams import topics
-from rftd.streams.codec import Writer, decode_as
-from rftd.streams.deadletters import DeadLetterBox
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.role import as_refs
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode_as
+from rftd.streams.log.deadletters import DeadLetterBox
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.role import as_refs
+from rftd.streams.log.topics import TRUTH, Partition
 
 
 @pytest.mark.anyio

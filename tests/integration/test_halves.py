@@ -12,18 +12,18 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
-from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Wait
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.run.why.wait import Wait
 from rftd.ops.errors import ConflictError, LogLossError
 from rftd.ops.words import Level
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.spine import Status
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 from rftd.workers.training.replay import ReplayOrder, replay
 from rftd.workers.training.rerun import Compared
 

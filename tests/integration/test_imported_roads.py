@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 
-from rftd.daemon.supervisor.relocation import relocated
+from rftd.daemon.run.supervisor.relocation import relocated
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import Ids
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.stored_path import moved
+from rftd.streams.log.stored_path import moved
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.sqlite.log import SqliteLog
 
 pytestmark = pytest.mark.anyio
 

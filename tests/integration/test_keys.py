@@ -12,19 +12,19 @@ from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 from synthetic.until import until
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.operations import Done
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.operations import Done
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
 from rftd.streams.events.experiment import ExperimentPaused, Fence
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
-from rftd.streams.writers import source_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.log.writers import source_of
 
 pytestmark = pytest.mark.anyio
 LONG = "buffer.total_steps=400"

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.log.log import EventLog
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.verify.checker import verify
 
 LEFT_OUT = "checkpoints that an export or a backup left out"

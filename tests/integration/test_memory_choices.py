@@ -13,19 +13,19 @@ from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 from synthetic.faults.small_volume import SmallVolume, small_volume
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.supervisor import intake, memory_plan
-from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.run.supervisor import intake, memory_plan
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.ops.logs import logger
-from rftd.storage.disk import LocalDisk
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.storage.files.disk import LocalDisk
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.control.obstacle import DISK_FULL
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import Device
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training import loop
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.rerun import Rerun
 
 LONGEST = 64

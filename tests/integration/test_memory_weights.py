@@ -12,14 +12,14 @@ import pytest
 from synthetic.docs.package import install_packed_weights
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
-from rftd.streams import topics
-from rftd.streams.codec import decode
+from rftd.daemon.run.supervisor.run import Run
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.weights import mapped_file, memory
 from rftd.workers.weights.channel import Exported
 

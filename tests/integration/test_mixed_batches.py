@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 
 
 @pytest.mark.anyio

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.supervisor.disk_guard import DiskGuard, DiskLimits
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.logs import logger
-from rftd.storage.disk import Volume
-from rftd.streams.deadletters import decode_ours
+from rftd.storage.files.disk import Volume
 from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import EXPERIMENTS, partition_of
+from rftd.streams.log.deadletters import decode_ours
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import EXPERIMENTS, partition_of
 from rftd.workers.control.obstacle import DISK_FULL
 
 

@@ -15,24 +15,24 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.house import BASE
 from synthetic.until import until
 
-from rftd.daemon.api.app import make_app
-from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Wait
-from rftd.daemon.why.workers import opening_waits
+from rftd.daemon.http.api.app import make_app
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.run.why.wait import Wait
+from rftd.daemon.run.why.workers import opening_waits
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock, time_ns_of
 from rftd.ops.errors import DeviceMemoryError
 from rftd.ops.words import Level
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams import topics
-from rftd.streams.codec import decode
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.rollout import explorer
-from rftd.workers.rollout.engine import RolloutEngine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 

@@ -12,17 +12,17 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.moved_clock import MovedClock
 
-from rftd.daemon.keeping import Keep, Keeping
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.serve.keeping import Keep, Keeping
 from rftd.ops.errors import ConflictError, NotFoundError
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.experiment import PayloadsDropped
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept
-from rftd.streams.log import EventLog
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.log import SqliteLog
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,8 @@ format: {prompt_type: raw, prompt_key: question, response_key: answer}}}}}"""
 @pytest.fixture(autouse=True)
 def _soon_and_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drops the short payloads of fake engines too, and looks for them often."""
-    monkeypatch.setattr("rftd.streams.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
-    monkeypatch.setattr("rftd.daemon.supervisor.payloads.EVERY_S", 0.02)
+    monkeypatch.setattr("rftd.streams.log.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
+    monkeypatch.setattr("rftd.daemon.run.supervisor.payloads.EVERY_S", 0.02)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 from synthetic.until import until
 from synthetic.worlds.launchers import BUSY, SlowCluster
 
-from rftd.daemon.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.inbox import Request
 from rftd.ops.clock import ManualClock
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment as life
 from rftd.streams.folds.spine import Status
+from rftd.streams.memory import MemoryLog
 
 
 @pytest.mark.anyio

@@ -14,21 +14,14 @@ import apsw
 import msgspec
 import pytest
 
-from rftd.daemon.cli import main
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.verify import _text, files_of
+from rftd.daemon.cli.cli import main
+from rftd.daemon.cli.verbs.verify import _text, files_of
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.storage.service_state import PATH as STATE
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.chain import GENESIS, Mark, link
-from rftd.streams.codec import Decoded, Writer, decode, encode_value
-from rftd.streams.envelope import Draft, Record
+from rftd.storage.files.service_state import PATH as STATE
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted, FileRef
@@ -38,9 +31,16 @@ from rftd.streams.events.step import EvalCompleted, GenerationStarted, StepCompl
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.chain import GENESIS, Mark, link
+from rftd.streams.log.codec import Decoded, Writer, decode, encode_value
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.topics import TRUTH, Partition
+from rftd.streams.log.writers import holder_source
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.view import SqliteView
 from rftd.streams.verify.checker import verify
-from rftd.streams.writers import holder_source
 from rftd.workers.weights.service import SERVICE
 
 Change = Callable[[Decoded], Any]

@@ -12,22 +12,22 @@ import msgspec
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.books import Books, books_of
 from rftd.storage.queries.experiences import list_experiences
-from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec, PrioritySpec
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.log.codec import decode
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import POLICIES
 
 on_a_file = pytest.mark.parametrize("log", ["sqlite"], indirect=True)

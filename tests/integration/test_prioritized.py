@@ -10,18 +10,18 @@ from uuid import UUID
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.batch import BatchPlanned, ExperiencePrioritized
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import PolicySpec, TrainerSpec
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import PolicySpec, TrainerSpec
+from rftd.streams.spec.synchronizer import Synchronizer
 
 
 @pytest.mark.anyio

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.logs import logger
 from rftd.storage.portable.files import Chosen, add_files
-from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
 from rftd.streams.portable.container import ArchiveWriter
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.outside import Outside, SeenOutside
 

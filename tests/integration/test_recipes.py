@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
 from rftd.ops.ids import Ids
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.workers.models.tiny_model import make_tiny_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,20 +12,20 @@ import pytest
 from synthetic.daemon.fork_desk import STEPS, ForkDesk
 from synthetic.until import until
 
-from rftd.daemon.external_worker import ExternalWorker
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.serve.external_worker import ExternalWorker
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.ops.words import Level
-from rftd.streams import topics
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.experiment import ExperimentReleased, ExperimentResumed, ExperimentStarted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.logs import logger
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import GENESIS, Heads, Mark, link
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.folds.spine import Status
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import GENESIS, Heads, Mark, link
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 

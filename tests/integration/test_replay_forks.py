@@ -11,8 +11,8 @@ from synthetic.daemon.fork_desk import STEPS, ForkDesk
 
 from rftd.ops.errors import ConflictError, UsageError
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.workers.training.replay import Beginning, ReplayOrder, ReplayOutcome, replay
 from rftd.workers.training.rerun import Compared
 

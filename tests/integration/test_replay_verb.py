@@ -14,24 +14,24 @@ import msgspec
 import pytest
 from synthetic.daemon.command_line import Rftd, Said
 
-from rftd.daemon.cli import main
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.cli.cli import main
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import faults, limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams.arrays import Array
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.backends.sqlite.rows import row_sum, unpacked
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Record
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, TrainerSpec
-from rftd.streams.topics import Partition
-from rftd.workers.training.engines.fake import FakeTrainerEngine
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.spec import ExperimentSpec, TrainerSpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.rows import row_sum, unpacked
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 
 Play = Callable[..., Path]
 

@@ -10,14 +10,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.errors import DataError, NotFoundError
 from rftd.ops.logs import logger
-from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 from rftd.workers.training import loop
-from rftd.workers.training.engines.fake import FakeTrainerEngine
 from rftd.workers.training.record import TrainingRecord, read_record
 from rftd.workers.training.rerun import Compared, Rerun
 

@@ -16,13 +16,13 @@ import pytest
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.ids import SystemIds
-from rftd.storage.checkpoints import commit_folder, put_back
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
+from rftd.storage.files.checkpoints import commit_folder, put_back
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import TrainerSpec
-from rftd.streams.topics import CHECKPOINTS, Partition
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.topics import CHECKPOINTS, Partition
+from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.training.saving import Saver
 
 
@@ -117,11 +117,11 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import NotFoundError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.storage.checkpoints import files_of, verify
+from rftd.storage.files.checkpoints import files_of, verify
 from rftd.streams.folds.run_state import RunState
-from rftd.workers.training.conversion.conversion import found_checkpoints
-from rftd.workers.training.ranks.shards import write_manifest, write_part
-from rftd.workers.training.ranks.torch_shards import shards_of
+from rftd.workers.conversion.conversion import found_checkpoints
+from rftd.workers.engines.ranks.shards import write_manifest, write_part
+from rftd.workers.engines.ranks.torch_shards import shards_of
 from rftd.workers.training.tidying import discard, tidy
 
 class Lease:

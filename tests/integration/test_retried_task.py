@@ -13,22 +13,22 @@ import msgspec
 import pytest
 from synthetic.daemon.third_party import install
 
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 
 GATED = '''
 import asyncio
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 healed = asyncio.Event()
 class Gated(SimpleWorkflow):
     """The row of 0+0 fails until it is healed; the others wait for that."""

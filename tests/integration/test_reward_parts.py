@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted, StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import RolloutSpec
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TOPICS, Partition
+from rftd.streams.spec.spec import RolloutSpec
 
 PARTS = ("reward/accuracy/mean", "reward/format_score/mean")
 

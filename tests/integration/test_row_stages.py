@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from rftd.daemon.supervisor.preflight import preflight
-from rftd.streams import topics
-from rftd.streams.codec import decode
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.row_format import Format
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, TasksetSpec
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, TasksetSpec
 from rftd.workers.training.assembly import Assembly
 
 pytestmark = pytest.mark.parametrize("log", ["sqlite"], indirect=True)
@@ -97,7 +97,7 @@ async def test_a_row_of_preferences_is_two_samples(tmp_path: Path, log: EventLog
 async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.daemon.supervisor.row_looks._LOOKS", 1)  # as if it were one of millions
+    monkeypatch.setattr("rftd.daemon.run.supervisor.row_looks._LOOKS", 1)  # as if it were one of millions
     records: list[dict[str, Any]] = [{"prompt": "a", "chosen": "b", "rejected": "c"} for _ in range(6)]
     del records[5]["rejected"]
     path = rows(tmp_path / "pairs.jsonl", *records)

@@ -16,19 +16,19 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
-from rftd.streams.topics import TRUTH
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.sqlite.log import SqliteLog
 
 STUCK = '''
 import asyncio, threading
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 row, times, threads = "", 0, set()
 class Stuck(SimpleWorkflow):
     """Waits for ever in the first `times` rollouts of one row, unless it is cancelled."""

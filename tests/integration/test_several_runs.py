@@ -10,13 +10,13 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
-from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.why.wait import Wait
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.run.why.wait import Wait
 from rftd.ops.errors import ConflictError
 from rftd.ops.words import Level
-from rftd.streams.backends.sqlite.wal import Blocked, Holder
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.wal import Blocked, Holder
 
 pytestmark = pytest.mark.anyio
 
@@ -149,7 +149,7 @@ async def test_a_daemon_with_fewer_slots_takes_up_what_is_most_urgent(desk: Fork
 
 @on_sqlite
 async def test_a_log_that_does_not_answer_one_run_is_asked_again(desk: ForkDesk, monkeypatch) -> None:
-    from rftd.daemon.supervisor import runs
+    from rftd.daemon.run.supervisor import runs
     from rftd.ops.errors import WaitTimeoutError
 
     monkeypatch.setattr(runs, "AGAIN_S", 0.01)

@@ -12,18 +12,18 @@ import pytest
 from synthetic.servers.kept_spans import KeptSpans
 from synthetic.until import until
 
-from rftd.daemon.supervisor.orders import Request
+from rftd.daemon.run.supervisor.orders import Request
 from rftd.ops.ids import Ids
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted, StepCompleted
 from rftd.streams.folds.signal import ALL_PROMPTS_CUT
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
 from rftd.workers.control.obstacle import SIGNAL_LOST
 
 

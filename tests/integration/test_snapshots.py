@@ -11,16 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.storage.resume import snapshots_of
-from rftd.storage.snapshots import SnapshotFolder
+from rftd.storage.files.resume import snapshots_of
+from rftd.storage.files.snapshots import SnapshotFolder
 from rftd.streams.folds.run_state import RunParts
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 
 
 async def begun(log: EventLog, spec, world, clock: SystemClock, ids: SystemIds) -> UUID:

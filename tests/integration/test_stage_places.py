@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.spine import Status
-from rftd.streams.topics import TRUTH
-from rftd.workers.rollout.engine import Generation, GenerationRequest
-from rftd.workers.rollout.engines.fake import FakeRolloutEngine
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.engines.fake.rollout import FakeRolloutEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest
 
 PLACES = {7: 1, 8: 4}
 """By the longest response of a stage, which tells its requests apart."""

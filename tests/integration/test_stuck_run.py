@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.why.answer import why_offline
-from rftd.daemon.why.wait import Wait
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.why.answer import why_offline
+from rftd.daemon.run.why.wait import Wait
 from rftd.ops.errors import NotFoundError
 from rftd.ops.logs import logger
 from rftd.ops.words import Level
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
+from rftd.workers.hosts.executor import Executor, Handle, WorkerOrder
 
 WANTED = {
     ("experiment", "running"),

@@ -11,14 +11,14 @@ import pytest
 from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.operations import StandingSweep, WantedSweep
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.operations import StandingSweep, WantedSweep
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.daemon.trust.quota import Quota, QuotaError
 from rftd.ops.errors import ConflictError, ReusedKeyError, RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 

@@ -10,22 +10,22 @@ from uuid import UUID
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsRequested
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
-from rftd.streams.spec import PolicySpec
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.topics import TOPICS, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TOPICS, Partition
+from rftd.streams.spec.schedule import needed_staleness, step_of_window, window_steps
+from rftd.streams.spec.spec import PolicySpec
+from rftd.streams.spec.synchronizer import Synchronizer
 
 GROUPS = 4
 """Of an explore step."""

@@ -10,12 +10,12 @@ import pytest
 from synthetic.log.strangers_answer import strangers_answer
 
 from rftd.ops.errors import CodecError
-from rftd.streams.codec import Writer, decode
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.log import EventLog
 
 
 def forged(leased: TaskLeased, rollout: int) -> ExperienceProduced:

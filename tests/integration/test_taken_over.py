@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 from synthetic.until import until
 
-from rftd.daemon.supervisor.inbox import Request
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.why.scene import Phase
+from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.why.scene import Phase
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError
 from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.streams.events.experiment import ExperimentCancelled
-from rftd.streams.log import EventLog
+from rftd.streams.log.log import EventLog
 
 pytestmark = pytest.mark.anyio
 

@@ -12,18 +12,18 @@ from synthetic.daemon.scene import QUEUE
 from synthetic.log.tape import Tape
 from synthetic.until import until
 
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, ReusedKeyError
 from rftd.ops.ids import derive
-from rftd.streams.codec import Writer, decode
-from rftd.streams.effective import Ruling
 from rftd.streams.events.task import TasksAdded
 from rftd.streams.folds import commands
 from rftd.streams.folds.commands import Commands
 from rftd.streams.folds.pieces import from_pieces, pieces_of
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.effective import Ruling
+from rftd.streams.log.log import EventLog
 
 MANY = 5_000
 FULL = 40

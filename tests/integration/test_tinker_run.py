@@ -12,17 +12,17 @@ import pytest
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.logs import logger
-from rftd.storage.service_state import ServiceState
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
+from rftd.storage.files.service_state import ServiceState
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import GenerationStarted
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.log.codec import decode
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.engines.tinker import sdk
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.tinker import sdk
 from rftd.workers.weights.service import SERVICE
 
 STEPS = 15
@@ -49,7 +49,7 @@ def spec_of(folder: Path, fake_world: Any, base_model: str = "org/tiny") -> Expe
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-    monkeypatch.setattr("rftd.workers.tinker.watch.LOOK_S", 0.05)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.05)
     service = Rehearsal()
     monkeypatch.setattr(sdk, "connect", lambda _access: RehearsalService(service))
     yield service

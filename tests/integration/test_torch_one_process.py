@@ -14,21 +14,21 @@ from structlog.testing import capture_logs
 from synthetic.until import until
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rftd.daemon.supervisor.orders import Request
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.daemon.run.supervisor.orders import Request
+from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.logs import logger
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.sqlite.log import SqliteLog
 from rftd.streams.events.experiment import ExperimentCancelled
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
-from rftd.streams.updates import UpdatesSpec
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training import loop
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 from rftd.workers.training.record import read_record
 from rftd.workers.training.rerun import Rerun
 from rftd.workers.weights.checksum import form_of

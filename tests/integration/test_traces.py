@@ -14,9 +14,6 @@ from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
 from rftd.ops.logs import logger
 from rftd.ops.tracing.trace_options import TraceOptions, span_exporter
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Decoded, decode
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
@@ -24,14 +21,17 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import RolloutSpec
-from rftd.streams.topics import EVERY_PARTITION
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.rewards.scorer import Scorer
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
-from rftd.workers.tasksets.task import Task
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.topics import EVERY_PARTITION
+from rftd.streams.spec.spec import RolloutSpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.datasets.task import Task
+from rftd.workers.generation.model import Model
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.simple import SimpleWorkflow
 
 SECRET = "this was the prompt:"
 

@@ -11,8 +11,8 @@ import pytest
 from synthetic.until import until
 
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.training import publishing
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import Exported

@@ -15,21 +15,21 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.until import until
 
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, DataError, LogLossError, NotFoundError
 from rftd.ops.logs import logger
-from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition, partition_of
 from rftd.workers.control.obstacle import REFUSED
-from rftd.workers.membership import ProcessName
+from rftd.workers.hosts.membership import ProcessName
+from rftd.workers.hosts.process import run_explorer
 from rftd.workers.models import model_folder
-from rftd.workers.process import run_explorer
 from rftd.workers.rollout.explorer import Explorer
 from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.execution import Execution

@@ -18,24 +18,24 @@ from safetensors.torch import load_file, save_file
 from synthetic.daemon.third_party import install
 from transformers import AutoModelForCausalLM
 
-from rftd.streams import topics
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import decode
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, RunStep
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.training.record import read_record
 from rftd.workers.training.rerun import Rerun
 
 OWN_SAMPLING = '''
 from msgspec.structs import replace
-from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
-from rftd.workers.rollout.workflows.trajectory import Trajectory, one_turn
+from rftd.workers.generation.response import Response
+from rftd.workers.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.trajectory import Trajectory, one_turn
 
 class OwnSampling(SimpleWorkflow):
     """Two turns, each at a temperature of its own: one conversation, or two steps."""

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rftd.workers.rollout.engine import Sampling
-from rftd.workers.rollout.engines.torch.adjust import adjusts
-from rftd.workers.rollout.engines.torch.draw import Draw
-from rftd.workers.rollout.engines.torch.noise import key_of, uniforms
+from rftd.workers.engines.torch.rollout.adjust import adjusts
+from rftd.workers.engines.torch.rollout.draw import Draw
+from rftd.workers.engines.torch.rollout.noise import key_of, uniforms
+from rftd.workers.generation.engine import Sampling
 
 VOCABULARY = 9
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import UnreachableError
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.chain import GENESIS, Heads, Mark, link
-from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import GENESIS, Heads, Mark, link
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryFaults, MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
 
 PARTITIONS = (Partition("rftd.experiments", 0), Partition("rftd.tasks", 5), Partition("rftd.heartbeats", 0))
 

@@ -15,13 +15,13 @@ from synthetic.log.tape import Tape, interleaved
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
 from rftd.storage.portable.experiment import experiment_digest, export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Draft, Position
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.memory import MemoryFaults, MemoryLog
 from rftd.streams.portable.own import OwnRecords
 from rftd.streams.portable.positions import Blank, rewrite
 from rftd.streams.portable.source import encode
-from rftd.streams.topics import TRUTH
 from rftd.streams.verify.checker import verify
 
 STAY = [("/jobs", "/jobs")]

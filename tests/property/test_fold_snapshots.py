@@ -12,13 +12,13 @@ from synthetic.log.busy_run import fold, seen, written
 from synthetic.log.tape import interleaved
 
 from rftd.ops.errors import CodecError
-from rftd.streams.effective import effective, of_experiment
-from rftd.streams.envelope import Record
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds import pieces
 from rftd.streams.folds.run_state import RunParts, RunState, SpineParts
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
-from rftd.streams.topics import CHECKPOINTS, EXPERIMENTS, WEIGHTS
+from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import CHECKPOINTS, EXPERIMENTS, WEIGHTS
 
 
 def go_on(state: RunState, fences: FenceView, records: list[Record]) -> None:

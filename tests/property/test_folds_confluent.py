@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, seen, written
 from synthetic.log.tape import interleaved
 
-from rftd.streams.envelope import Record
+from rftd.streams.log.envelope import Record
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from synthetic.worlds.desk import REPEAT, stage_of
 from synthetic.worlds.hold_world import HoldWorld
 
-from rftd.streams.slow_rollouts import OverRollout, StragglerReissue
-from rftd.streams.spec import (
+from rftd.streams.spec.slow_rollouts import OverRollout, StragglerReissue
+from rftd.streams.spec.spec import (
     AlgorithmSpec,
     PolicySpec,
     RolloutSpec,
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.synchronizer import Synchronizer
 
 KINDS = ["hard_bound", "in_order", "areal", "verl_window", "windowed", "weight_fifo", "ready_first", "sample_lag"]
 HELD = TasksetSpec(name="held", path="none", rows=5)

@@ -12,13 +12,13 @@ from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.experiments import get_summary
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Status
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 COMPLETED: Final = life.ExperimentCompleted()

@@ -18,15 +18,15 @@ from synthetic.worlds.desk import REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
-from rftd.streams.arrays import Array
-from rftd.streams.codec import decode
-from rftd.streams.deadletters import understood
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.groups import GroupFold
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import decode
+from rftd.streams.log.deadletters import understood
+from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness

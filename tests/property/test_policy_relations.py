@@ -17,7 +17,7 @@ from synthetic.worlds.entries import BATCH, GROUP, entry, numbers, pool_of, view
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.policy import Flight, PolicyView
 from rftd.workers.control.policies.registry import BUILT_IN, built_in, keeps_bound, make_policy
 

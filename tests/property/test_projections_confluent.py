@@ -13,14 +13,14 @@ from synthetic.log.rebuilds import rebuilt, tape_of
 from synthetic.log.tape import interleaved
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import Digests, digest
 from rftd.storage.queries.batches import list_batches
 from rftd.storage.queries.books import books_of
-from rftd.storage.rebuild import Digests, digest
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft
-from rftd.streams.shared_history import plan_offsets
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.shared_history import plan_offsets
+from rftd.streams.memory import MemoryLog
 
 
 async def project(drafts: list[Draft], cuts: list[int], max_records: int, url: str = "sqlite:///:memory:") -> Digests:

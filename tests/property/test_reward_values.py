@@ -8,11 +8,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.workers.rollout.rewards.answer import accuracy, agree
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.rewards.reward import RewardResult
-from rftd.workers.tasksets.message import Message
-from rftd.workers.tasksets.task import Task
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.rewards.answer import accuracy, agree
+from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.rewards.reward import RewardResult
 
 PIECES = ["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}", "####", "\\frac{", "}{", "/", ",", ".", "-"]
 MATHEMATICS = [

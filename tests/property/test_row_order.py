@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
-from rftd.streams import row_order
-from rftd.streams.row_order import RowOrder, locate, locate_among, turn_at
+from rftd.streams.spec import row_order
+from rftd.streams.spec.row_order import RowOrder, locate, locate_among, turn_at
 
 BY_EPOCH = ("sequential", "shuffle")
 

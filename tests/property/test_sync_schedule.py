@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from synthetic.worlds.desk import stage_of
 from synthetic.worlds.sync_model import SyncModel
 
-from rftd.streams.schedule import needed_staleness, step_of_window, window_steps
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, StageSpec, TasksetSpec
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.schedule import needed_staleness, step_of_window, window_steps
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, StageSpec, TasksetSpec
+from rftd.streams.spec.synchronizer import Synchronizer
 
 
 @st.composite

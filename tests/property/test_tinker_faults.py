@@ -10,9 +10,9 @@ import pytest
 from property.torture_tinker import FAULTS, struck
 from synthetic.models.tinker_rehearsal import Rehearsal, Run
 
-from rftd.workers.tinker import access
-from rftd.workers.tinker.answers import DrawnResponse
-from rftd.workers.tinker.service import SampleAnswer
+from rftd.workers.engines.tinker import access
+from rftd.workers.engines.tinker.answers import DrawnResponse
+from rftd.workers.engines.tinker.service import SampleAnswer
 
 
 @pytest.mark.slow
@@ -37,9 +37,9 @@ def _believed(answer: SampleAnswer, *, max_tokens: int) -> DrawnResponse:
     ("place", "bug", "found"),
     [
         ("synthetic.models.tinker_rehearsal.Rehearsal.execute", _executed_anew, "lost or taken twice|given twice"),
-        ("rftd.workers.rollout.engines.tinker.engine.drawn_of", _believed, "responses .*are of other"),
+        ("rftd.workers.engines.tinker.rollout.engine.drawn_of", _believed, "responses .*are of other"),
         (
-            "rftd.workers.training.engines.tinker.engine.path_of",
+            "rftd.workers.engines.tinker.trainer.engine.path_of",
             lambda answer, *_: answer,
             "was forgotten|no response in so many tries",
         ),

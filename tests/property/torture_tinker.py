@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService, Unknown
 
 from rftd.ops.errors import DataError, RftdError
-from rftd.storage.service_state import ServiceState
-from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec
+from rftd.storage.files.service_state import ServiceState
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch
+from rftd.workers.engines.tinker.rollout.engine import TinkerRolloutEngine
+from rftd.workers.engines.tinker.trainer.arguments import TinkerTrainerArgs
+from rftd.workers.engines.tinker.trainer.engine import TinkerTrainerEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
-from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
-from rftd.workers.training.engines.contract import TrainerBench, make_batch
-from rftd.workers.training.engines.tinker.arguments import TinkerTrainerArgs
-from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE
 

@@ -16,8 +16,8 @@ from synthetic.tracking.mlflow_runs import runs_of, shown_at
 from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
 
 from rftd.ops.clock import ManualClock
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.anyio

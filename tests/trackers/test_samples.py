@@ -12,8 +12,8 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.tracking import mlflow_runs, swanlab_files, trackio_runs, wandb_files
 from synthetic.tracking.tracked import answered, expected, follow
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.points import SAMPLES
 
 for package in ("wandb", "mlflow", "swanlab", "trackio"):

@@ -11,8 +11,8 @@ from synthetic.tracking.swanlab_files import records_of, shown_in
 from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 
 pytest.importorskip("swanlab")
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from synthetic.tracking.tracked import Shown, as_shown, expected, follow, written
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 pytestmark = pytest.mark.anyio

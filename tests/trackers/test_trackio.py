@@ -15,8 +15,8 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
 from synthetic.tracking.trackio_runs import shown_in
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 
 pytest.importorskip("trackio")
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die, written
 from synthetic.tracking.wandb_files import records_of, shown_in
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 
 pytest.importorskip("wandb")
 pytestmark = pytest.mark.anyio

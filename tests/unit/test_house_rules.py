@@ -126,16 +126,16 @@ def test_a_class_name_has_one_meaning() -> None:
     assert not twice
 
 
-KAFKA_IN_DAEMON = ("cli.py", "demo/", "log_option.py", "stack/", "verbs/demo.py", "verbs/stack.py")
+KAFKA_IN_DAEMON = ("cli/cli.py", "cli/log_option.py", "cli/verbs/demo.py", "cli/verbs/stack.py", "demo/", "stack/")
 """`rftd stack` and the demo start a broker; `--kafka` is the short form of one backend's URL."""
 
 
 def test_a_stream_backend_is_known_in_one_place() -> None:
     """Adding a backend is its file and its line in the table: the daemon asks the backend of a URL and names none."""
-    imports = re.compile(r"rftd\.streams\.backends\.kafka")
-    outside = [path for path in SOURCES if "streams/backends/kafka" not in shown(path)]
+    imports = re.compile(r"rftd\.streams\.kafka")
+    outside = [path for path in SOURCES if "streams/kafka" not in shown(path)]
     named = [shown(path) for path in outside if imports.search(path.read_text())]
-    assert named == ["streams/backends/backend.py"]
+    assert named == ["streams/log/backend.py"]
     daemon = [path for path in outside if shown(path).startswith("daemon/")]
     talkative = [
         f"{shown(path)} says {word}"

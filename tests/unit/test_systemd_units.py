@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rftd.daemon.cli import rftd
+from rftd.daemon.cli.cli import rftd
 
 UNITS = sorted((Path(__file__).parents[2] / "ops" / "systemd").iterdir())
 PROGRAM = "/opt/rftd/bin/rftd"

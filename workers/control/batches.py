@@ -7,8 +7,6 @@ from itertools import groupby
 from operator import attrgetter
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.bounds import LAST_NS
 from rftd.streams.events.batch import (
     BatchPlanned,
     ExperienceItem,
@@ -18,9 +16,11 @@ from rftd.streams.events.batch import (
 )
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.row_order import locate
-from rftd.streams.spec import StageSpec
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import LAST_NS
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.row_order import locate
+from rftd.streams.spec.spec import StageSpec
 
 
 def planned(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from rftd.streams.explorer_devices import accelerators_of
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spending import BUDGET, UNSEEN, Spending
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.explorer_devices import accelerators_of
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.obstacle import Obstacle
 
 _HOUR_NS: Final = 3_600 * 10**9

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, RolloutTimeoutError
-from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import GroupClosed, Member, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import TaskPlace, task_place, tasksets_of
+from rftd.streams.log.decision import Decision, slot_partition
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import TaskPlace, task_place, tasksets_of
 
 
 def attempts_of(stage: StageSpec, row: int) -> int:

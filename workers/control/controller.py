@@ -6,15 +6,15 @@ from typing import Final, NamedTuple
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
-from rftd.streams.evaluations import due_evals
 from rftd.streams.events import experiment
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.folds import signal
+from rftd.streams.folds.evaluations import due_evals
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.signal import SignalChange
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import StageSpec
-from rftd.streams.split_submission import ROLES
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.budgets import budget_pause
 from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_pause
 from rftd.workers.control.closing import explored, left_to_collect

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from rftd.streams.decision import Decision
 from rftd.streams.events.task import EvalLeased, TaskLeased, TasksDrawn
 from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.split_submission import ROLES
-from rftd.streams.topics import Partition
+from rftd.streams.log.decision import Decision
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.hold import Decided, DrawsRows, ReadsColumns

@@ -17,7 +17,6 @@ from rftd.ops.errors import (
     UnreachableError,
     UsageError,
 )
-from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import GroupClosed, TaskExpired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
@@ -25,9 +24,10 @@ from rftd.streams.folds.group import Lease
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.schedule import has_windows
-from rftd.streams.spec import StageSpec
-from rftd.streams.worker_state import WorkerState
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.decision import Decision, slot_partition
+from rftd.streams.spec.schedule import has_windows
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.closing import GivenUp, close_groups, explored, leasable
 from rftd.workers.control.evaluation import complete_evals, lease_evals
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned

@@ -7,15 +7,15 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.ids import derive
-from rftd.streams.decision import Decision, slot_partition
-from rftd.streams.eval_figures import figures_of
-from rftd.streams.evaluations import due_evals, eval_id
 from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import WorkerStarted
+from rftd.streams.figures.eval_figures import figures_of
 from rftd.streams.folds.evals import Evaluation
+from rftd.streams.folds.evaluations import due_evals, eval_id
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.log.decision import Decision, slot_partition
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.control.holds import EvalAwaitsExplorer, EvalAwaitsWeights, EvalHold, EvalUnderWay
 from rftd.workers.control.leasing import LEASE_GRACE_S
 

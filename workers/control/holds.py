@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from rftd.ops.words import Level, Words
-from rftd.streams.decision import Decision
-from rftd.streams.evaluations import due_evals, eval_id
+from rftd.streams.folds.evaluations import due_evals, eval_id
 from rftd.streams.folds.run_state import RunState
+from rftd.streams.log.decision import Decision
 from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.hold import DrawsRows, Hold, NoStage, Paused, ReadsColumns, StagePlanned
 

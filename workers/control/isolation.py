@@ -13,7 +13,7 @@ from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.closing import leasable, loose_groups
 
 

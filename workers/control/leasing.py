@@ -8,14 +8,14 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.ids import derive
-from rftd.streams.decision import Decision, slot_partition
 from rftd.streams.events.task import TaskLeased, TasksDrawn
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import is_queue, task_place, tasksets_of
+from rftd.streams.log.decision import Decision, slot_partition
+from rftd.streams.log.group_id import group_id
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import is_queue, task_place, tasksets_of
 from rftd.workers.control.closing import leasable, left_to_collect, loose_groups
 from rftd.workers.control.hold import ReadsColumns
 from rftd.workers.control.holds import (

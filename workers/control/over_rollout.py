@@ -14,7 +14,7 @@ from uuid import UUID
 from rftd.ops.errors import OverRolloutError
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.closing import GivenUp
 from rftd.workers.control.liveness import Liveness
 

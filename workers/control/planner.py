@@ -11,9 +11,9 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import BufferEntry, Changes
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.schedule import has_windows, plan_ahead
-from rftd.streams.spec import StageSpec
-from rftd.streams.topics import Partition
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.schedule import has_windows, plan_ahead
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.batches import planned, rows_of
 from rftd.workers.control.by_evaluation import EvalDecides, plannable_through
 from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned

@@ -20,13 +20,13 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import AlgorithmSpec, StageSpec
-from rftd.streams.topics import Partition
-from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
-from rftd.workers.algorithms.advantages.closed_group import ClosedGroup
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES, advantage_function
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
 from rftd.workers.control.batches import observed_at
 from rftd.workers.control.policies.policy import Retirement
+from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES, advantage_function
 
 RETIRED_AT_ONCE: Final = 4096
 """Ids of one experience.retired: 16 bytes each, far below the limit of a record."""

@@ -15,8 +15,8 @@ import msgspec
 from rftd.streams.events.weights import WeightsOverdue, WeightsRequested
 from rftd.streams.folds.groups import GroupWindow
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.schedule import has_windows, step_of_window, window_of, window_steps
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.schedule import has_windows, step_of_window, window_of, window_steps
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.holds import AwaitsAnswer, AwaitsWeights, SyncPoint, WindowHold
 from rftd.workers.control.policies.policy import PolicyView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.models.model_folder import check_rights, check_writable
 
 

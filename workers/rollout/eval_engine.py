@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Protocol
 
 from rftd.ops.errors import ConfigError, RftdError, RolloutError, WeightsElsewhereError, WorkError
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
 

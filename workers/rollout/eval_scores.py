@@ -9,22 +9,22 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError, RftdError, explain
-from rftd.streams.arrays import Array
-from rftd.streams.eval_answers import EvalAnswer, kept_places
 from rftd.streams.events.experience import CategoryScore, EvalScored, RowAnswers
 from rftd.streams.events.step import PROMPTS_CUT_ROWS
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.reward_parts import part_sums
-from rftd.workers.rollout.response import PROMPT_TRUNCATED
-from rftd.workers.rollout.rewards.answer import agree, answer_of, visible
-from rftd.workers.rollout.rewards.number import Quantity, parse_quantity
-from rftd.workers.rollout.rewards.words import closing, only_quantity
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.tasksets.record import DatasetRecord
-from rftd.workers.tasksets.task import Task
-from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.tokenizer import Tokenizer
+from rftd.streams.figures.eval_answers import EvalAnswer, kept_places
+from rftd.streams.figures.reward_parts import part_sums
+from rftd.streams.log.arrays import Array
+from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.task import Task
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.response import PROMPT_TRUNCATED
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.answer import agree, answer_of, visible
+from rftd.workers.workflows.rewards.number import Quantity, parse_quantity
+from rftd.workers.workflows.rewards.words import closing, only_quantity
 
 RIGHT_PARTS: Final = ("accuracy", "acc", "correct", "right")
 """Names of a reward's part that says whether the answer is right, the first of which counts."""

@@ -14,26 +14,26 @@ from rftd.ops.errors import RftdError, RolloutError, explain
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
 from rftd.ops.tracing.span import untraced
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams.arrays import Array
-from rftd.streams.eval_answers import packed
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.spec import StageSpec
-from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
-from rftd.workers.rollout.endpoint.server import ModelEndpoint
-from rftd.workers.rollout.engine import RolloutEngine
+from rftd.streams.figures.eval_answers import packed
+from rftd.streams.log.arrays import Array
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.auxiliary.rollout_models import AuxiliaryModels, no_auxiliary_models
+from rftd.workers.generation.endpoint.server import ModelEndpoint
+from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
 from rftd.workers.rollout.eval_scores import ScoredRows
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollout_traces import end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
 from rftd.workers.rollout.threads import EngineFromThreads
-from rftd.workers.rollout.workflows.attempt import RolloutRequest
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.attempt import RolloutRequest
+from rftd.workers.workflows.runner import WorkflowRunner
 
 ENGINES_TRIED: Final = 2
 """Engines that may fail under the rows of one lease before it is given up, and given out again."""

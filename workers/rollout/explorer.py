@@ -16,19 +16,23 @@ from uuid import UUID
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError, WorkError
 from rftd.ops.logs import Logger
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.task import EvalLeased, TaskLeased
-from rftd.streams.follower import Follower
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import tasksets_of
-from rftd.streams.worker_state import WorkerState
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.follower import Follower
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.datasets.added import leased_tasks
+from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
+from rftd.workers.datasets.taskset import OpenTasksets
+from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.devices.device_turn import DeviceTurn
-from rftd.workers.membership import Membership
+from rftd.workers.generation.auxiliary.rollout_models import AuxiliaryModels
+from rftd.workers.generation.endpoint.server import ModelEndpoint
+from rftd.workers.generation.engine import RolloutEngine, check_lives
+from rftd.workers.generation.engine_registry import open_engine
+from rftd.workers.hosts.membership import Membership
 from rftd.workers.models.worker_folders import check_folders
-from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
-from rftd.workers.rollout.endpoint.server import ModelEndpoint
-from rftd.workers.rollout.engine import RolloutEngine, check_lives
-from rftd.workers.rollout.engines.registry import open_engine
 from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.hand_over import HandOver
@@ -36,7 +40,6 @@ from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
-from rftd.workers.rollout.rewards.line_process import process_environment
 from rftd.workers.rollout.rollout_log import RolloutLog
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
@@ -45,12 +48,9 @@ from rftd.workers.rollout.serving.server import ConversationServer
 from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.added import leased_tasks
-from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
-from rftd.workers.tasksets.taskset import OpenTasksets
-from rftd.workers.tasksets.tokenizer import Tokenizer
 from rftd.workers.weights.channel import as_ref
+from rftd.workers.workflows.rewards.line_process import process_environment
+from rftd.workers.workflows.runner import WorkflowRunner
 
 
 class Explorer:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rftd.streams import topics
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased
-from rftd.streams.topics import partition_of
-from rftd.workers.membership import Membership
+from rftd.streams.log import topics
+from rftd.streams.log.topics import partition_of
+from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout.leased import HandOverEvents
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_log import RolloutLog

@@ -13,16 +13,16 @@ from rftd.ops import limits
 from rftd.ops.errors import RftdError, explain
 from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
 from rftd.ops.tracing.span import current, untraced
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams.arrays import Array
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased
-from rftd.streams.spec import SamplingSpec
+from rftd.streams.log.arrays import Array
+from rftd.streams.spec.spec import SamplingSpec
+from rftd.workers.datasets.task import TaskSource
 from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
-from rftd.workers.rollout.workflows.attempt import RolloutRequest
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.tasksets.task import TaskSource
+from rftd.workers.workflows.attempt import RolloutRequest
+from rftd.workers.workflows.result import RolloutResult
 
 
 class HandOverEvents(Protocol):

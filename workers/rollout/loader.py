@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from rftd.ops.errors import RftdError, WeightsElsewhereError
 from rftd.ops.logs import Logger
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
-from rftd.streams.schedule import has_windows
-from rftd.streams.sync_failure import SyncFailure
-from rftd.workers.membership import Membership
-from rftd.workers.rollout.engine import RolloutEngine, TransferTimed, check_lives
+from rftd.streams.folds.sync_failure import SyncFailure
+from rftd.streams.spec.schedule import has_windows
+from rftd.workers.generation.engine import RolloutEngine, TransferTimed, check_lives
+from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.version_gate import VersionGate

@@ -11,7 +11,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, explain
 from rftd.ops.logs import Logger
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.spec.spec import TasksetSpec
 
 REASON_CHARS = 300
 """Of a reason, which the event has whole: a line is read by people."""

@@ -11,15 +11,15 @@ from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.ops.tracing.trace_context import TraceContext, root_of
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams import topics
-from rftd.streams.decision import slot_partition
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.decision import slot_partition
+from rftd.streams.log.topics import partition_of
 from rftd.workers.rollout.rollouts import RolloutOutcome
-from rftd.workers.rollout.workflows.attempt import RolloutRequest
-from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.workflows.attempt import RolloutRequest
+from rftd.workers.workflows.result import RolloutResult
 
 
 class RolloutTraces:

@@ -18,13 +18,13 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutError
 from rftd.ops.tracing import conventions as names
-from rftd.streams.spec import RolloutSpec
+from rftd.streams.spec.spec import RolloutSpec
+from rftd.workers.datasets.task import Task, TaskSource
 from rftd.workers.rollout.orphans import OrphanedError, Orphans
 from rftd.workers.rollout.threads import on_own_thread
-from rftd.workers.rollout.workflows.attempt import Attempt, Ended, OneByOne, RolloutRequest, TaskRollout
-from rftd.workers.rollout.workflows.result import RolloutResult, named
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.task import Task, TaskSource
+from rftd.workers.workflows.attempt import Attempt, Ended, OneByOne, RolloutRequest, TaskRollout
+from rftd.workers.workflows.result import RolloutResult, named
+from rftd.workers.workflows.runner import WorkflowRunner
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):

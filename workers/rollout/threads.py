@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, SchemaEngine
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, SchemaEngine
 from rftd.workers.weights.channel import WeightsRef
 
 T = TypeVar("T")

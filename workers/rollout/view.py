@@ -10,15 +10,15 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.tracing.trace_context import TraceContext, parsed
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased, TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import SpineParts
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
-from rftd.streams.newest import Newest
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.newest import Newest
 
 TRACES: Final = 256
 """The newest records whose place in a trace is remembered; more are seldom under way."""

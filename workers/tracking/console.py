@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from rftd.streams.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of
+from rftd.streams.figures.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of
 from rftd.workers.tracking.kept_file import KeptFiles
 from rftd.workers.tracking.point import EXPLORER, Point
 from rftd.workers.tracking.tracker import Kept, Opening

@@ -17,7 +17,7 @@ import msgspec
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.durable import make_durable_folder, write_durable
 from rftd.ops.errors import ConflictError, DataError
-from rftd.streams.fencing import FenceOwner
+from rftd.streams.log.fencing import FenceOwner
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.points import PointFold
 from rftd.workers.tracking.tracker import Kept

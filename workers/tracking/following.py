@@ -17,14 +17,14 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import UnreachableError, explain
 from rftd.ops.logs import Logger
-from rftd.streams import topics
-from rftd.streams.chain import Heads
-from rftd.streams.effective import effective
-from rftd.streams.envelope import Head, Record
-from rftd.streams.feed import Feed
-from rftd.streams.fencing import FenceView
-from rftd.streams.log import EventLog
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.effective import effective
+from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.feed import Feed
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition, partition_of
 from rftd.workers.tracking.cursor import Cursor, CursorFile, TrackedPlace
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.points import SAMPLED_TYPES, TYPES, PointFold

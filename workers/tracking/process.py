@@ -17,10 +17,10 @@ from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, ConflictError, NotFoundError, NotInstalledError, explain
 from rftd.ops.logs import Logger
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.start import ExperimentStart, beginning_of
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.start import ExperimentStart, beginning_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun

@@ -12,17 +12,17 @@ import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams import topics
-from rftd.streams.codec import decode, decode_head
-from rftd.streams.envelope import Record
-from rftd.streams.eval_answers import EvalAnswer, kept_places, unpacked
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import EvalScored, ExperienceProduced
 from rftd.streams.events.registry import definition_of
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import Partition, partition_of
-from rftd.workers.tasksets.stage_tokenizer import Decoder, stage_decoder
+from rftd.streams.figures.eval_answers import EvalAnswer, kept_places, unpacked
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode, decode_head
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.datasets.stage_tokenizer import Decoder, stage_decoder
 from rftd.workers.tracking.point import Point, Sample, SampleSource
 
 MOST_CHARS: Final = 2_000

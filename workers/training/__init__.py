@@ -1,34 +1,25 @@
 """Training: the trainer process, which executes planned batches in spine order and selects nothing (rule 1).
 
-In reading order:
-
-engine      `TrainerEngine`: the seam
-engines/    one file or folder for each engine
-assembly    a plan, with the records that it names, as a batch of arrays
-nonfinite   batches that give no finite step: skipped, until there were too many in a row
-run_steps   the steps of an experience as sequences of their own
-run_samples  an experience as samples of a batch
-closed_groups  the groups of a plan, as advantage functions see them
-history     where to take the history up: the newest good checkpoint
-tidying     what trainers before this one left: taken from them, undone or removed
-execution   planned batches on an engine, whoever asks
-saving      checkpoints: files first, then their event
-publishing  weights for explorers: files first, then their event; old ones retired
-extensions  third parties' parts that an experiment trains with: whence, and whether they are here
-memory_needs  the memory that training takes at least on a device, known before anything is loaded
-environment what the bits of the weights may depend on beside the log
-inheritance the weights that a fork begins with
+engines/         one file or folder for each engine
+assembly         a plan, with the records that it names, as a batch of arrays
+nonfinite        batches that give no finite step: skipped, until there were too many in a row
+run_steps        the steps of an experience as sequences of their own
+run_samples      an experience as samples of a batch
+closed_groups    the groups of a plan, as advantage functions see them
+history          where to take the history up: the newest good checkpoint
+tidying          what trainers before this one left: taken from them, undone or removed
+execution        planned batches on an engine, whoever asks
+saving           checkpoints: files first, then their event
+publishing       weights for explorers: files first, then their event; old ones retired
+extensions       third parties' parts that an experiment trains with: whence, and whether they are here
+memory_needs     the memory that training takes at least on a device, known before anything is loaded
+environment      what the bits of the weights may depend on beside the log
+inheritance      the weights that a fork begins with
 training_traces  the spans of steps, publications and checkpoints, where they are traced
-step_log    steps, publications and checkpoints as lines of the trainer's log
-loop        the loop under the lease: history taken up, plans trained, weights published, checkpoints saved
-trainer     the process: member, lease, engine
-record      what the log says about the training: which executions survive
-rerun       planned batches executed again and compared; nothing is appended
-replay      a whole history executed again: what to do, what came of it
-ranks/      an engine of many processes, and checkpoints that they write in parts
-stage/      one batch after the other of a stage, on any engine that gives values and gradients
-losses/     objectives: the main term, divergences, entropy, and how they are aggregated
-token_advantages/  how much better than expected each token was
-conversion/  checkpoints of several trainers as folders that transformers loads
-corrections/  what is done about tokens that older weights drew
+step_log         steps, publications and checkpoints as lines of the trainer's log
+loop             the loop under the lease: history taken up, plans trained, weights published, checkpoints saved
+trainer          the process: member, lease, engine
+record           what the log says about the training: which executions survive
+rerun            planned batches executed again and compared; nothing is appended
+replay           a whole history executed again: what to do, what came of it
 """

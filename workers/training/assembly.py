@@ -16,10 +16,7 @@ import numpy as np
 from rftd.ops import limits
 from rftd.ops.errors import DataError, LogLossError, RowError
 from rftd.ops.logs import logger
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams import topics
-from rftd.streams.codec import decode_as, decode_head
-from rftd.streams.envelope import Position, Record
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import (
@@ -29,21 +26,24 @@ from rftd.streams.events.step import (
     PROMPTS_CUT,
 )
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.log import EventLog
-from rftd.streams.newest import Newest
-from rftd.streams.reward_parts import part_means, part_sums
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.topics import Partition
-from rftd.workers.algorithms.advantages.advantage import Masking, Substituting
-from rftd.workers.algorithms.advantages.group_metrics import group_metrics
-from rftd.workers.algorithms.advantages.registry import advantage_function
-from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
-from rftd.workers.tasksets.table_copies import experiment_copies
-from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.tokenizer import Tokenizer
-from rftd.workers.tasksets.train_row import TrainRow, row_faults
+from rftd.streams.figures.reward_parts import part_means, part_sums
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_as, decode_head
+from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.newest import Newest
+from rftd.streams.log.topics import Partition
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.datasets.stage_tokenizer import dataset_tokenizer
+from rftd.workers.datasets.table_copies import experiment_copies
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.datasets.train_row import TrainRow, row_faults
+from rftd.workers.learning.algorithms.advantages.advantage import Masking, Substituting
+from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
+from rftd.workers.learning.algorithms.advantages.registry import advantage_function
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.training.closed_groups import closed_group, of_rollouts
-from rftd.workers.training.engine import TrainBatch, TrainSample
 from rftd.workers.training.run_samples import Constants, run_samples
 
 

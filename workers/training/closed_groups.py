@@ -11,7 +11,7 @@ import numpy as np
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import GroupClosed
-from rftd.workers.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.training.run_steps import StepArrays, steps_of, whole_run
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from rftd.ops.releases import release_of
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.training.engine import TrainerEngine
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.learning.engine import TrainerEngine
 from rftd.workers.training.extensions import extensions_of
 
 

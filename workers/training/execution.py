@@ -15,17 +15,16 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import DataError, LogLossError, NonFiniteLossError, RftdError
-from rftd.streams import topics
-from rftd.streams.codec import decode_as
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log import EventLog
-from rftd.streams.shared_history import plan_offsets
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import partition_of
-from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engine import (
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_as
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.shared_history import plan_offsets
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.learning.engine import (
     StepResult,
     TrainBatch,
     TrainerEngine,
@@ -33,6 +32,7 @@ from rftd.workers.training.engine import (
     checksum_like,
     sha256_like,
 )
+from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.history import Resumption
 
 T = TypeVar("T")

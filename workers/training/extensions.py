@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.registry import ALGORITHMS
-from rftd.workers.training.corrections.registry import CORRECTIONS
-from rftd.workers.training.engines.registry import ENGINES
-from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.registry import ALGORITHMS
+from rftd.workers.learning.corrections.registry import CORRECTIONS
+from rftd.workers.learning.engine_registry import ENGINES
+from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 MISSING: Final = "not installed"
 

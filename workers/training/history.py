@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from rftd.ops.errors import RftdError
-from rftd.storage.checkpoints import verify
-from rftd.storage.own_places import checkpoint_folder
+from rftd.storage.files.checkpoints import verify
+from rftd.storage.files.own_places import checkpoint_folder
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.folds.run_state import RunState
 

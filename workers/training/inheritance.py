@@ -10,8 +10,8 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.errors import TrainError
 from rftd.streams.events.experiment import ExperimentForked
-from rftd.streams.log import EventLog
-from rftd.workers.training.engine import TrainerEngine
+from rftd.streams.log.log import EventLog
+from rftd.workers.learning.engine import TrainerEngine
 from rftd.workers.training.environment import Drift, drift, environment_of
 from rftd.workers.training.record import TrainingRecord, read_record
 from rftd.workers.training.rerun import Rerun

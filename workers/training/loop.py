@@ -15,23 +15,23 @@ from rftd.ops.errors import DataError, WorkError
 from rftd.ops.logs import Logger
 from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import TraceSpan
-from rftd.storage.service_state import names_service
-from rftd.streams.envelope import Draft
+from rftd.storage.files.service_state import names_service
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.follower import Follower
-from rftd.streams.role import RoleLease
-from rftd.streams.schedule import checkpoint_due, publish_due
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.spine_digest import SpineDigest
-from rftd.streams.worker_state import WorkerState
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.spine_digest import SpineDigest
+from rftd.streams.spec.schedule import checkpoint_due, publish_due
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.device_turn import DeviceTurn
-from rftd.workers.membership import Membership
-from rftd.workers.training.engine import TrainBatch
+from rftd.workers.hosts.membership import Membership
+from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.training.environment import environment_of
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.history import Resumption, resume_from

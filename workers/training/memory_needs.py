@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rftd.streams.schedule import eval_due, kept_versions, publish_due, trainer_interval
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.schedule import eval_due, kept_versions, publish_due, trainer_interval
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of, tensor_names
-from rftd.workers.training.losses.objective import Objective
+from rftd.workers.learning.losses.objective import Objective
 
 FIX: Final = (
     "free memory there, or take a smaller model, model.lora_configs, a smaller "

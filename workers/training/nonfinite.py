@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rftd.ops.errors import NonFiniteLossError
-from rftd.workers.training.engine import TrainSample
+from rftd.workers.learning.engine import TrainSample
 
 FIX = "lower the learning rate, or look at the batch's rewards and log-probabilities"
 

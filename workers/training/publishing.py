@@ -15,15 +15,15 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, RftdError, WorkError
 from rftd.ops.logs import Logger
 from rftd.ops.tracing import conventions as names
-from rftd.streams.evaluations import due_evals
 from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested, WeightsRetired
+from rftd.streams.folds.evaluations import due_evals
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.role import RoleLease
-from rftd.streams.schedule import eval_due, kept_versions
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.sync_failure import SyncFailure
-from rftd.workers.training.engine import TrainerEngine, WeightsSnapshot
+from rftd.streams.folds.sync_failure import SyncFailure
+from rftd.streams.log.role import RoleLease
+from rftd.streams.spec.schedule import eval_due, kept_versions
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.learning.engine import TrainerEngine, WeightsSnapshot
 from rftd.workers.training.step_log import Publication
 from rftd.workers.training.training_traces import TrainingTraces
 from rftd.workers.weights.channel import (

@@ -7,14 +7,14 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import Clock
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog
-from rftd.streams.start import start_of_experiment
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.start import start_of_experiment
+from rftd.streams.log.topics import partition_of
 
 
 class TrainingRecord:

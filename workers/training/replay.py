@@ -11,12 +11,12 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, UsageError
-from rftd.storage.checkpoints import commit_folder
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.tasksets.stage_tokenizer import place_template
-from rftd.workers.training.engine import TrainerEngine
-from rftd.workers.training.engines.registry import make_engine
+from rftd.storage.files.checkpoints import commit_folder
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.datasets.stage_tokenizer import place_template
+from rftd.workers.learning.engine import TrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.training.environment import Drift, environment_of
 from rftd.workers.training.extensions import check_extensions
 from rftd.workers.training.record import TrainingRecord, read_record

@@ -14,8 +14,8 @@ import msgspec
 
 from rftd.ops.errors import DataError, LogLossError, NotFoundError, RftdError
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.log import EventLog
-from rftd.workers.training.engine import TrainerEngine
+from rftd.streams.log.log import EventLog
+from rftd.workers.learning.engine import TrainerEngine
 from rftd.workers.training.environment import Drift, drift
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.history import Resumption, resume_from

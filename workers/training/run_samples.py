@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rftd.streams.events.batch import ExperienceItem
 from rftd.streams.events.experience import ExperienceProduced, SamplingSpan, Span
-from rftd.workers.training.engine import TrainSample
+from rftd.workers.learning.engine import TrainSample
 from rftd.workers.training.run_steps import steps_of
 
 

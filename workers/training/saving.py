@@ -13,19 +13,27 @@ import msgspec
 from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import DataError
-from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
-from rftd.storage.checkpoints import Former, Staged, place_folder, place_markers, stage_folder, stage_markers, verify
-from rftd.storage.own_places import checkpoint_folder, is_own_checkpoint
-from rftd.storage.service_state import ServiceState
-from rftd.storage.workplace import Workplace
+from rftd.storage.files.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.files.checkpoints import (
+    Former,
+    Staged,
+    place_folder,
+    place_markers,
+    stage_folder,
+    stage_markers,
+    verify,
+)
+from rftd.storage.files.own_places import checkpoint_folder, is_own_checkpoint
+from rftd.storage.files.service_state import ServiceState
+from rftd.storage.files.workplace import Workplace
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.step import GenerationStarted, SpineMark, StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log import EventLog
-from rftd.streams.role import RoleLease, as_refs
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.tasksets.stage_tokenizer import place_template
-from rftd.workers.training.engine import RemoteEngine, TrainerEngine, check_saved
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.role import RoleLease, as_refs
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.datasets.stage_tokenizer import place_template
+from rftd.workers.learning.engine import RemoteEngine, TrainerEngine, check_saved
 from rftd.workers.training.tidying import discard, named_states
 
 

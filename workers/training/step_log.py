@@ -10,7 +10,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.step_figures import (
+from rftd.streams.figures.step_figures import (
     critic_loss_of,
     grad_norm_of,
     kl_of,

@@ -11,11 +11,11 @@ from pathlib import Path
 from rftd.ops import faults
 from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
-from rftd.storage.checkpoints import misses_its_folder, place_markers, put_back, stage_markers
-from rftd.storage.own_places import is_own_checkpoint
-from rftd.storage.service_state import PATH as SERVICE_STATE
-from rftd.storage.service_state import ServiceState, names_service
-from rftd.storage.unreferenced import (
+from rftd.storage.files.checkpoints import misses_its_folder, place_markers, put_back, stage_markers
+from rftd.storage.files.own_places import is_own_checkpoint
+from rftd.storage.files.service_state import PATH as SERVICE_STATE
+from rftd.storage.files.service_state import ServiceState, names_service
+from rftd.storage.files.unreferenced import (
     OF_ONE_TRAINER,
     Unreferenced,
     ours,
@@ -24,11 +24,11 @@ from rftd.storage.unreferenced import (
     unreferenced,
     work_folders,
 )
-from rftd.storage.workplace import Workplace
+from rftd.storage.files.workplace import Workplace
 from rftd.streams.events.checkpoint import FileRef
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.log.role import RoleLease
+from rftd.streams.spec.spec import ExperimentSpec
 
 
 async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> list[ServiceState]:

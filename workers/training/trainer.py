@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 
 from rftd.ops.logs import Logger
-from rftd.streams import topics
-from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.follower import Follower
-from rftd.streams.role import RoleLease
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.spine_digest import SpineDigest, follow_digest
-from rftd.streams.topics import partition_of
-from rftd.streams.worker_state import WorkerState
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log import topics
+from rftd.streams.log.fencing import Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.spine_digest import SpineDigest, follow_digest
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.device_turn import DeviceTurn
-from rftd.workers.membership import Membership
+from rftd.workers.hosts.membership import Membership
+from rftd.workers.learning.engine import RemoteEngine, RestingEngine, TrainerEngine
 from rftd.workers.models.worker_folders import check_folders
-from rftd.workers.training.engine import RemoteEngine, RestingEngine, TrainerEngine
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.loop import TrainingLoop
 from rftd.workers.training.publishing import Publisher

@@ -11,13 +11,13 @@ from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.ops.tracing.trace_context import TraceContext, exported, parsed
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.follower import Fold
-from rftd.streams.newest import Newest
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.follower import Fold
+from rftd.streams.log.newest import Newest
+from rftd.streams.log.topics import partition_of
 
 LINKS: Final = 128
 """The most experiences that a step's span links to: those that are sampled, the first of them."""

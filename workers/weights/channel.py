@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError, WorkError
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.weights.checksum import checksum_of
 from rftd.workers.weights.manifest import Manifest
 from rftd.workers.weights.tensor_bytes import Weights
@@ -170,7 +170,7 @@ def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
 
     Raises WorkError for a place or a channel that is not the experiment's: a record says what its writer likes.
     """
-    from rftd.storage.own_places import check_weights  # folds and numpy, which no check of a file needs
+    from rftd.storage.files.own_places import check_weights  # folds and numpy, which no check of a file needs
 
     check_weights(spec, published)
     return WeightsRef(

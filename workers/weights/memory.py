@@ -16,7 +16,7 @@ import msgspec
 
 from rftd.ops.errors import ConflictError, DiskFullError, WeightsElsewhereError, WorkError
 from rftd.ops.own_folder import tighten
-from rftd.storage.shared_memory import shared_folder
+from rftd.storage.files.shared_memory import shared_folder
 from rftd.workers.weights import mapped_file
 from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, check_announced, name_of
 from rftd.workers.weights.checksum import checksum_of, tensor_sums

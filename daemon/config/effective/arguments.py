@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.declaration import FieldEffect
+from rftd.streams.spec.declaration import FieldEffect
 
 
 def with_defaults(plugins: Plugins[Any], name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,16 +13,16 @@ from rftd.daemon.config.effective.rollouts import explorer_section, model_sectio
 from rftd.daemon.config.resolve.rows import VARIABLE
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.streams.auxiliary import SERVICE
-from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.budgets import Budgets
-from rftd.streams.explorer_devices import explorer_devices
-from rftd.streams.schedule import explorer_interval, needed_staleness, trainer_interval
-from rftd.streams.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.log.bounds import LAST_INDEX
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.explorer_devices import explorer_devices
+from rftd.streams.spec.schedule import explorer_interval, needed_staleness, trainer_interval
+from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.workflows.rewards.registry import REWARDS
 
 DERIVED: Final = "derived"
 """The section that follows from the others; in a file it has no effect."""

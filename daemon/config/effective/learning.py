@@ -9,14 +9,14 @@ import msgspec
 from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults, with_defaults
 from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
 from rftd.daemon.config.schema.policy import fields_of
-from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, StageSpec
-from rftd.streams.updates import CorrectionPart, UpdatesSpec
+from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, StageSpec
+from rftd.streams.spec.updates import CorrectionPart, UpdatesSpec
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import built_in, keeps_bound
-from rftd.workers.training.corrections.registry import CORRECTIONS
-from rftd.workers.training.engines import registry as trainer_engines
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.learning import engine_registry as trainer_engines
+from rftd.workers.learning.corrections.registry import CORRECTIONS
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 TINKER = "tinker"
 

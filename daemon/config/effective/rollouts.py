@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults
 from rftd.daemon.config.effective.learning import TINKER
-from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import LoraSpec, RolloutSpec, StageSpec
-from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
-from rftd.workers.rollout.engines import registry as rollout_engines
+from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import LoraSpec, RolloutSpec, StageSpec
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 
 _OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
 """Arguments of the engine of a service that stand in `model.external_model`."""

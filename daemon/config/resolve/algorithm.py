@@ -19,18 +19,18 @@ from rftd.daemon.config.schema.section import as_declared
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.algorithms import registry
-from rftd.workers.algorithms.advantages.advantage import AdvantageFunction
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.training.losses import aggregation, sft
-from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.losses.policy_loss import LossNeeds
-from rftd.workers.training.losses.registry import POLICY_LOSSES, compares_pairs, tells_labels
-from rftd.workers.training.token_advantages.penalised import check_penalised
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec
+from rftd.workers.learning.algorithms import registry
+from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
+from rftd.workers.learning.losses import aggregation, sft
+from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.policy_loss import LossNeeds
+from rftd.workers.learning.losses.registry import POLICY_LOSSES, compares_pairs, tells_labels
+from rftd.workers.learning.token_advantages.penalised import check_penalised
 
 PARTS: Final[dict[str, Plugins[Any]]] = {
     "advantage": ADVANTAGES,

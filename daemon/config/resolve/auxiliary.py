@@ -17,14 +17,14 @@ from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
-from rftd.streams.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.auxiliary.service_arguments import ServiceArgs
-from rftd.workers.rollout.engines import registry as rollout_engines
-from rftd.workers.rollout.engines.vllm.arguments import START_S
+from rftd.workers.engines.vllm.arguments import START_S
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""

@@ -11,10 +11,10 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, UnknownField, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import BestCheckpoint, EarlyStop, EvalRule
-from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
-from rftd.streams.eval_figures import figure_names, is_open_figure
-from rftd.streams.schedule import eval_steps
-from rftd.streams.spec import StageSpec
+from rftd.streams.figures.eval_figures import figure_names, is_open_figure
+from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.spec.schedule import eval_steps
+from rftd.streams.spec.spec import StageSpec
 
 _BEST: Final[FieldPath] = ("trainer", "best_checkpoint")
 _STOP: Final[FieldPath] = ("trainer", "early_stop")

@@ -8,9 +8,9 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.algorithm import Algorithm, PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError
-from rftd.streams.updates import CorrectionPart, CorrectionSpec
-from rftd.workers.training.corrections.chain import Chain
-from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.workers.learning.corrections.chain import Chain
+from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 _SECTION: Final[FieldPath] = ("algorithm", "rollout_correction")
 _RATIOS: Final = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}

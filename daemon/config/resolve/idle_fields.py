@@ -16,8 +16,8 @@ from rftd.daemon.config.resolve.trainer import fields_of
 from rftd.daemon.config.schema.algorithm import RolloutCorrection
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import written_fields
-from rftd.streams.spec import StageSpec
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
 """True if the fields of a rule do nothing in the stage that came of a file."""

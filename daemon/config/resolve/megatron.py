@@ -10,7 +10,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
-from rftd.workers.training.engines.verl.megatron.sizes import ALONE
+from rftd.workers.engines.verl.megatron.sizes import ALONE
 
 Written = tuple[FieldPath, FieldPath, Any]
 """The place of a value in the file, its name in verl's tree, and the value."""

@@ -12,8 +12,8 @@ from rftd.daemon.config.issue import Contradiction, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
 from rftd.daemon.config.schema.model import Lora, Model
-from rftd.streams.spec import LoraSpec, ModelSpec
-from rftd.workers.rollout.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
+from rftd.streams.spec.spec import LoraSpec, ModelSpec
+from rftd.workers.generation.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
 
 _AT: Final[FieldPath] = ("model", "lora_configs")
 

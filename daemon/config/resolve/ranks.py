@@ -13,7 +13,7 @@ from rftd.daemon.config.resolve.megatron import STRATEGY, refuse_missing
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.daemon.config.verl.table import engine_arguments
-from rftd.streams.spec import TrainerSpec
+from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.devices.host import Host
 
 _ARGS: Final[FieldPath] = ("trainer", "engine_args")

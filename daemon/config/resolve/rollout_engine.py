@@ -12,15 +12,15 @@ from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
-from rftd.streams.auxiliary import SERVICE
-from rftd.streams.engine_needs import EngineNeeds
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engine_needs import EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines.registry import ENGINES, arguments_of
-from rftd.workers.rollout.engines.vllm.arguments import START_S
-from rftd.workers.rollout.engines.vllm.refused import REFUSED, misplaced, not_given
-from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS
-from rftd.workers.rollout.engines.vllm.watchdog import HANG_S
+from rftd.workers.engines.vllm.arguments import START_S
+from rftd.workers.engines.vllm.refused import REFUSED, misplaced, not_given
+from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS
+from rftd.workers.engines.vllm.watchdog import HANG_S
+from rftd.workers.generation.engine_registry import ENGINES, arguments_of
 
 ON_CPU: Final = "float32"
 """The number format where no GPU computes and the file names none."""

@@ -13,10 +13,10 @@ from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
-from rftd.streams.row_format import Format
-from rftd.streams.spec import AlgorithmSpec, TasksetSpec
-from rftd.workers.algorithms.definition import AlgorithmDefinition
-from rftd.workers.training.losses.registry import compares_pairs
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import AlgorithmSpec, TasksetSpec
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
+from rftd.workers.learning.losses.registry import compares_pairs
 
 _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")

@@ -31,12 +31,20 @@ from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer,
 from rftd.daemon.config.resolve.verl import with_upstream_places
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
-from rftd.streams.schedule import explorer_interval
-from rftd.streams.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.streams.split_submission import BOTH
-from rftd.streams.stage_tasks import is_queue
-from rftd.workers.algorithms.definition import AlgorithmDefinition
+from rftd.streams.spec.schedule import explorer_interval
+from rftd.streams.spec.spec import (
+    AlgorithmSpec,
+    ModelSpec,
+    PolicySpec,
+    RolloutSpec,
+    StageSpec,
+    TasksetSpec,
+    TrainerSpec,
+)
+from rftd.streams.spec.split_submission import BOTH
+from rftd.streams.spec.stage_tasks import is_queue
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 
 _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 """Lengths that stand for contradictory ones, so that the rest of the stage is checked as well."""

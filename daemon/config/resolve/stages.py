@@ -14,10 +14,10 @@ from rftd.daemon.config.issue import Notes
 from rftd.daemon.config.resolve.explorer import ROLLOUT_ARGS
 from rftd.daemon.config.resolve.trainer import TRAINER_ARGS
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import StageSpec
-from rftd.workers.rollout.engines import registry as rollout_engines
-from rftd.workers.training.engines import registry as trainer_engines
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.learning import engine_registry as trainer_engines
 
 _SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer", "policy")
 _OF_THE_TYPE: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})

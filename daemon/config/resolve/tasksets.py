@@ -16,16 +16,16 @@ from rftd.daemon.config.schema.buffer import DataSelector, ExplorerInput, Taskse
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.ops.errors import ConfigError
-from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.row_format import Format
-from rftd.streams.spec import SamplingSpec, StageSpec, TasksetSpec
-from rftd.streams.split_submission import TRAIN
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.log.bounds import LAST_INDEX
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.split_submission import TRAIN
+from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws, follows_rewards
 from rftd.workers.control.selectors.registry import check_selector as check_name
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.sampling import TRAINED_FIX, trainable, unlike_the_policy
-from rftd.workers.rollout.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_policy
+from rftd.workers.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.workflows.rewards.registry import REWARDS
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"

@@ -10,12 +10,12 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_section
-from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
-from rftd.workers.rollout.engines.tinker.arguments import undrawable
-from rftd.workers.training.engines.tinker.arguments import OPTIMIZERS
+from rftd.workers.engines.tinker.rollout.arguments import undrawable
+from rftd.workers.engines.tinker.trainer.arguments import OPTIMIZERS
 from rftd.workers.weights.service import SERVICE
 
 TINKER: Final = "tinker"

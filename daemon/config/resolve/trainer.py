@@ -18,17 +18,17 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec
-from rftd.streams.updates import UpdatesSpec
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.registry import lookup
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.updates import UpdatesSpec
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
-from rftd.workers.training.engines import registry as trainer_engines
-from rftd.workers.training.engines.critic_arguments import CriticArgs
-from rftd.workers.training.losses.policy_loss import LossNeeds
-from rftd.workers.training.losses.registry import POLICY_LOSSES
-from rftd.workers.training.token_advantages.token_advantage import PassField, token_advantage
+from rftd.workers.learning import engine_registry as trainer_engines
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.critic_arguments import CriticArgs
+from rftd.workers.learning.losses.policy_loss import LossNeeds
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
+from rftd.workers.learning.token_advantages.token_advantage import PassField, token_advantage
 
 TORCH_DTYPE: Final = "float32"
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")

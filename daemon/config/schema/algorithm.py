@@ -1,6 +1,6 @@
 """Section `algorithm`: the objective, and what is done about tokens that older weights drew (`rollout_correction`).
 
-The fields of a correction of ours are the arguments that it declares (`workers/training/corrections`), with their
+The fields of a correction of ours are the arguments that it declares (`workers/learning/corrections`), with their
 defaults and bounds: nothing is written here when one is added. verl's fields act as there.
 """
 
@@ -23,9 +23,9 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
-from rftd.streams.declaration import ARGUMENTS, PLAIN, PLUGIN, Upstream
-from rftd.streams.optimizer import Optimizer
-from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.streams.spec.declaration import ARGUMENTS, PLAIN, PLUGIN, Upstream
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 LaidOver: TypeAlias = Annotated[Args, Upstream("They replace the function's defaults.")]
 """Arguments that are merged over those of what they go to."""

@@ -25,9 +25,9 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
-from rftd.streams.declaration import ARGUMENTS, PATH_PART, PLAIN, PLUGIN, InUnit, Upstream
-from rftd.streams.row_format import Format
-from rftd.workers.rollout.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
+from rftd.streams.spec.declaration import ARGUMENTS, PATH_PART, PLAIN, PLUGIN, InUnit, Upstream
+from rftd.streams.spec.row_format import Format
+from rftd.workers.generation.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _EPOCHS = "the epochs of all data are counted together"
 _AS_ALL = "write buffer.total_epochs"

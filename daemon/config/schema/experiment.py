@@ -28,10 +28,10 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.budgets import Budgets
-from rftd.streams.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.tracking import MOST_SAMPLES
+from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
+from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.spec.tracking import MOST_SAMPLES
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 

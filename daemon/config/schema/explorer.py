@@ -24,9 +24,9 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
-from rftd.streams.declaration import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE, InUnit, Upstream
-from rftd.streams.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
-from rftd.workers.rollout.sampling import HIGHEST_PENALTY
+from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE, InUnit, Upstream
+from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]
 """A rollout engine that is registered, or one of the guide's."""

@@ -18,8 +18,8 @@ from rftd.daemon.config.schema.section import (
     refused,
     section,
 )
-from rftd.streams.declaration import ARGUMENTS, CODE, PLAIN, URL, VARIABLE, InUnit, Upstream
-from rftd.workers.rollout.sampling import HIGHEST_PENALTY
+from rftd.streams.spec.declaration import ARGUMENTS, CODE, PLAIN, URL, VARIABLE, InUnit, Upstream
+from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 _ROTATION = "a model is opened with the rotation that its config.json says"
 _IN_FOLDER = "write it into config.json of the model's folder"

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.schema.section import LocalPath, Section
-from rftd.streams.declaration import NameKind, NamingMark
+from rftd.streams.spec.declaration import NameKind, NamingMark
 
 
 class NamedValue(NamedTuple):

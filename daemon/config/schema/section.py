@@ -40,7 +40,7 @@ from pydantic_core import PydanticCustomError
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.grammar import EnvText, read_scalar
-from rftd.streams.declaration import ACTS, FieldEffect, InUnit, OlderWords
+from rftd.streams.spec.declaration import ACTS, FieldEffect, InUnit, OlderWords
 
 S = TypeVar("S", bound=msgspec.Struct)
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
@@ -174,7 +174,7 @@ def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
 
 
 def declared(kind: type[msgspec.Struct]) -> type[Section]:
-    """The section of a struct whose annotations declare its fields (`rftd.streams.declaration`)."""
+    """The section of a struct whose annotations declare its fields (`rftd.streams.spec.declaration`)."""
     hints = get_type_hints(kind, include_extras=True)
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):

@@ -19,7 +19,7 @@ from rftd.daemon.config.schema.section import (
     section,
     word,
 )
-from rftd.streams.declaration import ARGUMENTS, PATH, PLAIN, PLUGIN, InUnit, Upstream
+from rftd.streams.spec.declaration import ARGUMENTS, PATH, PLAIN, PLUGIN, InUnit, Upstream
 
 Metric: TypeAlias = Annotated[str, Field(min_length=1, max_length=256), PLAIN]
 """A figure of an evaluation: `eval/TASKSET/FIGURE`, or `FIGURE` where there is one held-out taskset."""

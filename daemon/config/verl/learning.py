@@ -10,10 +10,10 @@ from rftd.daemon.config.verl.pacing import VerlPace
 from rftd.daemon.config.verl.table import TABLES
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.workers.algorithms import registry
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.training.losses.registry import POLICY_LOSSES
-from rftd.workers.training.token_advantages.penalised import check_penalised
+from rftd.workers.learning.algorithms import registry
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
+from rftd.workers.learning.token_advantages.penalised import check_penalised
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _MODEL: Final = "actor_rollout_ref.model"

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 
 from rftd.ops.errors import DataError, RftdError, RolloutError, WorkError
-from rftd.workers.tinker.service import AdamStep, AdapterShape, ServiceSampling, TinkerService, TokenRow
+from rftd.workers.engines.tinker.service import AdamStep, AdapterShape, ServiceSampling, TinkerService, TokenRow
 
 KEY: Final = "tml-open-server"
 """An open server takes any; this is its form."""

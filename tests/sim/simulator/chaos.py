@@ -13,8 +13,8 @@ from typing import Any
 from unittest import mock
 
 from rftd.ops import faults
-from rftd.storage.workplace import epoch_of, original_of
-from rftd.streams.backends.memory import NO_FAULTS
+from rftd.storage.files.workplace import epoch_of, original_of
+from rftd.streams.memory import NO_FAULTS
 from simulator.engines import Mishaps
 from simulator.loop import PROCESS, SimLoop, SimProcess
 from simulator.machine import HOST, Machine

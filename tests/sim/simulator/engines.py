@@ -10,10 +10,10 @@ from collections.abc import Callable
 import msgspec
 
 from rftd.ops.errors import RftdError, RolloutError
-from rftd.workers.rollout.engine import Generation, GenerationRequest
-from rftd.workers.rollout.engines.fake import FakeRolloutEngine
-from rftd.workers.training.engine import StepResult, TrainBatch
-from rftd.workers.training.engines.fake import FakeTrainerEngine
+from rftd.workers.engines.fake.rollout import FakeRolloutEngine
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest
+from rftd.workers.learning.engine import StepResult, TrainBatch
 from rftd.workers.weights.channel import WeightsRef
 from simulator.loop import PROCESS
 

@@ -9,22 +9,22 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from rftd.daemon.external_worker import ExternalWorker
-from rftd.daemon.patience import persistently
-from rftd.daemon.supervisor.folder_claims import FolderClaims
-from rftd.daemon.supervisor.hearing import Hearing
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.folder_claims import FolderClaims
+from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.serve.external_worker import ExternalWorker
+from rftd.daemon.serve.patience import persistently
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
-from rftd.storage.folder_owner import LogIdentity
-from rftd.storage.survivors import LossesFile
+from rftd.storage.files.folder_owner import LogIdentity
+from rftd.storage.files.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.split_submission import ROLES
+from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.membership import ProcessName
-from rftd.workers.process import run_explorer, run_trainer
+from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.membership import ProcessName
+from rftd.workers.hosts.process import run_explorer, run_trainer
 from simulator.kinds.several_runs import slots_of
 from simulator.loop import SimLoop, SimProcess
 from simulator.network import Network

@@ -10,11 +10,11 @@ from typing import Any
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, UnreachableError
-from rftd.streams.backends.admission import admit
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Heads
-from rftd.streams.envelope import Draft, Position, Record
-from rftd.streams.topics import Partition
+from rftd.streams.log.admission import admit
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 from simulator.loop import SimLoop, SimProcess
 
 ANSWER_TIMEOUT_S = 5.0

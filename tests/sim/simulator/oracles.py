@@ -12,10 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import RftdError
-from rftd.storage import checkpoints
-from rftd.streams import topics
-from rftd.streams.codec import decode, decode_as
-from rftd.streams.envelope import Record
+from rftd.storage.files import checkpoints
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence
@@ -23,13 +20,16 @@ from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode, decode_as
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engines.fake import FakeTrainerEngine
 from simulator.kinds import KINDS
 from simulator.kinds.foreigners import is_of_foreigner
 from simulator.plans import patient, ranked

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
 from simulator.scenario import Command

@@ -7,12 +7,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.spec import StageSpec
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy

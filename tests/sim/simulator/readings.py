@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded, decode, decode_head
-from rftd.streams.envelope import Record
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import partitions_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, decode, decode_head
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
 
 if TYPE_CHECKING:
     from simulator.world import World

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rftd.ops.faults import POINTS
-from rftd.streams.backends.memory import MemoryFaults
+from rftd.streams.memory import MemoryFaults
 from simulator.kinds import KINDS
 from simulator.kinds.kind import draw_kinds
 from simulator.network import Weather

@@ -22,19 +22,19 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
-from rftd.daemon.supervisor.forking import moved
+from rftd.daemon.run.supervisor.forking import moved
 from rftd.ops.ids import SeededIds, derive
-from rftd.storage.checkpoints import LATEST_CHECKPOINT, misses_its_folder
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded, Writer, decode
+from rftd.storage.files.checkpoints import LATEST_CHECKPOINT, misses_its_folder
 from rftd.streams.events import experiment as life
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
-from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
-from rftd.streams.role import as_refs
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, Writer, decode
+from rftd.streams.log.fencing import FenceView, Role
+from rftd.streams.log.role import as_refs
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.weights.channel import WeightsRef
 from simulator.chaos import Chaos, patched
 from simulator.engines import Mishaps, SimRolloutEngine, SimTrainerEngine
@@ -52,10 +52,10 @@ from simulator.shape import make_spec
 SETTLE_S = 30.0
 """After the end everything that was stopped or cut off is awake for so long, before the log is judged."""
 SETTLE_UNDISTURBED_S = 5.0
-FAKES = "rftd.workers.rollout.engines.fake.FakeRolloutEngine", "rftd.workers.training.engines.fake.FakeTrainerEngine"
+FAKES = "rftd.workers.engines.fake.rollout.FakeRolloutEngine", "rftd.workers.engines.fake.trainer.FakeTrainerEngine"
 
 
-FORKED_SPEC = "rftd.daemon.supervisor.intake.forked_spec"
+FORKED_SPEC = "rftd.daemon.run.supervisor.intake.forked_spec"
 
 
 def _forked_spec(parent: ExperimentSpec, _shared: Any, _overrides: Any, *, name: str, **_: Any) -> ExperimentSpec:

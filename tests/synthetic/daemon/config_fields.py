@@ -13,7 +13,7 @@ from rftd.daemon.config.schema.algorithm import CORRECTION_KINDS
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy
 from rftd.daemon.config.schema.section import Section, mark_of
-from rftd.streams.declaration import ACTS, FieldEffect
+from rftd.streams.spec.declaration import ACTS, FieldEffect
 
 
 @dataclass(frozen=True, slots=True)

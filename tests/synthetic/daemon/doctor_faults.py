@@ -20,10 +20,10 @@ from synthetic.daemon.gate import gate_at_work
 from synthetic.daemon.stranger import Said
 
 import rftd.ops as ours
-from rftd.daemon.keeping import Keeping
+from rftd.daemon.http.views.problem import Problem
+from rftd.daemon.http.views.version import VersionView
+from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.trust.allowances import Allowances
-from rftd.daemon.views.problem import Problem
-from rftd.daemon.views.version import VersionView
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Finding, Verdict

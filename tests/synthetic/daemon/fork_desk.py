@@ -11,18 +11,18 @@ from typing import Any
 from uuid import UUID
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.keeping import Keeping
-from rftd.daemon.operations import Forked
-from rftd.daemon.supervisor.disk_guard import DiskGuard
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.operations import Forked
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard
+from rftd.daemon.run.supervisor.supervisor import Supervisor
+from rftd.daemon.serve.keeping import Keeping
 from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
 from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import EventLog
-from rftd.streams.split_submission import ROLES
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.training.record import TrainingRecord, read_record
 
 EXPERIMENT = """

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rftd.daemon.api.probes import Gate
+from rftd.daemon.http.api.probes import Gate
 from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.errors import RftdError
 from rftd.ops.http_server import serving_http

@@ -6,7 +6,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.storage.queries.experiments import ExperimentSummary
 
 OF_STATE = (

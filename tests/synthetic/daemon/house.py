@@ -15,18 +15,18 @@ from synthetic.daemon.log_operations import LogOperations
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.api.app import make_app
-from rftd.daemon.api.doorkeeper import Doorkeeper
-from rftd.daemon.metrics_feed import MetricsFeed
+from rftd.daemon.http.api.app import make_app
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.log import EventLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.projector.projector import Projector
+from rftd.streams.log.log import EventLog
+from rftd.streams.memory import MemoryLog
 
 BASE = "http://127.0.0.1:7070"
 

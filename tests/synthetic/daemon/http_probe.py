@@ -22,28 +22,28 @@ from synthetic.log.garbage import garbage
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.api import services
-from rftd.daemon.api.app import make_app
-from rftd.daemon.api.doorkeeper import Doorkeeper
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.http.api import services
+from rftd.daemon.http.api.app import make_app
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.http.views.route import NAME_CHARACTERS
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.quota import Quota
 from rftd.daemon.trust.token_file import TokenFile
-from rftd.daemon.views.route import NAME_CHARACTERS
 from rftd.ops.bound_socket import bind, url_of
 from rftd.ops.clock import SystemClock
 from rftd.ops.http_server import serving_http
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Heads
-from rftd.streams.codec import Writer, decode_head
-from rftd.streams.deadletters import DeadLetterBox
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events.experiment import ExperimentPaused
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import Writer, decode_head
+from rftd.streams.log.deadletters import DeadLetterBox
+from rftd.streams.memory import MemoryLog
 from rftd.workers.devices.host import ANY_HOST
-from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.hosts.local import LocalExecutor
 
 KNOWN: Final = 0.8
 """Share of the requests that name something that is there."""

@@ -9,24 +9,20 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.config.loading import check_config
-from rftd.daemon.dlq.desk import Desk
-from rftd.daemon.dlq.letter import Dead, DeadLetterReceipt, State
-from rftd.daemon.keeping import Keeping
-from rftd.daemon.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, WantedSweep
-from rftd.daemon.registry import Registry
-from rftd.daemon.supervisor.sweeping import named_sweep, standing_of
+from rftd.daemon.run.dlq.desk import Desk
+from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
+from rftd.daemon.run.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, WantedSweep
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.supervisor.sweeping import named_sweep, standing_of
+from rftd.daemon.run.why.answer import answer
+from rftd.daemon.run.why.life import Line, entry_wait
+from rftd.daemon.run.why.wait import Wait, Why
+from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.trust.asker import Asker
-from rftd.daemon.why.answer import answer
-from rftd.daemon.why.life import Line, entry_wait
-from rftd.daemon.why.wait import Wait, Why
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.ops.ids import SystemIds, derive
-from rftd.streams import topics
-from rftd.streams.codec import Writer, decode
-from rftd.streams.engine_needs import WorkerMemory
-from rftd.streams.envelope import Position
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
@@ -35,9 +31,13 @@ from rftd.streams.events.task import TaskRetried, TasksAdded, TasksEnded
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.log import EventLog
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.envelope import Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor
 

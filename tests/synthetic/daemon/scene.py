@@ -20,20 +20,20 @@ import psutil
 from synthetic.daemon.command_line import Said
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.client.client import Client
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.data_folder import DataFolder
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.log_source import log_to_read
-from rftd.daemon.views import commands, experiments
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import commands, experiments
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.log_source import log_to_read
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.storage.queries.experiments import ExperimentSummary
-from rftd.streams.backends.backend import LogUrl
-from rftd.streams.deadletters import understood
-from rftd.streams.envelope import Record
+from rftd.streams.log.backend import LogUrl
+from rftd.streams.log.deadletters import understood
+from rftd.streams.log.envelope import Record
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 

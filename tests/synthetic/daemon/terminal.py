@@ -24,7 +24,7 @@ MARK = "\x1e"
 """Around the exit status behind each command line's output; nothing that is printed holds it."""
 _DRIVER = """
 import json, os, sys
-from rftd.daemon.cli import main
+from rftd.daemon.cli.cli import main
 
 for arguments in json.loads(sys.argv[1]):
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.streams.worker_state import IDLE
+from rftd.streams.folds.worker_state import IDLE
 from synthetic.dashboards.panel import EVERY, OF, Dashboard, Panel, Row
 
 IDLE_STATES: Final = "|".join(state.value for state in IDLE)

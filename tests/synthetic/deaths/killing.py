@@ -18,10 +18,10 @@ from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.deaths.witness import Witness
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.views.experiments import ExperimentPage
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.envelope import Position
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.log.envelope import Position
+from rftd.streams.sqlite.view import SqliteView
 
 ROLES = ("daemon", "explorer", "trainer")
 IN_ORDER = (

@@ -77,7 +77,7 @@ def main() -> None:
     """Arms the strike, and becomes the worker."""
     how, nth, folder, note, *arguments = sys.argv[1:]
     strike = Strike(how, int(nth), folder, Path(note))
-    from rftd.storage import checkpoints, workplace
+    from rftd.storage.files import checkpoints, workplace
 
     for module in (checkpoints, workplace):
         module.exchange = strike.passing("exchange", module.exchange)  # type: ignore[attr-defined]

@@ -13,13 +13,13 @@ from uuid import UUID
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.codec import Writer, decode_head
-from rftd.streams.envelope import Draft, Position
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.log import EventLog
-from rftd.streams.socket.client import SocketLog
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.codec import Writer, decode_head
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.socket.client import SocketLog
 
 PAUSE_S = 0.02
 GRACE_S = 120.0

@@ -18,14 +18,14 @@ import psutil
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.log_source import log_to_read
-from rftd.daemon.registry import find_entry
-from rftd.daemon.views.experiments import ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.run.registry import find_entry
+from rftd.daemon.serve.log_source import log_to_read
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
-from rftd.storage.checkpoints import misses_its_folder, verify
-from rftd.storage.unreferenced import referenced_in
+from rftd.storage.files.checkpoints import misses_its_folder, verify
+from rftd.storage.files.unreferenced import referenced_in
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.workers.weights import checkpoint
 

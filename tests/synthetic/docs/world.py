@@ -16,10 +16,10 @@ import httpx
 from synthetic.docs.pages import ROOT, block_named, blocks_of
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.cli import VERBS, main, rftd
-from rftd.daemon.client.client import Client
+from rftd.daemon.cli.cli import VERBS, main, rftd
 from rftd.daemon.demo.host import DaemonHost
-from rftd.daemon.views import experiments
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views import experiments
 
 FAKES = (
     "model.model_path=fake",

@@ -22,13 +22,13 @@ from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError, RftdError
-from rftd.storage.checkpoints import commit_folder, verify
+from rftd.storage.files.checkpoints import commit_folder, verify
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog, schema
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import Snapshot, pack, unpack
-from rftd.streams.topics import TRUTH
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.log import SqliteLog, schema
 
 RECORDS = 12
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from synthetic.log.scan_chain import scan_chain
 
-from rftd.streams.backends.sqlite.log import SqliteLog, schema
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.topics import Partition
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog, schema
 
 PARTITIONS = (Partition("rftd.experiments", 0), Partition("rftd.tasks", 3))
 

@@ -12,7 +12,7 @@ from synthetic.faults.log_workload import Oracle, small_checkpoints
 from synthetic.faults.shaky_disk import ShakyDisk
 
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.sqlite.log import SqliteLog
 
 BATCHES = 12
 TRIES = 8

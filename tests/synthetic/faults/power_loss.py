@@ -16,7 +16,7 @@ from synthetic.faults.log_workload import Oracle, random_life, small_checkpoints
 from synthetic.faults.shaky_disk import ShakyDisk
 
 from rftd.ops.errors import LogError, RftdError
-from rftd.streams.backends.sqlite import schema
+from rftd.streams.sqlite import schema
 
 LIVES = 3
 APPENDS = 40

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import apsw
 
-from rftd.streams.backends.sqlite import heads_file
+from rftd.streams.sqlite import heads_file
 
 SECTOR_SIZE_BYTES = 512
 _NAME = "shaky"

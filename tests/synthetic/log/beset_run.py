@@ -8,10 +8,10 @@ import numpy as np
 from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.ids import derive
-from rftd.streams.arrays import Array
 from rftd.streams.events import task
 from rftd.streams.events.experience import EvalScored, RolloutFailed
-from rftd.streams.writers import source_of
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.writers import source_of
 
 STRANGER = UUID(int=77)
 

@@ -10,13 +10,13 @@ from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.streams.arrays import Array
-from rftd.streams.effective import effective, of_experiment
-from rftd.streams.envelope import Record
 from rftd.streams.events import batch, experience, task, weights, worker
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import TASKS, Partition
 
 
 class BusyRun(SyntheticRun):

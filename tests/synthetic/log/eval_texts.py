@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams.arrays import Array
-from rftd.streams.eval_answers import EvalAnswer, packed
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.step import EvalCompleted
+from rftd.streams.figures.eval_answers import EvalAnswer, packed
+from rftd.streams.log.arrays import Array
 
 
 def eval_texts(rewards: Sequence[float], artifacts: ArtifactStore) -> Array:

@@ -19,19 +19,19 @@ from synthetic.docs.pages import ROOT
 from rftd.ops.clock import Clock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
-from rftd.streams import topics
-from rftd.streams.codec import Writer
-from rftd.streams.deadletters import decode_ours
-from rftd.streams.envelope import Draft
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Definition, Event
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.log import EventLog
-from rftd.streams.stored_path import moved
-from rftd.streams.topics import Partition, may_hold
-from rftd.streams.writers import holder_source
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.deadletters import decode_ours
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.stored_path import moved
+from rftd.streams.log.topics import Partition, may_hold
+from rftd.streams.log.writers import holder_source
 
 _GOLDEN: Final = ROOT / "tests" / "golden" / "events"
 

@@ -10,10 +10,10 @@ import msgspec
 
 from rftd.ops.clock import Clock
 from rftd.ops.ids import Ids
-from rftd.streams import topics
-from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.catalogue import definitions
-from rftd.streams.topics import EVERY_PARTITION, Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.topics import EVERY_PARTITION, Partition, partition_of
 
 _DEEP: Final = b"\x91" * 5000 + b"\xc0"
 """Lists in lists, more of them than a stack has room for."""

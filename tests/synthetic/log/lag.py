@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rftd.storage.projector import Projector
-from rftd.streams.log import EventLog
-from rftd.streams.topics import TRUTH
+from rftd.storage.projector.projector import Projector
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TRUTH
 
 
 async def lag_records(log: EventLog, projector: Projector) -> int:

@@ -12,16 +12,16 @@ from typing import Final
 from uuid import UUID
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
 from rftd.streams.events import batch, experience, step, task, weights
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.group_id import group_id
-from rftd.streams.topics import Partition, partition_of
-from rftd.streams.writers import source_of
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.log.writers import source_of
 
 EXPERIMENT: Final = UUID(int=0x5EED)
 GROUP: Final = 8

@@ -14,10 +14,10 @@ import msgspec
 from synthetic.log.busy_run import written
 from synthetic.log.tape import Tape
 
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.catalogue import definition_named, definitions
 from rftd.streams.events.experiment import ExperimentSubmitted
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.spec.spec import TasksetSpec
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden" / "events"
 INTEGERS: Final = (-1, 0, 1, 2, 3, 7, 100, 99_999, 100_001, 10**6, 1 << 31, 1 << 40, 1 << 53, (1 << 63) - 1, 1 << 63)

@@ -9,30 +9,30 @@ from uuid import UUID
 
 from synthetic.log.tape import Tape
 
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_follower import show
-from rftd.daemon.registry import Registry
-from rftd.daemon.why import answer
-from rftd.daemon.why.scene import Scene
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_follower import show
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.why import answer
+from rftd.daemon.run.why.scene import Scene
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.deadletters import understood
-from rftd.streams.effective import effective, of_experiment
-from rftd.streams.envelope import Draft, Record
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import Letters
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.follower import Fold
+from rftd.streams.log.deadletters import understood
+from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.follower import Fold
+from rftd.streams.log.shared_history import shared_history
+from rftd.streams.log.start import beginning_of
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.export import OutsideNames
-from rftd.streams.shared_history import shared_history
-from rftd.streams.start import beginning_of
-from rftd.streams.topics import Partition
 from rftd.streams.verify.checker import verify
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher

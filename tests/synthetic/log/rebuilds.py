@@ -8,11 +8,11 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import RebuildReport, rebuild
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import RebuildReport, rebuild
+from rftd.streams.log.envelope import Draft
+from rftd.streams.memory import MemoryLog
 
 IN_MEMORY = "sqlite:///:memory:"
 

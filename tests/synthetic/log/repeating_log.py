@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft, Position
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.memory import MemoryLog
 
 
 class RepeatingLog(MemoryLog):

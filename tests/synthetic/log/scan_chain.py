@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 
 from rftd.ops.errors import LogCorruptError
-from rftd.streams.backends.sqlite import schema
-from rftd.streams.backends.sqlite.check import Scan, verify_newest, wrong_ids
-from rftd.streams.backends.sqlite.errors import translate
+from rftd.streams.sqlite import schema
+from rftd.streams.sqlite.check import Scan, verify_newest, wrong_ids
+from rftd.streams.sqlite.errors import translate
 
 
 def scan_chain(folder: Path) -> Scan:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rftd.streams.arrays import Array
 from rftd.streams.events.experience import ExperienceProduced, Span
+from rftd.streams.log.arrays import Array
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
 

@@ -12,14 +12,14 @@ from synthetic.log.eval_texts import eval_completed, eval_texts
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.storage.artifacts import ArtifactStore
-from rftd.streams import topics
-from rftd.streams.announcement import announcement_digest
-from rftd.streams.arrays import Array
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events import batch, checkpoint, experience, experiment, step, task, weights, worker
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.announcement import announcement_digest
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
 
 REPEAT = 4
 SFT_STEPS = 2

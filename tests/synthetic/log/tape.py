@@ -9,14 +9,14 @@ import numpy as np
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
-from rftd.streams.chain import GENESIS, Mark, link
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events import experience, task
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import Event, definition_of
-from rftd.streams.topics import Partition, partition_of
-from rftd.streams.writers import holder_source, source_of
+from rftd.streams.log.chain import GENESIS, Mark, link
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.log.writers import holder_source, source_of
 
 
 class Tape:

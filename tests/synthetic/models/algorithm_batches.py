@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec
-from rftd.workers.algorithms.advantages import ClosedGroup, advantages_of
-from rftd.workers.algorithms.registry import lookup
-from rftd.workers.training.engine import TrainSample
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec
+from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of
+from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.engine import TrainSample
 
 
 def make_algorithm(name: str) -> AlgorithmSpec:

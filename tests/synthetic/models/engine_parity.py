@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.streams.updates import UpdatesSpec
-from rftd.workers.algorithms.registry import lookup, names
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.updates import UpdatesSpec
+from rftd.workers.learning.algorithms.registry import lookup, names
+from rftd.workers.learning.engine import TrainBatch, TrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainerEngine
-from rftd.workers.training.engines.registry import make_engine
 from rftd.workers.weights.torch_bytes import tensors_of
 
 STEPS = 5

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rftd.workers.training.losses.policy_loss import LossTokens
+from rftd.workers.learning.losses.policy_loss import LossTokens
 
 LENGTHS = (3, 1, 5, 4, 2)
 EXPERTS = (False, False, True, False, True)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rftd.workers.training.losses.policy_loss import Labels, LossTokens, Pairs
+from rftd.workers.learning.losses.policy_loss import Labels, LossTokens, Pairs
 
 Pair = tuple[list[float], list[float]]
 """A number for each token of the chosen and of the rejected response."""

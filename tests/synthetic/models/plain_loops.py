@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.optimizer import Optimizer
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 
 Weights = dict[str, torch.Tensor]
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from synthetic.models.scripted_engine import running_endpoint
 from synthetic.models.vllm_engines import MAX_MODEL_LEN, Policies, make_vllm_model, opened_as_auxiliary
 
-from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
-from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine
-from rftd.workers.rollout.engines.contract.bench import EngineBench
+from rftd.workers.engines.contract.rollout.bench import EngineBench
+from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
+from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine
 from rftd.workers.weights.channel import WeightsRef
 
 if TYPE_CHECKING:
-    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
 
 SLOTS = 128
 ON_GPU = os.environ.get("RFTD_TEST_DEVICE") == "cuda"

@@ -13,12 +13,12 @@ import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from synthetic.models.engine_parity import MODEL_TOKENS
 
-from rftd.storage.checkpoints import commit_folder, verify
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.training.engine import TrainBatch, TrainerEngine
-from rftd.workers.training.engines.registry import make_engine
-from rftd.workers.training.engines.torch.saving import has_tensors, read_tensors
+from rftd.storage.files.checkpoints import commit_folder, verify
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.trainer.saving import has_tensors, read_tensors
+from rftd.workers.learning.engine import TrainBatch, TrainerEngine
+from rftd.workers.learning.engine_registry import make_engine
 
 KINDS = ("actor/model", "actor/optimizer", "actor/reference", "critic/model", "critic/optimizer")
 

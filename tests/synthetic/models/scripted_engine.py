@@ -17,13 +17,13 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.endpoint.rollout_calls import CallBounds
-from rftd.workers.rollout.endpoint.server import ModelEndpoint, ServedModel
-from rftd.workers.rollout.engine import EngineStats, Generation, GenerationRequest
-from rftd.workers.rollout.model import Model
-from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.tasksets.tokenizer import Tokenizer
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.endpoint.rollout_calls import CallBounds
+from rftd.workers.generation.endpoint.server import ModelEndpoint, ServedModel
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.generation.model import Model
 from rftd.workers.weights.channel import WeightsRef
 
 SPEC = ModelSpec(path="models/tiny", max_model_len=4096, max_prompt_tokens=3000, max_response_tokens=500)

@@ -13,7 +13,7 @@ import numpy as np
 from synthetic.models import tinker_messages as wire
 from synthetic.models.tinker_rehearsal import Rehearsal, Unknown
 
-from rftd.workers.tinker.service import AdamStep, ServiceSampling, TokenRow
+from rftd.workers.engines.tinker.service import AdamStep, ServiceSampling, TokenRow
 
 _PRE = "/api/v1/"
 

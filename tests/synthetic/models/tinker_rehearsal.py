@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rftd.ops.errors import RolloutError
 from rftd.ops.redaction import Secret
-from rftd.workers.tinker.access import Access
-from rftd.workers.tinker.service import (
+from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.service import (
     AdamStep,
     AdapterShape,
     Loss,

@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rftd.workers.engines.torch.rollout.alone import LoneRequests
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.noise import key_of
+from rftd.workers.engines.torch.rollout.running import Running
+from rftd.workers.generation.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tokenizer
-from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
-from rftd.workers.rollout.engines.torch.alone import LoneRequests
-from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.rollout.engines.torch.noise import key_of
-from rftd.workers.rollout.engines.torch.running import Running
 
 MAX_LEN = 80
 

@@ -27,11 +27,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.verl.engine import VerlTrainerEngine
-from rftd.workers.training.ranks import torch_shards
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.ranks import torch_shards
+from rftd.workers.engines.verl.engine import VerlTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
 
 STEPS: Final = 2
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -187,13 +187,13 @@ def _seen(model: Path, arguments: Mapping[str, Any], dtype: str = "float32") -> 
 @contextmanager
 def _calls_counted(calls: Counter[str]) -> Iterator[None]:
     """Counts the sums of gradients, and the moves of weights and moments between device and host."""
-    from rftd.workers.training.engines.verl import platform
+    from rftd.workers.engines.verl import platform
 
     platform.choose_platform(torch.device("cpu"), field="")
     from verl.workers.engine import base
     from verl.workers.engine.fsdp import transformer_impl
 
-    from rftd.workers.training.engines.verl import model as verl_model
+    from rftd.workers.engines.verl import model as verl_model
 
     names = ("load_fsdp_model_to_gpu", "offload_fsdp_model_to_cpu", "load_fsdp_optimizer", "offload_fsdp_optimizer")
     asleep = list[Any]()

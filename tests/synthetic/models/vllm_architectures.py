@@ -6,7 +6,7 @@ from typing import Any
 
 
 def installed_architectures() -> dict[str, list[Any]]:
-    """The lists of `rftd.workers.rollout.engines.vllm.tables.VllmTables`, of the installed vLLM and transformers."""
+    """The lists of `rftd.workers.engines.vllm.tables.VllmTables`, of the installed vLLM and transformers."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from vllm.model_executor.models import registry

@@ -19,23 +19,23 @@ from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, StageSpec
-from rftd.workers.rollout.auxiliary import own_engine
-from rftd.workers.rollout.auxiliary.auxiliary_model import AuxiliaryModel
-from rftd.workers.rollout.auxiliary.rollout_models import AuxiliaryModels
-from rftd.workers.rollout.endpoint.server import ModelEndpoint
-from rftd.workers.rollout.engine import Generation, GenerationRequest, RolloutEngine, Sampling
-from rftd.workers.rollout.engines.definition import EngineOpening
-from rftd.workers.rollout.engines.registry import open_engine
-from rftd.workers.tasksets.message import Message
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, StageSpec
+from rftd.workers.datasets.message import Message
+from rftd.workers.generation.auxiliary import own_engine
+from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
+from rftd.workers.generation.auxiliary.rollout_models import AuxiliaryModels
+from rftd.workers.generation.endpoint.server import ModelEndpoint
+from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine, Sampling
+from rftd.workers.generation.engine_definition import EngineOpening
+from rftd.workers.generation.engine_registry import open_engine
 from rftd.workers.weights.channel import ChannelPlace, WeightsRef
 from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.torch_bytes import bytes_of
 
 if TYPE_CHECKING:
-    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
 
 MAX_MODEL_LEN = 256
 CACHE_BYTES = 256 << 20
@@ -77,9 +77,9 @@ def _sizes_of(size_mb: int) -> dict[str, object]:
 
 async def open_vllm(model: Path, *, slots: int, watched: bool = False) -> VllmRolloutEngine:
     """The engine as an explorer opens it, with a small cache; a `watched` one has a `WatchedWorker`."""
-    from rftd.workers.rollout.engines.vllm import arguments
-    from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs
-    from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
+    from rftd.workers.engines.vllm import arguments
+    from rftd.workers.engines.vllm.arguments import ENGINE, VllmArgs
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
 
     lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
     opening = EngineOpening(
@@ -104,7 +104,7 @@ async def opened_as_auxiliary(
     model: Path, endpoint: ModelEndpoint, *, slots: int, kind: str
 ) -> AsyncIterator[tuple[AuxiliaryModel, VllmRolloutEngine]]:
     """An auxiliary model with a vLLM engine of its own, which its first question opened, and that engine, watched."""
-    from rftd.workers.rollout.engines.vllm import arguments as vllm_arguments
+    from rftd.workers.engines.vllm import arguments as vllm_arguments
 
     lengths = {"max_model_len": MAX_MODEL_LEN, "max_prompt_tokens": 200, "max_response_tokens": 200}
     arguments = {"kv_cache_memory_bytes": CACHE_BYTES}
@@ -190,7 +190,7 @@ class Policies:
 
     def _publish_adapter(self, version: int, *, change: float) -> WeightsRef:
         """An adapter of this version as the trainer publishes it; peft computes what it changes, without merging it."""
-        from rftd.workers.training.engines.torch.adapter import Adapter
+        from rftd.workers.engines.torch.trainer.adapter import Adapter
 
         model = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32, attn_implementation="eager")
         adapter = Adapter(model, self.base, LoraSpec(rank=4, alpha=8), seed=version, merged=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm.model_executor.model_loader.reload.meta import CopyCounter
 
-from rftd.workers.rollout.engines.vllm.worker import RolloutWorker
+from rftd.workers.engines.vllm.worker import RolloutWorker
 
 
 class WatchedWorker(RolloutWorker):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from rftd.workers.training.ranks.controller import RankedEngine
+from rftd.workers.engines.ranks.controller import RankedEngine
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import CHANNELS, Channels

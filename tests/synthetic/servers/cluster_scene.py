@@ -24,12 +24,12 @@ from synthetic.daemon.scene import Scene
 from synthetic.faults.tcp_proxy import TcpProxy
 from synthetic.until import PATIENCE_S
 
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.daemon.stack.postgres import PostgresServer
-from rftd.daemon.views.experiments import ExperimentPage
 from rftd.ops.errors import RftdError
-from rftd.streams.backends.kafka.partitions import Names
-from rftd.streams.backends.kafka.records import envelope_of
+from rftd.streams.kafka.partitions import Names
+from rftd.streams.kafka.records import envelope_of
 
 NETWORK: Final = ("cut", "reset", "delay", "half_open", "black_hole")
 _NUMBERS = count(1)

@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaError
 from synthetic.servers.cluster_scene import ClusterScene
 from synthetic.until import PATIENCE_S
 
-from rftd.streams.backends.kafka.partitions import Names
-from rftd.streams.topics import REQUESTS, Partition
+from rftd.streams.kafka.partitions import Names
+from rftd.streams.log.topics import REQUESTS, Partition
 
 SOURCE: Final = "/foreign/sink"
 _PAUSE_S: Final = 3.0

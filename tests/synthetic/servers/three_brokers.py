@@ -24,7 +24,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from rftd.daemon.stack.kafka import classpath, java, live_brokers
 from rftd.daemon.stack.ports import LOOPBACK, kept_ports
 from rftd.daemon.stack.process import ServerProcess
-from rftd.streams.backends.kafka.records import envelope_of
+from rftd.streams.kafka.records import envelope_of
 
 BROKERS: Final = (1, 2, 3)
 _CONTROLLER: Final = 4

@@ -8,7 +8,7 @@ import psutil
 from synthetic.daemon.scene import Scene
 from synthetic.tracking.tracked import Shown, as_shown, of_rollouts
 
-from rftd.daemon.views import history
+from rftd.daemon.http.views import history
 
 
 def timeless(figures: Iterable[Shown]) -> list[Shown]:

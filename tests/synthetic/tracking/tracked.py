@@ -15,12 +15,12 @@ from synthetic.tracking.event_files import scalars_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.steps import list_evals, list_steps
-from rftd.streams.log import EventLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.log.log import EventLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.process import run_tracker
 
 PORTION: Final = 40

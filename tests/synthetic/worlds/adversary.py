@@ -17,10 +17,10 @@ from synthetic.daemon.house import BASE
 from synthetic.log.tape import Tape
 from synthetic.worlds.desk import published
 
-from rftd.daemon.api.app import make_app
-from rftd.daemon.api.doorkeeper import Doorkeeper
-from rftd.daemon.requests.desk import RequestDesk
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.http.api.app import make_app
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.run.requests.desk import RequestDesk
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.quota import Quota
@@ -29,16 +29,16 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer, decode_as, decode_head
-from rftd.streams.envelope import Draft
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events.experiment import ExperimentRejected
 from rftd.streams.events.registry import definition_of
-from rftd.streams.topics import REQUESTS, Partition
+from rftd.streams.log.codec import Writer, decode_as, decode_head
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import REQUESTS, Partition
+from rftd.streams.memory import MemoryLog
 from rftd.workers.devices.host import ANY_HOST
-from rftd.workers.launcher.local import LocalExecutor
+from rftd.workers.hosts.local import LocalExecutor
 
 CANARY = "c4n4ry-of-the-daemon"
 _BASE: dict[str, Any] = {

@@ -10,19 +10,20 @@ import numpy as np
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.codec import decode
-from rftd.streams.decision import Decision
-from rftd.streams.envelope import Position, Record
 from rftd.streams.events import experience, experiment, step, worker
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import (
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import decode
+from rftd.streams.log.decision import Decision
+from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
     ModelSpec,
@@ -31,8 +32,7 @@ from rftd.streams.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.synchronizer import Synchronizer
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.closing import close_groups
 
 REPEAT, BATCH = 4, 8

@@ -9,7 +9,7 @@ from uuid import UUID
 from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.task import Member
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.policy import PolicyView, StalenessPolicy
 from rftd.workers.control.policies.priorities import make_priority

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from synthetic.worlds.desk import Desk
 
-from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.run.supervisor.fleet import Fleet
 from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.executor import Handle, WorkerOrder
-from rftd.workers.membership import this_process
+from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.membership import this_process
 
 START_S = 20.0
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rftd.streams.evaluations import eval_id
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentCompleted, StageCompleted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsRequested
+from rftd.streams.folds.evaluations import eval_id
 from rftd.streams.folds.group import Group
 from rftd.streams.folds.replay_buffer import BufferEntry
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.schedule import eval_due, plan_ahead
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.schedule import eval_due, plan_ahead
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control import holds
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.planner import view_of

@@ -10,8 +10,8 @@ from uuid import UUID
 from synthetic.worlds.desk import Desk, scores_of
 from synthetic.worlds.hold_claims import Claims, denied
 
-from rftd.daemon.why.answer import waits_of
-from rftd.daemon.why.scene import Scene
+from rftd.daemon.run.why.answer import waits_of
+from rftd.daemon.run.why.scene import Scene
 from rftd.ops.errors import DataError
 from rftd.streams.events.batch import ExperienceGivenUp
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -22,8 +22,8 @@ from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsAnswered
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.spine import Status
-from rftd.streams.schedule import checkpoint_due, publish_due
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.schedule import checkpoint_due, publish_due
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.dispatcher import Dispatcher

@@ -16,10 +16,10 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.launcher.by_role import ExecutorByRole
-from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
-from rftd.workers.launcher.local import LocalExecutor
-from rftd.workers.membership import this_process
+from rftd.workers.hosts.by_role import ExecutorByRole
+from rftd.workers.hosts.executor import Executor, Handle, WorkerOrder
+from rftd.workers.hosts.local import LocalExecutor
+from rftd.workers.hosts.membership import this_process
 
 PLACING_S: Final = 60.0
 BUSY: Final = "2 GPUs on one node; 1 is free"

@@ -18,8 +18,8 @@ import msgspec
 from synthetic.worlds.entries import entry
 
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.schedule import plan_ahead
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.schedule import plan_ahead
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.policy import Flight, PolicyView, StalenessPolicy
 from rftd.workers.control.policies.priorities import make_priority

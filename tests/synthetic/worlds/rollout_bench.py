@@ -18,21 +18,21 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DataError, RftdError, RolloutError
 from rftd.ops.ids import derive
 from rftd.ops.logs import logger
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.row_format import Format
-from rftd.streams.spec import ModelSpec, RolloutSpec, StageSpec, TasksetSpec
-from rftd.workers.rollout.engine import Answers, EngineStats, Generation, GenerationRequest
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import ModelSpec, RolloutSpec, StageSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.task import Task, make_task
+from rftd.workers.generation.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts, rollout_ids
 from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
-from rftd.workers.rollout.workflows.runner import WorkflowRunner
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
-from rftd.workers.tasksets.task import Task, make_task
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.runner import WorkflowRunner
 
 SIZE, PLACES, RETRIES, SHORT_S = 4, 3, 2, 0.05
 EVAL = UUID(int=9)

@@ -11,18 +11,18 @@ import numpy as np
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.ops.ids import derive
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.experience import ExperienceProduced, Span
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, StageSpec, TrainerSpec
+from rftd.streams.log.arrays import Array
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec, TrainerSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.planner import Planner
+from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 from rftd.workers.training.assembly import Assembly
-from rftd.workers.training.engines.fake import FakeTrainerEngine
 
 MIXED = (0.0, 1.0, 0.0, 1.0)
 EQUAL = (0.0,) * REPEAT

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from synthetic.worlds.desk import Desk
 
-from rftd.streams.effective import effective
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsOverdue, WeightsRequested
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.schedule import publish_due
-from rftd.streams.spec import StageSpec
+from rftd.streams.log.effective import effective
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.spec.schedule import publish_due
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.daemon.external_worker import Crew, choose, stranded
+from rftd.daemon.serve.external_worker import Crew, choose, stranded
 
 PARENT = UUID(int=1)
 FORK = UUID(int=2)

@@ -9,10 +9,10 @@ import pytest
 from rich.cells import cell_len
 from synthetic.daemon.house import House
 
+from rftd.daemon.cli.output.terminal import fitted
 from rftd.daemon.demo.outcome import DemoOutcome, Example, text_of
 from rftd.daemon.demo.progress import DemoReading, Progress, line_of
-from rftd.daemon.output.terminal import fitted
-from rftd.daemon.views.experiments import page_of
+from rftd.daemon.http.views.experiments import page_of
 from rftd.ops.clock import ManualClock
 from rftd.storage.queries.curve import RewardCurves
 

@@ -11,21 +11,22 @@ import click
 import pytest
 from structlog.testing import capture_logs
 
-from rftd.daemon import launching as launching_module
-from rftd.daemon import launching_options, service
-from rftd.daemon.api.probes import Gate
-from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.launching import Launching, launchers_of
-from rftd.daemon.service_options import ServiceOptions
+from rftd.daemon.cli import launching_options
+from rftd.daemon.cli.service_options import ServiceOptions
+from rftd.daemon.http.api.probes import Gate
+from rftd.daemon.serve import launching as launching_module
+from rftd.daemon.serve import service
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.launching import Launching, launchers_of
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, UsageError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams.backends.backend import backend_of
-from rftd.streams.backends.backend import log_url as parsed_log_url
-from rftd.workers.launcher.by_role import ExecutorByRole
-from rftd.workers.launcher.local import LocalExecutor
-from rftd.workers.launcher.ray.launcher import RayOptions
+from rftd.streams.log.backend import backend_of
+from rftd.streams.log.backend import log_url as parsed_log_url
+from rftd.workers.hosts.by_role import ExecutorByRole
+from rftd.workers.hosts.local import LocalExecutor
+from rftd.workers.hosts.ray.launcher import RayOptions
 
 BOTH = frozenset(("explorer", "trainer"))
 

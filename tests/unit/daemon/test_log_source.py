@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.log_source import owned_log
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.log_source import owned_log
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 

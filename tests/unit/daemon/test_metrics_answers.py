@@ -5,8 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from uuid import UUID
 
-from rftd.daemon.metrics_answers import AnswerTally
-from rftd.daemon.metrics_void import VoidRecords
+from rftd.daemon.observe.metrics_answers import AnswerTally
+from rftd.daemon.observe.metrics_void import VoidRecords
 from rftd.ops.metrics import Metrics
 from rftd.streams.events.task import TaskLeased
 

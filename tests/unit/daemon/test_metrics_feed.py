@@ -14,16 +14,13 @@ from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 from synthetic.worlds.desk import lease_of
 
-from rftd.daemon.metrics_counted import Counted, Shape
-from rftd.daemon.metrics_declared import declared_by
-from rftd.daemon.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
-from rftd.daemon.metrics_follower import follow_metrics, show
-from rftd.daemon.registry import Registry
+from rftd.daemon.observe.metrics_counted import Counted, Shape
+from rftd.daemon.observe.metrics_declared import declared_by
+from rftd.daemon.observe.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
+from rftd.daemon.observe.metrics_follower import follow_metrics, show
+from rftd.daemon.run.registry import Registry
 from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded, Writer, decode, decode_head
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.experiment import (
     ExperimentCancelled,
@@ -35,10 +32,13 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat, WorkerLost
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.spine import Spine
-from rftd.streams.spec import TasksetSpec
-from rftd.streams.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
+from rftd.streams.log.codec import Decoded, Writer, decode, decode_head
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 
 BUDGET_SERIES = 5000

@@ -9,17 +9,17 @@ import pytest
 from synthetic.log.synthetic_run import spec_of
 from synthetic.log.tape import Tape
 
-from rftd.daemon.metrics_declared import Declared, declared_by
-from rftd.daemon.metrics_state import HEARD_S, AtScrape, show_state
-from rftd.daemon.price import Price
+from rftd.daemon.cli.price import Price
+from rftd.daemon.observe.metrics_declared import Declared, declared_by
+from rftd.daemon.observe.metrics_state import HEARD_S, AtScrape, show_state
 from rftd.ops.metric_totals import ReadTotals
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.standing import list_figures, list_held
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.experiment import ExperimentCancelled, ExperimentSubmitted
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

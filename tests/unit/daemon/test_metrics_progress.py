@@ -9,12 +9,12 @@ import pytest
 from synthetic.daemon.gauges import shown
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.metrics_declared import declared_by
-from rftd.daemon.metrics_state import AtScrape, show_state
+from rftd.daemon.observe.metrics_declared import declared_by
+from rftd.daemon.observe.metrics_state import AtScrape, show_state
 from rftd.ops.metrics import Metrics
 from rftd.storage.queries.standing import Figures, LastStep, Standing
-from rftd.streams.reach import ServingSpec
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.reach import ServingSpec
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 
 ID = UUID(int=7)
 S = 10**9

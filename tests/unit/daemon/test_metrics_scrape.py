@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rftd.daemon.metrics_scrape import REST, RETRY_S, PacedReading
+from rftd.daemon.observe.metrics_scrape import REST, RETRY_S, PacedReading
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
 

@@ -16,32 +16,32 @@ from synthetic.daemon.metrics_table import PROMISED
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
-from rftd.daemon import metrics_scrape
-from rftd.daemon.metrics_declared import declared_by
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_follower import show
-from rftd.daemon.metrics_scrape import Scrape
-from rftd.daemon.views.experiments import page_of
+from rftd.daemon.http.views.experiments import page_of
+from rftd.daemon.observe import metrics_scrape
+from rftd.daemon.observe.metrics_declared import declared_by
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_follower import show
+from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.ops.clock import ManualClock
 from rftd.ops.metrics import Metrics
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import SHARES, StepCompleted
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.signal import SOLVED
-from rftd.streams.spec import PolicySpec
-from rftd.streams.worker_state import WorkerState
-from rftd.streams.writers import source_of
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.writers import source_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import PolicySpec
 
 pytestmark = pytest.mark.anyio
 

@@ -7,15 +7,15 @@ from synthetic.log.beset_run import BesetRun
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_follower import show
-from rftd.daemon.metrics_void import foreign_wait
-from rftd.daemon.why.wait import sentence_of
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_follower import show
+from rftd.daemon.observe.metrics_void import foreign_wait
+from rftd.daemon.run.why.wait import sentence_of
 from rftd.ops.metrics import Metrics
 from rftd.ops.words import Level
 from rftd.streams.events.experiment import ExperimentCancelled
-from rftd.streams.fencing import FenceView
-from rftd.streams.topics import EXPERIMENTS
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import EXPERIMENTS
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rftd.daemon.own_answer import own_readiness
+from rftd.daemon.serve.own_answer import own_readiness
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
 from rftd.ops.logs import logger

@@ -7,13 +7,13 @@ import pytest
 from synthetic.log.synthetic_run import spec_of
 from synthetic.log.tape import Tape
 
-from rftd.daemon.registry import Registry
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.budgets import Budgets
+from rftd.daemon.run.registry import Registry
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import BatchPlanned
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.budgets import Budgets
 
 
 @pytest.mark.anyio

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.registry import Registry
+from rftd.daemon.run.registry import Registry
 from rftd.ops import limits
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.tail import TailSubscription
-from rftd.streams.topics import EXPERIMENTS, Partition
+from rftd.streams.log.tail import TailSubscription
+from rftd.streams.log.topics import EXPERIMENTS, Partition
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

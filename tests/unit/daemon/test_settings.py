@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rftd.daemon.settings import Duration, Settings, Size, data_folder, shared_options
+from rftd.daemon.cli.settings import Duration, Settings, Size, data_folder, shared_options
 
 
 @pytest.mark.parametrize(

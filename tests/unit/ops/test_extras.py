@@ -19,11 +19,12 @@ PULLED = {"huggingface-hub"}
 """What `rftd submit --pull` alone imports, and looks for itself: its module has another name."""
 LIGHT = """
 import pkgutil, sys
-import rftd.daemon.api, rftd.daemon.client, rftd.daemon.verbs, rftd.daemon.views
-import rftd.daemon.cli, rftd.daemon.service, rftd.daemon.external_worker, rftd.workers.process, rftd.workers.api
-import rftd.daemon.supervisor.supervisor, rftd.daemon.supervisor.preflight
-import rftd.workers.rollout.engines.registry, rftd.workers.training.engines.registry
-for package in (rftd.daemon.api, rftd.daemon.client, rftd.daemon.verbs, rftd.daemon.views):
+import rftd.daemon.http.api, rftd.daemon.http.client, rftd.daemon.cli.verbs, rftd.daemon.http.views
+import rftd.daemon.cli.cli, rftd.daemon.serve.service, rftd.daemon.serve.external_worker
+import rftd.workers.hosts.process, rftd.workers.api
+import rftd.daemon.run.supervisor.supervisor, rftd.daemon.run.supervisor.preflight
+import rftd.workers.generation.engine_registry, rftd.workers.learning.engine_registry
+for package in (rftd.daemon.http.api, rftd.daemon.http.client, rftd.daemon.cli.verbs, rftd.daemon.http.views):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         __import__(module.name)
 print(*{name.partition(".")[0] for name in sys.modules})

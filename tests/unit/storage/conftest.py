@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.database.engine import open_database, sqlite_url
 
 
 @pytest.fixture

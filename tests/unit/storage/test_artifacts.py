@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.files.artifacts import ArtifactStore
 
 
 def test_put_then_read(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_torn_file_is_replaced_by_the_next_put(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("point", "kept"), [("artifact.before_rename", False), ("artifact.after_rename", True)])
 def test_a_killed_put_leaves_nothing_or_everything(tmp_path: Path, point: str, kept: bool) -> None:
     script = (
-        "import sys, pathlib; from rftd.storage.artifacts import ArtifactStore\n"
+        "import sys, pathlib; from rftd.storage.files.artifacts import ArtifactStore\n"
         "ArtifactStore(pathlib.Path(sys.argv[1])).put(b'x')"
     )
     done = subprocess.run(

@@ -17,11 +17,11 @@ from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.topics import TRUTH
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 ENDS_WITHIN_S = 20.0

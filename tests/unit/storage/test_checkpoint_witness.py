@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.checkpoint_witness import NAME, CheckpointWitness, read_witness, write_witness
+from rftd.storage.files.checkpoint_witness import NAME, CheckpointWitness, read_witness, write_witness
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.step import SpineMark
 

@@ -10,8 +10,8 @@ import pytest
 
 from rftd.ops import faults
 from rftd.ops.errors import DataError, FencedError
-from rftd.storage import checkpoints
-from rftd.storage.checkpoints import (
+from rftd.storage.files import checkpoints
+from rftd.storage.files.checkpoints import (
     LATEST_CHECKPOINT,
     LATEST_WEIGHTS,
     Former,
@@ -27,7 +27,7 @@ from rftd.storage.checkpoints import (
     stage_markers,
     verify,
 )
-from rftd.storage.workplace import Workplace
+from rftd.storage.files.workplace import Workplace
 
 
 def write(folder: Path) -> None:

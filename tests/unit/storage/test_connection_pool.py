@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
-from rftd.storage.connection_pool import close_idle_connections
-from rftd.storage.database import open_database, sqlite_url
+from rftd.storage.database.connection_pool import close_idle_connections
+from rftd.storage.database.engine import open_database, sqlite_url
 
 pytestmark = pytest.mark.anyio
 BURST = 6

@@ -8,11 +8,11 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import curve
 from rftd.storage.queries.curve import RewardCurves
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.step import GenerationStarted, StepCompleted
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

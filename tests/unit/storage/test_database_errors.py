@@ -19,9 +19,9 @@ from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError, RftdError, UnreachableError, UsageError
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

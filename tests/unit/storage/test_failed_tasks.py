@@ -8,10 +8,10 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.failed_tasks import failed_tasks
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.folds.failed_tasks import FailedTasks
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -7,16 +7,16 @@ from uuid import UUID
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.storage.fold import FenceState, Folded, TableFold
-from rftd.storage.projections import PROJECTIONS, batches, experiences, experiments, progress
-from rftd.storage.standing_plans import StandingPlans
-from rftd.storage.upserts import Upsert, Values
-from rftd.streams import topics
-from rftd.streams.effective import ruling
+from rftd.storage.projector.fold import FenceState, Folded, TableFold
+from rftd.storage.projector.projections import PROJECTIONS, batches, experiences, experiments, progress
+from rftd.storage.projector.standing_plans import StandingPlans
+from rftd.storage.projector.upserts import Upsert, Values
 from rftd.streams.events import batch, experiment
 from rftd.streams.events.catalogue import definitions
-from rftd.streams.fencing import FenceView
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.effective import ruling
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import Partition, partition_of
 
 
 def rows(folded: Folded, upsert: Upsert) -> list[dict[str, object]]:

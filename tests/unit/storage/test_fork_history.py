@@ -11,13 +11,13 @@ from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import steps
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.shares import ENDLESS, shares_of
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import experiment
 from rftd.streams.events.step import StepCompleted
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.clock import SystemClock
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.last_event import last_event_ns
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode_head
+from rftd.streams.log.codec import decode_head
+from rftd.streams.memory import MemoryLog
 
 
 @pytest.mark.anyio

@@ -17,12 +17,12 @@ from rftd.storage.lineage import walk
 from rftd.storage.lineage.finding import find
 from rftd.storage.lineage.graph import Kind, LineageGraph
 from rftd.storage.lineage.walk import lineage
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode
+from rftd.storage.projector.projector import Projector
 from rftd.streams.events import experiment, step, task, weights
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.registry import Event
+from rftd.streams.log.codec import decode
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -11,22 +11,22 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
+from rftd.storage.database.tables.base import Row, is_local
 from rftd.storage.portable.experiment import experiment_digest
-from rftd.storage.projections import PROJECTIONS
-from rftd.storage.tables.base import Row, is_local
-from rftd.storage.upserts import Changes
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
+from rftd.storage.projector.projections import PROJECTIONS
+from rftd.storage.projector.upserts import Changes
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.events.registry import Definition
-from rftd.streams.log_place import LogPlace
-from rftd.streams.marked import changed
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.log_place import LogPlace
+from rftd.streams.log.marked import changed
+from rftd.streams.log.stored_path import moved
+from rftd.streams.log.topics import Partition
+from rftd.streams.log.writers import source_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.own import OwnRecords
-from rftd.streams.stored_path import moved
-from rftd.streams.topics import Partition
-from rftd.streams.writers import source_of
 
 EVENTS = Path(__file__).parents[2] / "golden" / "events"
 OFFSET = 7_000_000_019

@@ -14,10 +14,10 @@ from synthetic.until import until
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ async def test_a_second_projector_waits_and_takes_over(run: SyntheticRun, postgr
 async def test_waits_on_locks_are_bounded(
     run: SyntheticRun, postgres: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rftd.storage import postgres as settings
+    from rftd.storage.database import postgres as settings
 
     monkeypatch.setitem(settings._SETTINGS, "lock_timeout", "100")
     log = MemoryLog()

@@ -14,14 +14,14 @@ from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError
-from rftd.storage import migrations, schema
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.postgres import SCHEMA
-from rftd.storage.projections import PROJECTIONS, Projection
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest, rebuild
-from rftd.storage.tables import Row
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database import migrations, schema
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.database.postgres import SCHEMA
+from rftd.storage.database.tables import Row
+from rftd.storage.projector.projections import PROJECTIONS, Projection
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest, rebuild
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

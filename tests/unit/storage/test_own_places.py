@@ -10,13 +10,13 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.errors import DataError, WorkError
-from rftd.storage.own_places import check_weights, checkpoint_folder, is_own_checkpoint, is_own_weights
-from rftd.storage.shared_memory import shared_folder
-from rftd.streams.codec import decode
+from rftd.storage.files.own_places import check_weights, checkpoint_folder, is_own_checkpoint, is_own_weights
+from rftd.storage.files.shared_memory import shared_folder
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentSubmitted
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.log.codec import decode
+from rftd.streams.spec.spec import ExperimentSpec
 
 
 class World:

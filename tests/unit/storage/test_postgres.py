@@ -14,18 +14,18 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock, SystemClock
-from rftd.storage.database import open_database
-from rftd.storage.names import resolve_experiment
-from rftd.storage.projector import Projector
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest, rebuild
 from rftd.storage.queries import batches, experiences, experiments, steps, weights
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
-from rftd.storage.rebuild import digest, rebuild
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft
+from rftd.storage.queries.names import resolve_experiment
 from rftd.streams.events import worker
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -21,18 +21,18 @@ from synthetic.until import until
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConflictError, LogLossError, WaitTimeoutError
 from rftd.ops.faults import InjectedFault
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
 from rftd.streams.events import worker
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
 
 pytestmark = pytest.mark.anyio
 
@@ -179,9 +179,9 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projector import Projector
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
+from rftd.streams.sqlite.log import SqliteLog
 
 async def main(folder):
     log = await SqliteLog.open(folder / "log")

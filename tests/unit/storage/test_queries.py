@@ -18,20 +18,20 @@ from synthetic.worlds.desk import lease_of
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.two_samples import ks_test
-from rftd.storage.names import resolve_experiment
-from rftd.storage.projector import Projector
+from rftd.storage.database.tables.base import table_of
+from rftd.storage.database.tables.batches import BatchItems
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.buffer import BufferCounter
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
-from rftd.storage.tables.base import table_of
-from rftd.storage.tables.batches import BatchItems
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.queries.names import resolve_experiment
 from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsOverdue
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.log.topics import TASKS, Partition
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, LogLossError, UsageError
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.projections import PROJECTIONS
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import rebuild
-from rftd.storage.tables import Row
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.database.tables import Row
+from rftd.storage.projector.projections import PROJECTIONS
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import rebuild
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -14,16 +14,16 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.database import open_database
-from rftd.storage.projections.progress import KINDS
-from rftd.storage.projector import Projector
-from rftd.storage.rebuild import digest
-from rftd.storage.schema import read_filled
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Draft
+from rftd.storage.database.engine import open_database
+from rftd.storage.database.schema import read_filled
+from rftd.storage.projector.projections.progress import KINDS
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.rebuild import digest
 from rftd.streams.events import experiment
 from rftd.streams.events.registry import Event
-from rftd.streams.topics import TRUTH
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import TRUTH
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.sole_writer import SoleWriter
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.sole_writer import SoleWriter
 
 pytestmark = pytest.mark.anyio
 

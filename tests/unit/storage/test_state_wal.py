@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.sole_writer import SoleWriter
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.sole_writer import SoleWriter
 
 pytestmark = pytest.mark.anyio
 BOUND_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ async def read_in_turn(engine: AsyncEngine, ready: asyncio.Event) -> None:
 
 async def test_a_file_that_is_always_read_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STATE_WAL_SIZE_BYTES", BOUND_BYTES)
-    monkeypatch.setattr("rftd.storage.sole_writer._SHORTEN_AGAIN_S", 0.0)
+    monkeypatch.setattr("rftd.storage.projector.sole_writer._SHORTEN_AGAIN_S", 0.0)
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     writer, wal, ready = SoleWriter(engine, clock=SystemClock()), tmp_path / "state.db-wal", asyncio.Event()
     writer.keeps = True
@@ -57,7 +57,7 @@ async def test_a_reader_that_stays_holds_up_neither_writer_nor_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATE_WAL_SIZE_BYTES", BOUND_BYTES)
-    monkeypatch.setattr("rftd.storage.sole_writer._SHORTEN_WAIT_MS", 50)
+    monkeypatch.setattr("rftd.storage.projector.sole_writer._SHORTEN_WAIT_MS", 50)
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     writer = SoleWriter(engine, clock=SystemClock())
     writer.keeps = True

@@ -10,7 +10,7 @@ from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import derive
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.batches import list_items
 from rftd.storage.queries.books import books_of
 from rftd.storage.queries.buffer import BufferCounter
@@ -21,7 +21,7 @@ from rftd.storage.queries.experiments import get_summary
 from rftd.storage.queries.lengths import lengths_of
 from rftd.storage.queries.standing import list_figures
 from rftd.storage.queries.steps import list_steps
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

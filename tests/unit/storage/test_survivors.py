@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import CodecError
-from rftd.storage.snapshots import FOLDER
-from rftd.storage.survivors import Job, LossesFile, leave_word, of_jobs, of_log_folder, of_registry
-from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
-from rftd.streams.chain import Heads, Mark
+from rftd.storage.files.snapshots import FOLDER
+from rftd.storage.files.survivors import Job, LossesFile, leave_word, of_jobs, of_log_folder, of_registry
 from rftd.streams.events.experiment import HeadRef, LostHead
-from rftd.streams.losses import Loss
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.losses import Loss
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 
 A, B = Partition("rftd.experiments", 0), Partition("rftd.tasks", 3)
 CHAIN = b"c" * 16

@@ -12,10 +12,10 @@ from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
-from rftd.storage.projector import Projector
-from rftd.storage.table_statistics import FIRST_RECORDS
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft
+from rftd.storage.database.table_statistics import FIRST_RECORDS
+from rftd.storage.projector.projector import Projector
+from rftd.streams.log.envelope import Draft
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

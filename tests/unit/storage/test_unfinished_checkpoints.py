@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.storage.checkpoint_witness import CheckpointWitness, write_witness
-from rftd.storage.survivors import of_checkpoints, put_workplaces_aside
-from rftd.streams.chain import Mark
+from rftd.storage.files.checkpoint_witness import CheckpointWitness, write_witness
+from rftd.storage.files.survivors import of_checkpoints, put_workplaces_aside
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.topics import Partition
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.topics import Partition
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 SPINE = Partition("rftd.experiments", 0)

@@ -7,8 +7,16 @@ from pathlib import Path
 import msgspec
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.storage.shared_memory import shared_folder
-from rftd.storage.unreferenced import GRACE_S, Referenced, ours, remove, remove_empty, remove_empty_memory, unreferenced
+from rftd.storage.files.shared_memory import shared_folder
+from rftd.storage.files.unreferenced import (
+    GRACE_S,
+    Referenced,
+    ours,
+    remove,
+    remove_empty,
+    remove_empty_memory,
+    unreferenced,
+)
 
 FOREIGN = (
     "notes.txt",

@@ -11,10 +11,10 @@ from synthetic.log.synthetic_run import SFT_STEPS, Member, SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import batches, books
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.batch import BatchAbandoned
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ from synthetic.log.tape import Tape
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError
 from rftd.storage.lineage.walk import lineage
-from rftd.storage.projector import Projector
+from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import experiments, steps, weights
 from rftd.storage.queries.curve import RewardCurves
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import batch
-from rftd.streams.shared_history import shared_history
+from rftd.streams.log.shared_history import shared_history
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ import pytest
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.ops.errors import FencedError
-from rftd.storage import workplace
-from rftd.storage.checkpoints import commit_folder, place_folder, stage_folder, verify
-from rftd.storage.unreferenced import Referenced, ours, remove, unreferenced
-from rftd.storage.workplace import Workplace
+from rftd.storage.files import workplace
+from rftd.storage.files.checkpoints import commit_folder, place_folder, stage_folder, verify
+from rftd.storage.files.unreferenced import Referenced, ours, remove, unreferenced
+from rftd.storage.files.workplace import Workplace
 from rftd.streams.events.checkpoint import FileRef
 
 
@@ -64,7 +64,7 @@ def test_what_was_taken_from_its_name_is_put_back_if_events_name_it(tmp_path: Pa
 def test_what_was_replaced_and_never_committed_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    from rftd.storage import checkpoints
+    from rftd.storage.files import checkpoints
 
     for module in (checkpoints, workplace):
         if not at_once:

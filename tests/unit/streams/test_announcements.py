@@ -9,10 +9,10 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode, encode_value
-from rftd.streams.envelope import Draft
 from rftd.streams.events.weights import WeightsPublished
+from rftd.streams.log.codec import decode, encode_value
+from rftd.streams.log.envelope import Draft
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rftd.ops.errors import CodecError
-from rftd.streams.arrays import DTYPES, Array
+from rftd.streams.log.arrays import DTYPES, Array
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

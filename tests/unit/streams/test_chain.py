@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import pytest
 
-from rftd.streams.chain import GENESIS, link
+from rftd.streams.log.chain import GENESIS, link
 
 
 @pytest.mark.parametrize("size", [0, 1, 2046, 2047, 2048, 5000, 128 * 1024 - 1, 128 * 1024, 128 * 1024 + 1])

@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.backends.sqlite import schema
-from rftd.streams.backends.sqlite.wal import Checkpointer
+from rftd.streams.sqlite import schema
+from rftd.streams.sqlite.wal import Checkpointer
 
 
 def test_a_round_copies_what_is_there_and_leaves_the_writer_a_short_end(tmp_path: Path) -> None:

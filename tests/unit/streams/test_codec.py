@@ -12,12 +12,12 @@ from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
-from rftd.streams import topics
-from rftd.streams.codec import Writer, decode, decode_as, decode_head, to_json
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.experiment import ExperimentWarned, Fence
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode, decode_as, decode_head, to_json
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.topics import Partition, partition_of
 
 EXPERIMENT = UUID(int=5)
 FAILED = RolloutFailed(group=UUID(int=1), rollout=2, stage=0, lease=UUID(int=3), code="RFTD-WRK-002", reason="it ended")

@@ -12,18 +12,18 @@ from synthetic.log.garbage import garbage, garbage_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Decoded, Writer
-from rftd.streams.deadletters import DeadLetterBox, decode_ours, understood
-from rftd.streams.envelope import Draft, Head
 from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.worker import RecordDeadLettered
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog, start_of
-from rftd.streams.topics import EVERY_PARTITION, TRUTH, Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, Writer
+from rftd.streams.log.deadletters import DeadLetterBox, decode_ours, understood
+from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog, start_of
+from rftd.streams.log.topics import EVERY_PARTITION, TRUTH, Partition, partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from statistics import mean, multimode
 import numpy as np
 import pytest
 
-from rftd.streams.estimators import (
+from rftd.streams.figures.estimators import (
     best_at,
     bootstrap,
     majority_at,

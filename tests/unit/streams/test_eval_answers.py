@@ -8,7 +8,7 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import LogCorruptError
-from rftd.streams.eval_answers import EvalAnswer, kept_places, packed, unpacked
+from rftd.streams.figures.eval_answers import EvalAnswer, kept_places, packed, unpacked
 
 NAMES = [f"digest/{row}/0" for row in range(1000)]
 

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from synthetic.worlds.desk import scores_of
 
-from rftd.streams.arrays import Array
-from rftd.streams.eval_figures import figures_of
 from rftd.streams.events.experience import CategoryScore, EvalScored
+from rftd.streams.figures.eval_figures import figures_of
+from rftd.streams.log.arrays import Array
 
 EVAL = UUID(int=7)
 

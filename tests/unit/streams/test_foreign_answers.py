@@ -13,16 +13,16 @@ from synthetic.log.synthetic_run import SyntheticRun, group_of
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Heads
-from rftd.streams.codec import decode, encode_value
-from rftd.streams.envelope import Draft
 from rftd.streams.events import experience, task
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import decode, encode_value
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import TASKS, Partition
+from rftd.streams.log.writers import source_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import BrokenPromise
-from rftd.streams.writers import source_of
 
 RULE = "answers-have-a-lease"
 STRANGER = "explorer/00000000-0000-0000-0000-00000000beef"

@@ -9,10 +9,10 @@ from synthetic.log.busy_run import fold
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.effective import effective
 from rftd.streams.events.experiment import ExperimentFailed, Fence
-from rftd.streams.fencing import FenceView
+from rftd.streams.log.effective import effective
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

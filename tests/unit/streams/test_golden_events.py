@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import CodecError
-from rftd.streams import topics
-from rftd.streams.codec import decode
-from rftd.streams.envelope import Head, Record
 from rftd.streams.events import catalogue, registry
 from rftd.streams.events.catalogue import UnknownVersionError, definitions, resolve
 from rftd.streams.events.registry import Event
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.topics import Partition
 
 FOLDER = Path(__file__).parents[2] / "golden" / "events"
 

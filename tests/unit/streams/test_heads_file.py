@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
-from rftd.streams.chain import Heads, Mark
-from rftd.streams.topics import EVERY_PARTITION, Partition
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.topics import EVERY_PARTITION, Partition
+from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 
 A, B = Partition("rftd.experiments", 0), Partition("rftd.tasks", 3)
 SLOT_SIZE_BYTES = 64 * 1024

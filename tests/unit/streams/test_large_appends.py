@@ -11,18 +11,18 @@ from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer, decode
-from rftd.streams.envelope import Draft
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.fencing import Role
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.follower import Follower
-from rftd.streams.log import EventLog, start_of
-from rftd.streams.patience import append_when_space, parts
-from rftd.streams.role import RoleLease
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.fencing import Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog, start_of
+from rftd.streams.log.patience import append_when_space, parts
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 EXPERIMENT = UUID(int=7)

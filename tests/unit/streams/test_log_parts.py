@@ -9,14 +9,14 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import CodecError, ConflictError
-from rftd.streams.backends.admission import Room
-from rftd.streams.backends.lock_file import refuse_network_file_system
-from rftd.streams.backends.sqlite.heads_file import HeadsFile, read_heads
-from rftd.streams.backends.tail import Tail
-from rftd.streams.chain import Mark
-from rftd.streams.envelope import Record
-from rftd.streams.socket.frames import PREFIX_BYTES, FrameReader, seal
-from rftd.streams.topics import Partition
+from rftd.streams.log.admission import Room
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.tail import Tail
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.heads_file import HeadsFile, read_heads
+from rftd.streams.sqlite.lock_file import refuse_network_file_system
+from rftd.streams.sqlite.socket.frames import PREFIX_BYTES, FrameReader, seal
 
 A, B = Partition("rftd.experiments", 0), Partition("rftd.tasks", 1)
 

@@ -12,13 +12,13 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.folds import once
 from rftd.streams.folds.ranges import ClosedGroups, Ranges
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.snapshot import Snapshot, pack
-from rftd.streams.group_id import group_id, place_of_group
-from rftd.streams.shared_history import plan_offsets, shared_history
+from rftd.streams.log.group_id import group_id, place_of_group
+from rftd.streams.log.shared_history import plan_offsets, shared_history
+from rftd.streams.memory import MemoryLog
 
 
 def size_of(state: RunState) -> int:

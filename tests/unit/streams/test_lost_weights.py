@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from synthetic.worlds.desk import Desk, published
 
-from rftd.streams.codec import Decoded, decode
 from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
+from rftd.streams.log.codec import Decoded, decode
 
 
 def of_version(desk: Desk, version: int) -> int | None:

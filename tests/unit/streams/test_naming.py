@@ -9,16 +9,16 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.registry import find_entry
-from rftd.daemon.why.answer import why_offline
+from rftd.daemon.run.registry import find_entry
+from rftd.daemon.run.why.answer import why_offline
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError, UsageError
-from rftd.storage.database import open_database, sqlite_url
-from rftd.storage.names import resolve_experiment
-from rftd.storage.projector import Projector
-from rftd.streams.backends.memory import MemoryLog
+from rftd.storage.database.engine import open_database, sqlite_url
+from rftd.storage.projector.projector import Projector
+from rftd.storage.queries.names import resolve_experiment
 from rftd.streams.events.experiment import ExperimentRemoved
-from rftd.streams.naming import Named, choose
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.naming import Named, choose
 
 MANY = "9" * 5000
 """More digits than a number may have that is read from text."""

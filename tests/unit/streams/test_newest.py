@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.streams.newest import Newest
+from rftd.streams.log.newest import Newest
 
 
 @given(most=st.integers(1, 5), entries=st.lists(st.tuples(st.integers(0, 8), st.integers()), max_size=40))

@@ -7,9 +7,9 @@ from synthetic.log.busy_run import fold
 from synthetic.log.synthetic_run import SFT_STEPS, SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events import batch
-from rftd.streams.shared_history import plan_offsets
+from rftd.streams.log.shared_history import plan_offsets
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

@@ -12,27 +12,27 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.metrics_feed import MetricsFeed
-from rftd.daemon.metrics_follower import show
-from rftd.daemon.registry import Registry
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_follower import show
+from rftd.daemon.run.registry import Registry
 from rftd.ops.clock import ManualClock
 from rftd.ops.metrics import Metrics
-from rftd.storage.fold import TableFold
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Head
+from rftd.storage.projector.fold import TableFold
 from rftd.streams.events import batch, experiment, worker
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.registry import DISPATCHER, PLANNER, TRAINER, Definition, Event
-from rftd.streams.fencing import LEAP, FenceView, Role
 from rftd.streams.folds.run_state import RunState, partitions_of
-from rftd.streams.follower import Follower
+from rftd.streams.log import topics
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.fencing import LEAP, FenceView, Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.shared_history import shared_history
+from rftd.streams.log.start import beginning_of
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.log.writers import holder_source, source_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.export import OutsideNames
-from rftd.streams.shared_history import shared_history
-from rftd.streams.start import beginning_of
-from rftd.streams.topics import Partition, partition_of
 from rftd.streams.verify.checker import verify
-from rftd.streams.writers import holder_source, source_of
 
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = UUID(int=77)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogFullError, LogLossError, UnreachableError
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.patience import RETRY_FULL_S, append_when_space, parts
-from rftd.streams.topics import Partition
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.patience import RETRY_FULL_S, append_when_space, parts
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 
 SPINE = Partition("rftd.experiments", 0)
 

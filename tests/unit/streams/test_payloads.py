@@ -18,20 +18,20 @@ from synthetic.log.tape import Tape
 
 from rftd.ops.errors import LogCorruptError, NotFoundError
 from rftd.ops.ids import NAMESPACE, derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.codec import decode, decode_as, encode_value
-from rftd.streams.effective import effective, of_experiment
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.experience import ExperienceProduced, Span
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log import EventLog
-from rftd.streams.payloads import Dropped, bring_back, drop_all, drop_at, give_back
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import decode, decode_as, encode_value
+from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.payloads import Dropped, bring_back, drop_all, drop_at, give_back
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.log import SqliteLog
+from rftd.streams.sqlite.view import SqliteView
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +87,7 @@ async def open_log(kind: str, folder: Path) -> SqliteLog | MemoryLog:
 async def test_without_payloads_every_fold_is_the_same(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.streams.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
+    monkeypatch.setattr("rftd.streams.log.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
     tape = Tape()
     run = SyntheticRun(tape).write()
     other = SyntheticRun(tape, name="other", seed=1).write()

@@ -11,17 +11,17 @@ import pytest
 from msgspec import inspect
 from synthetic.log.tape import Tape
 
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Mark
 from rftd.streams.events import registry
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import NOBODY, Definition, Event, definition_of, event
-from rftd.streams.log_place import HEADS, RememberedHeads
-from rftd.streams.losses import remembered_within
-from rftd.streams.marked import mark_of
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.log_place import HEADS, RememberedHeads
+from rftd.streams.log.losses import remembered_within
+from rftd.streams.log.marked import mark_of
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

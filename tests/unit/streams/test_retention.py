@@ -6,12 +6,12 @@ import pytest
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer
 from rftd.streams.events.worker import Heartbeat, WorkerLost
-from rftd.streams.retention import enforce_retention
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.retention import enforce_retention
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
 
 
 class Enough(Exception):

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.streams.reward_parts import LIMIT, mean_name, part_means, part_of, part_sums
+from rftd.streams.figures.reward_parts import LIMIT, mean_name, part_means, part_of, part_sums
 
 ROWS = st.lists(st.dictionaries(st.text(max_size=80), st.floats(allow_nan=False, allow_infinity=False)), max_size=40)
 

@@ -12,14 +12,14 @@ import pytest
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import FencedError
 from rftd.ops.ids import SystemIds
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.codec import Decoded
 from rftd.streams.events.batch import ExperienceRetired
-from rftd.streams.fencing import Role
-from rftd.streams.follower import Follower
-from rftd.streams.role import RoleLease
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.fencing import Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.memory import MemoryFaults, MemoryLog
 
 EXPERIMENT = UUID(int=7)
 SPINE = partition_of(topics.EXPERIMENTS, EXPERIMENT)

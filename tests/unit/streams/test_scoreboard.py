@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import BATCH, Desk, stage_of
 
-from rftd.streams.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, ExperimentWarned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
-from rftd.streams.schedule import checkpoint_due, rate_steps
-from rftd.streams.spec import TasksetSpec, TrainerSpec
+from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.spec.schedule import checkpoint_due, rate_steps
+from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
 from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.planner import Planner

@@ -12,15 +12,15 @@ import pytest
 import xxhash
 from synthetic.log.long_history import EXPERIMENT, LongHistory
 
-from rftd.daemon.registry import Known
+from rftd.daemon.run.registry import Known
 from rftd.ops.errors import CodecError
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.weights import WeightsPublished
-from rftd.streams.fencing import FenceOwner
 from rftd.streams.folds.pieces import ENTRIES, pieces_of
 from rftd.streams.folds.run_state import RunParts, RunState
 from rftd.streams.folds.snapshot import VERSION, Nothing, Snapshot, pack, unpack
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.log.fencing import FenceOwner
+from rftd.streams.spec.spec import ExperimentSpec
 
 SHAPE = "ea37bf2cb5fe6005"
 """The digest of the shape of version 1. If this test fails, what folds keep has another shape: write the new one here

@@ -11,10 +11,10 @@ import pytest
 from synthetic.log.scan_chain import scan_chain
 
 from rftd.ops.errors import ConflictError, LogCorruptError
-from rftd.streams.backends.sqlite.log import SqliteLog, schema
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.topics import Partition
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.log import SqliteLog, schema
+from rftd.streams.sqlite.view import SqliteView
 
 pytestmark = pytest.mark.anyio
 

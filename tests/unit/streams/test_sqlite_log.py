@@ -13,11 +13,11 @@ from synthetic.log.scan_chain import scan_chain
 from rftd.ops import limits
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.faults import Faults, InjectedFault
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.backends.sqlite.log import SqliteLog, schema
-from rftd.streams.backends.sqlite.view import SqliteView
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.topics import Partition
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryFaults, MemoryLog
+from rftd.streams.sqlite.log import SqliteLog, schema
+from rftd.streams.sqlite.view import SqliteView
 
 pytestmark = pytest.mark.anyio
 

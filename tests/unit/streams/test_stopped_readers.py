@@ -10,16 +10,16 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.registry import Registry
+from rftd.daemon.run.registry import Registry
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
-from rftd.storage.snapshots import SnapshotFolder
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Draft, Head
+from rftd.storage.files.snapshots import SnapshotFolder
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.follower import Follower
-from rftd.streams.topics import EXPERIMENTS, Partition, partition_of
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.topics import EXPERIMENTS, Partition, partition_of
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.streams.bounds import LAST_INDEX
 from rftd.streams.events.task import TasksAdded, TasksEnded
 from rftd.streams.folds.task_queue import TaskQueues
-from rftd.streams.spec import (
+from rftd.streams.log.bounds import LAST_INDEX
+from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
     ModelSpec,
@@ -18,7 +18,7 @@ from rftd.streams.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.stage_tasks import task_at
+from rftd.streams.spec.stage_tasks import task_at
 
 
 def experiment(*, batch_size: int = 4, repeat_times: int = 2, total_steps: int = 1000, uses: int = 1) -> ExperimentSpec:

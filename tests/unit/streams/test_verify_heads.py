@@ -8,11 +8,11 @@ import pytest
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
 from rftd.streams.events.experiment import ExperimentPaused, Fence
-from rftd.streams.role import as_refs
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.role import as_refs
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 
 pytestmark = pytest.mark.anyio

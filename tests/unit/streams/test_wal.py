@@ -14,12 +14,12 @@ import pytest
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds, derive
-from rftd.streams import topics
-from rftd.streams.backends.sqlite import schema, wal
-from rftd.streams.backends.sqlite.store import Store
-from rftd.streams.backends.sqlite.wal import Blocked, Checkpointer, Holder, WalKeeper, holders
-from rftd.streams.envelope import Draft
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite import schema, wal
+from rftd.streams.sqlite.store import Store
+from rftd.streams.sqlite.wal import Blocked, Checkpointer, Holder, WalKeeper, holders
 
 COMMITS = 3000
 HOME = Partition(topics.EXPERIENCES, 0)

@@ -30,14 +30,14 @@ POINTS = {
 OPEN = """
 import json, warnings
 warnings.simplefilter("error", DeprecationWarning)
-from rftd.streams.spec import PolicySpec
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.registry import ALGORITHMS
+from rftd.streams.spec.spec import PolicySpec
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.registry import ALGORITHMS
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import POLICIES
 from rftd.workers.control.selectors.registry import SELECTORS
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.registry import WORKFLOWS
 opened = [
     WORKFLOWS.open("two_tries"),
     REWARDS.open("short_answer", {"per_character": 0.002}),

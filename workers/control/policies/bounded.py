@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta
 
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.buffer_index import Order, ReadyGroup
 from rftd.workers.control.policies.paced import NoArguments, Paced, PolicyArguments, PolicyPage, read_args
 from rftd.workers.control.policies.policy import Flight, PolicyView

@@ -13,7 +13,7 @@ import msgspec
 
 from rftd.ops.ids import derive
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec import PrioritySpec
+from rftd.streams.spec.spec import PrioritySpec
 from rftd.workers.control.policies.buffer_index import Priority
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import StalenessPolicy
 

@@ -9,8 +9,8 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.events.task import TasksDrawn
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.selection import Rewards
-from rftd.streams.spec import StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import draw_size, located, tasksets_of, turn_of
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import draw_size, located, tasksets_of, turn_of
 from rftd.workers.control.hold import ReadsColumns
 from rftd.workers.control.selectors.registry import draws, make_selector
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView, TaskSelector

@@ -9,9 +9,6 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import WorkError
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
-from rftd.streams.envelope import Head
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.events.registry import Event, definition_of
@@ -20,9 +17,12 @@ from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, WeightsRequested
 from rftd.streams.folds.groups import GroupWindow
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.schedule import has_windows, kept_versions
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.streams.topics import Partition, partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.schedule import has_windows, kept_versions
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.control.holds import WindowHold
 from rftd.workers.control.planner import Planner, view_of
 from rftd.workers.control.policies.policy import PolicyView

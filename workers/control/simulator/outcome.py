@@ -9,7 +9,7 @@ import numpy as np
 
 from rftd.ops.two_samples import ks_test
 from rftd.streams.folds.replay_buffer import BufferBooks
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.simulator.system import LongTail, System
 
 WARM_UP_SHARE = 0.1

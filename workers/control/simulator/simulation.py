@@ -15,8 +15,8 @@ import numpy as np
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.task import Member
 from rftd.streams.events.weights import WeightsRequested
-from rftd.streams.schedule import has_windows, publish_due
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.schedule import has_windows, publish_due
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.holds import WindowHold
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.simulator.clerk import Clerk

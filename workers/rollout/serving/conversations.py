@@ -10,16 +10,16 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.errors import RftdError
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.served_history import FILE, difference_of
-from rftd.streams import topics
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.files.served_history import FILE, difference_of
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import TaskLeased, TasksOffered
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.topics import partition_of
-from rftd.workers.membership import Membership
-from rftd.workers.rollout.endpoint.call_error import SERVER, CallError
-from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.streams.log import topics
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.generation.endpoint.call_error import SERVER, CallError
+from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout.leased import (
     HandOverEvents,
     experience_ids,
@@ -29,10 +29,10 @@ from rftd.workers.rollout.leased import (
     stored,
 )
 from rftd.workers.rollout.outbox import Outbox
-from rftd.workers.rollout.rewards.reward import RewardResult
 from rftd.workers.rollout.serving.history import BY_IDS, Committed, CommittedRun, History, lost
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.rollout.workflows.runner import joined
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.reward import RewardResult
+from rftd.workers.workflows.runner import joined
 
 Promised: TypeAlias = Callable[[], TasksOffered | None]
 """The largest offer of the stage that the log holds."""

@@ -26,11 +26,11 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import ConflictError, DataError, DiskFullError, NotFoundError, RftdError, UsageError
-from rftd.storage.served_history import BEGINNING, CHAIN, FILE, chained, difference, offer_of
+from rftd.storage.files.served_history import BEGINNING, CHAIN, FILE, chained, difference, offer_of
 from rftd.streams.events.task import TasksOffered
-from rftd.workers.rollout.endpoint.call_error import CallError
-from rftd.workers.rollout.response import Response
-from rftd.workers.rollout.sampling import trainable
+from rftd.workers.generation.endpoint.call_error import CallError
+from rftd.workers.generation.response import Response
+from rftd.workers.generation.sampling import trainable
 
 _SCHEMA: Final = (
     """

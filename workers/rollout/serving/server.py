@@ -27,23 +27,23 @@ from rftd.ops.http_server import serving_http
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.reach import SERVE_KEY
-from rftd.streams.spec import SamplingSpec, StageSpec
-from rftd.workers.rollout.endpoint.api_call import Answered, ApiCall
-from rftd.workers.rollout.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
-from rftd.workers.rollout.endpoint.call_reply import call_of, decoded, models_of, names_models, reply
-from rftd.workers.rollout.endpoint.completions import TextQuestion
-from rftd.workers.rollout.endpoint.http_call import HttpCall
-from rftd.workers.rollout.endpoint.request_span import RequestSpan
-from rftd.workers.rollout.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
-from rftd.workers.rollout.endpoint.turns import RecordedTurn, TurnRecord
-from rftd.workers.rollout.engine import RolloutEngine
-from rftd.workers.rollout.model import Model
+from rftd.streams.spec.reach import SERVE_KEY
+from rftd.streams.spec.spec import SamplingSpec, StageSpec
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.endpoint.api_call import Answered, ApiCall
+from rftd.workers.generation.endpoint.call_error import SERVER, CallError, bug_in_rftd, refusal
+from rftd.workers.generation.endpoint.call_reply import call_of, decoded, models_of, names_models, reply
+from rftd.workers.generation.endpoint.completions import TextQuestion
+from rftd.workers.generation.endpoint.http_call import HttpCall
+from rftd.workers.generation.endpoint.request_span import RequestSpan
+from rftd.workers.generation.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
+from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.engine import RolloutEngine
+from rftd.workers.generation.model import Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer
 from rftd.workers.rollout.version_gate import VersionGate
-from rftd.workers.tasksets.tokenizer import Tokenizer
 
 _STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404), (ConflictError, 409))
 

@@ -10,11 +10,11 @@ from typing import Any
 from unittest import mock
 
 from rftd.ops.errors import ConfigError, DiskFullError
-from rftd.storage import outside_files
-from rftd.storage.checkpoints import mark_latest, put_back
+from rftd.storage.files import outside_files
+from rftd.storage.files.checkpoints import mark_latest, put_back
+from rftd.storage.files.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
 from rftd.storage.portable import archive, experiment
-from rftd.storage.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
-from rftd.workers import process
+from rftd.workers.hosts import process
 from rftd.workers.training import loop, saving
 from rftd.workers.training.publishing import DURABLE, Publisher
 from rftd.workers.weights import checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.ids import derive
 from rftd.workers.control import leasing
 from simulator.bugs.bug import Bug, instead

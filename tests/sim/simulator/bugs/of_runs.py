@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from rftd.daemon.supervisor import commands
-from rftd.daemon.supervisor.run import Run
-from rftd.daemon.supervisor.runs import Runs
-from rftd.streams import patience
-from rftd.streams.envelope import Draft
+from rftd.daemon.run.supervisor import commands
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.runs import Runs
 from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.folds.replay_buffer import ReplayBuffer
 from rftd.streams.folds.spine import Status
+from rftd.streams.log import patience
+from rftd.streams.log.envelope import Draft
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.obstacle import REFUSALS, Trouble, of_refusal
 from simulator.bugs.bug import Bug, instead

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from rftd.daemon.supervisor import hearing
-from rftd.daemon.supervisor.folder_claims import FolderClaims
-from rftd.daemon.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor import hearing
+from rftd.daemon.run.supervisor.folder_claims import FolderClaims
+from rftd.daemon.run.supervisor.hearing import Hearing
 from simulator.bugs.bug import Bug, instead
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from rftd.daemon.supervisor.fleet import Fleet
-from rftd.daemon.supervisor.orders import Order
+from rftd.daemon.run.supervisor.fleet import Fleet
+from rftd.daemon.run.supervisor.orders import Order
 from rftd.ops.clock import RecordedClock
 from rftd.ops.ids import derive
-from rftd.streams import shared_history
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.task import GroupClosed, TaskRetried
 from rftd.streams.folds.replay_buffer import Changes, ReplayBuffer
-from rftd.streams.group_id import group_id
+from rftd.streams.log import shared_history
+from rftd.streams.log.group_id import group_id
 from rftd.workers.control import batches, dispatcher, leasing, windows
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher

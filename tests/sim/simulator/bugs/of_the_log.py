@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.chain import Mark, link
-from rftd.streams.codec import decode_as, decode_head
-from rftd.streams.envelope import Draft, Position, Record
 from rftd.streams.events.step import GenerationStarted
-from rftd.streams.topics import partition_of
-from rftd.workers.membership import Membership
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Mark, link
+from rftd.streams.log.codec import decode_as, decode_head
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.workers.hosts.membership import Membership
 from simulator.bugs.bug import Bug, instead
 
 

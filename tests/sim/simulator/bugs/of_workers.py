@@ -11,21 +11,21 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon import external_worker
+from rftd.daemon.serve import external_worker
 from rftd.ops.errors import ConfigError, RankError, RftdError
 from rftd.ops.ids import derive
-from rftd.storage.checkpoints import Staged
+from rftd.storage.files.checkpoints import Staged
 from rftd.streams.events.experiment import ExperimentWarned, Fence
-from rftd.streams.fencing import FenceView, Role
 from rftd.streams.folds.groups import GroupFold
 from rftd.streams.folds.weights import Weights
-from rftd.streams.role import RoleLease
-from rftd.streams.writers import holder_source
-from rftd.workers import process
+from rftd.streams.log.fencing import FenceView, Role
+from rftd.streams.log.role import RoleLease
+from rftd.streams.log.writers import holder_source
 from rftd.workers.control import leasing
+from rftd.workers.engines.ranks.controller import RankedEngine
+from rftd.workers.hosts import process
 from rftd.workers.rollout import leased
 from rftd.workers.training import history, loop, publishing, saving
-from rftd.workers.training.ranks.controller import RankedEngine
 from simulator.bugs.bug import Bug, instead
 from simulator.engines import SimTrainerEngine
 from simulator.kinds.lost_ranks import LostRanks, Mishap

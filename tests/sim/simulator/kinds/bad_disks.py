@@ -15,7 +15,7 @@ from unittest import mock
 import msgspec
 
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.topics import EXPERIMENTS
+from rftd.streams.log.topics import EXPERIMENTS
 from simulator.kinds.kind import Kind
 from simulator.loop import PROCESS
 from simulator.readings import effective

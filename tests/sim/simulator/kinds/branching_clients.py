@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.task import TaskLeased
-from rftd.workers.rollout.response import Response
+from rftd.workers.generation.response import Response
 from simulator.kinds.foreigners import FOREIGNER
 from simulator.kinds.kind import Kind
 from simulator.readings import effective

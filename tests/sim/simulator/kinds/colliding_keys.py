@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
 
-from rftd.daemon.operations import Done
+from rftd.daemon.run.operations import Done
 from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.codec import Decoded, decode
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.key_use import VERBS
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import partition_of
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

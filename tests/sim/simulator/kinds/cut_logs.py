@@ -13,21 +13,21 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from rftd.storage.checkpoint_witness import read_witness
-from rftd.storage.snapshots import FOLDER
-from rftd.storage.survivors import LossesFile
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.heads_file import FILE_NAME, read_heads
-from rftd.streams.chain import GENESIS, Heads, Mark
-from rftd.streams.codec import decode, decode_head
-from rftd.streams.envelope import Record
+from rftd.storage.files.checkpoint_witness import read_witness
+from rftd.storage.files.snapshots import FOLDER
+from rftd.storage.files.survivors import LossesFile
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experiment import Fence, HeadRef, LossAccepted
-from rftd.streams.fencing import FenceView
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.snapshot import Nothing, Snapshot, unpack
-from rftd.streams.topics import TRUTH, Partition
+from rftd.streams.log import topics
+from rftd.streams.log.chain import GENESIS, Heads, Mark
+from rftd.streams.log.codec import decode, decode_head
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import TRUTH, Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.heads_file import FILE_NAME, read_heads
 from rftd.streams.verify.checker import verify
 from simulator.kinds.kind import Kind
 

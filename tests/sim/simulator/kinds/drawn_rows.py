@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from rftd.streams import topics
-from rftd.streams.codec import Decoded
-from rftd.streams.effective import effective, of_experiment
 from rftd.streams.events.task import GroupClosed, TasksDrawn
-from rftd.streams.fencing import FenceView
-from rftd.streams.spec import TasksetSpec
-from rftd.streams.stage_tasks import draw_size
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import TasksetSpec
+from rftd.streams.spec.stage_tasks import draw_size
 from rftd.workers.control.selectors.registry import follows_rewards, make_selector
 from rftd.workers.control.selectors.selector import ClosedRewards, DrawView
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.datasets.taskset import Taskset
 from simulator.kinds.kind import Kind
 from simulator.kinds.queued import Queued
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
 from rftd.streams.verify.checker import verify
 from simulator.kinds.kind import Kind
 

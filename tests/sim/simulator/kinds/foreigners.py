@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import Writer
-from rftd.streams.envelope import Draft
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, Span
 from rftd.streams.events.experiment import ExperimentFailed, Fence
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.report import BrokenPromise
 from rftd.workers.rollout.leased import experience_ids, rollout_ids
 from simulator.kinds.kind import Kind

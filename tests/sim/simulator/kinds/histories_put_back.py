@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rftd.daemon.verbs.verify import files_of
-from rftd.storage.served_history import FILE, copy_whole
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.storage.files.served_history import FILE, copy_whole
 from rftd.streams.folds.spine import Status
 from rftd.streams.verify.checker import verify
 from simulator.kinds.kind import Kind

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rftd.daemon.supervisor.supervisor import Supervisor
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.ids import derive
 from rftd.streams.verify.checker import verify
 from simulator.kinds.kind import Kind

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rftd.ops import limits
-from rftd.streams import topics
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experiment import ExperimentReleased, ExperimentResumed, ExperimentStarted
+from rftd.streams.log import topics
 from simulator.kinds.kind import Kind
 from simulator.readings import effective
 

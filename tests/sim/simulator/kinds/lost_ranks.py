@@ -15,12 +15,12 @@ import msgspec
 
 from rftd.ops.errors import RankError, RftdError
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.topics import EXPERIMENTS
+from rftd.streams.log.topics import EXPERIMENTS
+from rftd.workers.engines.ranks import controller
+from rftd.workers.engines.ranks.controller import RankedEngine
+from rftd.workers.engines.ranks.messages import CloseCall, JoinCall, RankCall, RankDone
+from rftd.workers.engines.ranks.rank_process import RankProcess
 from rftd.workers.training.execution import Execution
-from rftd.workers.training.ranks import controller
-from rftd.workers.training.ranks.controller import RankedEngine
-from rftd.workers.training.ranks.messages import CloseCall, JoinCall, RankCall, RankDone
-from rftd.workers.training.ranks.rank_process import RankProcess
 from simulator.kinds.kind import Kind
 from simulator.loop import PROCESS, SimProcess
 from simulator.readings import effective

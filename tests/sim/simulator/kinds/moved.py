@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rftd.daemon.verbs.verify import files_of
+from rftd.daemon.cli.verbs.verify import files_of
 from rftd.ops.errors import RftdError
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.topics import TRUTH
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify.checker import verify
 from simulator.kinds.foreigners import is_of_foreigner
 from simulator.kinds.kind import Kind

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.codec import decode
 from rftd.streams.events.task import TasksAdded
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import LAST_INDEX
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import partition_of
 from simulator.kinds.cut_logs import CutLogs
 from simulator.kinds.kind import Kind
 

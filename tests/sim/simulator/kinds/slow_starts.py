@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from unittest import mock
 
-from rftd.daemon.supervisor.fleet import Fleet
+from rftd.daemon.run.supervisor.fleet import Fleet
 from rftd.ops import limits
 from rftd.ops.words import Words
 from rftd.streams.folds.run_state import RunState
-from rftd.workers.launcher.executor import Executor, Handle, WorkerOrder
+from rftd.workers.hosts.executor import Executor, Handle, WorkerOrder
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

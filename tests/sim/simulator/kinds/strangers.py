@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
 from rftd.ops.errors import DataError
-from rftd.streams import topics
-from rftd.streams.codec import decode
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.topics import partition_of
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import partition_of
 from rftd.workers.rollout.explorer import Explorer
 from simulator.kinds.kind import Kind
 

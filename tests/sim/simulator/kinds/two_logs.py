@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from rftd.storage.folder_owner import LogIdentity, read_owner
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode_head
-from rftd.streams.topics import TRUTH
+from rftd.storage.files.folder_owner import LogIdentity, read_owner
+from rftd.streams.log.codec import decode_head
+from rftd.streams.log.topics import TRUTH
+from rftd.streams.memory import MemoryLog
 from simulator.kinds.kind import Kind
 
 if TYPE_CHECKING:

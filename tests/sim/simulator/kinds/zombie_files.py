@@ -11,8 +11,8 @@ import msgspec
 
 from rftd.ops.errors import RftdError
 from rftd.ops.faults import POINTS
-from rftd.storage.checkpoints import misses_its_folder
-from rftd.storage.unreferenced import stage_folders
+from rftd.storage.files.checkpoints import misses_its_folder
+from rftd.storage.files.unreferenced import stage_folders
 from rftd.workers.weights import checkpoint
 from simulator.kinds.kind import Kind
 

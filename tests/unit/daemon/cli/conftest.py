@@ -11,7 +11,7 @@ from synthetic.daemon.command_line import Rftd, Said, Served
 from synthetic.daemon.served_house import served_house
 from synthetic.daemon.stranger import Stranger, stranger_at_work
 
-from rftd.daemon.cli import main
+from rftd.daemon.cli.cli import main
 
 
 @pytest.fixture(scope="module")

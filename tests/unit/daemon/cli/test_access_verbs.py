@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.command_line import Rftd, Served
 
-from rftd.daemon.client.address import DEFAULT_URL, find_address
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import DEFAULT_URL, find_address
 from rftd.daemon.trust.token_file import TokenFile
 from rftd.daemon.trust.user_state import KnownDaemon, UserState
 

@@ -18,11 +18,11 @@ import pytest
 from synthetic.daemon.command_line import Rftd, Served
 from synthetic.daemon.gate import gate_at_work
 
-from rftd.daemon import cli
-from rftd.daemon.cli import OTHER_WORDS, VERBS, Verb, main
+from rftd.daemon.cli import cli
+from rftd.daemon.cli.cli import OTHER_WORDS, VERBS, Verb, main
 from rftd.ops import limits
 from rftd.ops.errors import UnreachableError
-from rftd.streams.topics import TASKS, TOPICS
+from rftd.streams.log.topics import TASKS, TOPICS
 from rftd.workers.devices.discovery import installed_packages
 
 NEVER_LETS_GO = """
@@ -293,7 +293,7 @@ def test_bugs_leave_a_report_and_no_traceback(
 
 
 def test_reports_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rftd.daemon.output.failure import write_report
+    from rftd.daemon.cli.output.failure import write_report
     from rftd.ops.clock import ManualClock
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -304,7 +304,7 @@ def test_reports_hold_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom rftd.daemon.cli import main\nmain(['--help'])\n"
+        "import sys\nfrom rftd.daemon.cli.cli import main\nmain(['--help'])\n"
         "heavy = {'pydantic', 'torch', 'rich', 'httpx', 'sqlalchemy', 'fastapi', 'msgspec', 'numpy', 'yaml'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
@@ -315,7 +315,8 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_worker_imports_no_tables_and_no_client() -> None:
     """Workers are started by the hundred, and a third of what one imports would be SQLAlchemy."""
     code = (
-        "import sys\nimport rftd.daemon.verbs.worker, rftd.daemon.external_worker, rftd.daemon.patience\n"
+        "import sys\nimport rftd.daemon.cli.verbs.worker\n"
+        "import rftd.daemon.serve.external_worker, rftd.daemon.serve.patience\n"
         "import rftd.workers.rollout.explorer, rftd.workers.training.trainer\n"
         "heavy = {'pydantic', 'torch', 'transformers', 'httpx', 'sqlalchemy', 'fastapi'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
@@ -329,7 +330,7 @@ def test_ctrl_c_lets_go_of_a_watch_and_says_how_to_come_back(rftd: Rftd, experim
     # Whoever runs the tests in the background may have set the signal aside, which children inherit.
     heeded = (
         "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from rftd.daemon.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from rftd.daemon.cli.cli import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-P", "-c", heeded, "--server", served.url, "watch", "going"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:

@@ -10,9 +10,9 @@ import click
 import pytest
 from synthetic.daemon.command_line import Rftd
 
-from rftd.daemon.cli import HIDDEN, VERBS
-from rftd.daemon.cli import rftd as group
-from rftd.daemon.verbs.explain import codes as known_codes
+from rftd.daemon.cli.cli import HIDDEN, VERBS
+from rftd.daemon.cli.cli import rftd as group
+from rftd.daemon.cli.verbs.explain import codes as known_codes
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cli"
 OURS = [name for name in VERBS if name not in {*HIDDEN, "serve", "demo", "verify", "config"}]
@@ -67,8 +67,8 @@ def test_explain_knows_every_code_with_its_fix_and_completion_every_shell(rftd: 
 
 
 def test_names_are_completed_from_the_daemon(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rftd.daemon.verbs import arguments
-    from rftd.daemon.verbs.arguments import complete
+    from rftd.daemon.cli.verbs import arguments
+    from rftd.daemon.cli.verbs.arguments import complete
 
     monkeypatch.setattr(arguments, "_TIMEOUT_S", 30.0)  # a busy machine is no daemon that is away
     context = click.Context(group)

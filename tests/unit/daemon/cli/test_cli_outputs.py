@@ -15,9 +15,9 @@ import yaml
 from synthetic.daemon.command_line import Rftd, Served
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.cli import main
-from rftd.daemon.output.data import emit
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.cli import main
+from rftd.daemon.cli.output.data import emit
+from rftd.daemon.cli.settings import Settings
 
 
 @pytest.mark.parametrize("words", [("explain", "RFTD-NET-001"), ("explain", "RFTD-NET-001", "--json"), ("--help",)])

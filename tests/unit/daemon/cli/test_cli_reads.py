@@ -13,7 +13,7 @@ import pytest
 import yaml
 from synthetic.daemon.command_line import Rftd, Served
 
-from rftd.daemon.verbs import steps
+from rftd.daemon.cli.verbs import steps
 
 
 def test_ls_and_get(rftd: Rftd) -> None:

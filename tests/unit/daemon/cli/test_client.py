@@ -14,14 +14,14 @@ from synthetic.daemon.stranger import STRANGE, Said, Stranger
 from synthetic.daemon.terminal import Terminal
 from synthetic.until import PATIENCE_S
 
-from rftd.daemon.client import client as client_module
-from rftd.daemon.client.address import find_daemon, trusted_by
-from rftd.daemon.client.client import Client, follow
-from rftd.daemon.client.errors import SeveralErrors, error_of, kind_of, known_errors
-from rftd.daemon.client.page_feed import Away, PageFeed
-from rftd.daemon.settings import Settings
-from rftd.daemon.verbs.watch import follow_to_end
-from rftd.daemon.views import experiments
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.cli.verbs.watch import follow_to_end
+from rftd.daemon.http.client import client as client_module
+from rftd.daemon.http.client.address import find_daemon, trusted_by
+from rftd.daemon.http.client.client import Client, follow
+from rftd.daemon.http.client.errors import SeveralErrors, error_of, kind_of, known_errors
+from rftd.daemon.http.client.page_feed import Away, PageFeed
+from rftd.daemon.http.views import experiments
 from rftd.ops.errors import (
     ConfigError,
     ConflictError,

@@ -12,7 +12,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 from synthetic.until import poll
 
-from rftd.daemon.verbs.compare import differing
+from rftd.daemon.cli.verbs.compare import differing
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from synthetic.log.garbage import garbage
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.codec import Writer
-from rftd.streams.deadletters import DeadLetterBox
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.deadletters import DeadLetterBox
+from rftd.streams.sqlite.log import SqliteLog
 
 AWAY = ("--server", "http://127.0.0.1:9")
 

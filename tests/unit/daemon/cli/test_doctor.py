@@ -14,11 +14,11 @@ import pytest
 from synthetic.daemon.command_line import Rftd, Served
 
 import rftd.ops as ours
-from rftd.daemon.doctor.daemon import check_daemon, check_endpoint
-from rftd.daemon.doctor.engines import check_devices, check_engines, check_ray, check_tinker
-from rftd.daemon.doctor.folder import check_folder
-from rftd.daemon.doctor.machine import check_identity, check_packages, check_python
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.observe.doctor.daemon import check_daemon, check_endpoint
+from rftd.daemon.observe.doctor.engines import check_devices, check_engines, check_ray, check_tinker
+from rftd.daemon.observe.doctor.folder import check_folder
+from rftd.daemon.observe.doctor.machine import check_identity, check_packages, check_python
 from rftd.ops.clock import SystemClock
 from rftd.workers.devices.host import Device, Host
 
@@ -58,7 +58,7 @@ def test_a_room_imported_twice_is_found() -> None:
     assert "-P" in bad.fix
     assert check_identity({"ops": stranger, "rftd.ops": ours})[0].status == "ok"
     root = Path(next(iter(ours.__path__))).resolve().parent
-    code = "import ops; from rftd.daemon.cli import main; raise SystemExit(main(['doctor', '--json']))"
+    code = "import ops; from rftd.daemon.cli.cli import main; raise SystemExit(main(['doctor', '--json']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "imported twice: ops" in done.stdout, done.stderr

@@ -13,8 +13,8 @@ from synthetic.daemon.command_line import Rftd, Served
 from synthetic.daemon.experiment_files import config, overlaid
 from synthetic.daemon.stranger import STRANGE, Said, Stranger
 
-from rftd.daemon.views.commands import CheckReport, SubmitReceipt
-from rftd.daemon.views.problem import Problem, ProblemPart
+from rftd.daemon.http.views.commands import CheckReport, SubmitReceipt
+from rftd.daemon.http.views.problem import Problem, ProblemPart
 from rftd.workers.models.tiny_model import make_tiny_model
 
 NOBODY = "http://127.0.0.1:1"

@@ -15,11 +15,11 @@ from synthetic.log.scan_chain import scan_chain
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import ConflictError
-from rftd.streams.backends.lock_file import LockFile
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.spec import ExperimentSpec, LoraSpec, TasksetSpec, TrainerSpec
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, TasksetSpec, TrainerSpec
+from rftd.streams.sqlite.lock_file import LockFile
+from rftd.streams.sqlite.log import SqliteLog
 
 
 def filled(root: Path, *runs: SyntheticRun) -> DataFolder:

@@ -10,9 +10,9 @@ import pytest
 from synthetic.daemon.command_line import Rftd
 from synthetic.daemon.gate import gate_at_work
 
-from rftd.daemon.client.address import DEFAULT_URL, find_daemon
-from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.settings import Settings
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import DEFAULT_URL, find_daemon
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
 from rftd.ops.errors import UnreachableError
 
 

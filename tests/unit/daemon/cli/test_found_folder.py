@@ -12,10 +12,10 @@ from synthetic.daemon.command_line import Rftd
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.folder_log import keep_for
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.folder_log import keep_for
 from rftd.daemon.trust.user_state import KnownDaemon, UserState
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.streams.sqlite.log import SqliteLog
 
 URL = "http://127.0.0.1:7071"
 

@@ -12,12 +12,12 @@ from synthetic.daemon.command_line import Rftd
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.streams.backends.lock_file import LockFile
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.streams.sqlite.lock_file import LockFile
+from rftd.streams.sqlite.log import SqliteLog
 
 
 @pytest.fixture

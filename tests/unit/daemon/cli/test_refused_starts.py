@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from rftd.daemon.claim import Claim
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.serve.claim import Claim
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.bound_socket import bind, listen
 from rftd.ops.errors import ConflictError, UsageError
-from rftd.streams.backends.lock_file import LockFile
+from rftd.streams.sqlite.lock_file import LockFile
 
-SLOW = ("fastapi", "httpx", "pydantic", "rftd.daemon.service", "sqlalchemy", "uvicorn")
+SLOW = ("fastapi", "httpx", "pydantic", "rftd.daemon.serve.service", "sqlalchemy", "uvicorn")
 """What costs a daemon's start most of its processor time."""
 START = f"""
 import json, sys
-from rftd.daemon.cli import main
+from rftd.daemon.cli.cli import main
 status = main(sys.argv[1:])
 print(json.dumps([status, sorted(set({SLOW!r}) & set(sys.modules))]))
 """

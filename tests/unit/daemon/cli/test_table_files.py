@@ -16,17 +16,17 @@ from synthetic.log import synthetic_run
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon.data_folder import DataFolder
-from rftd.daemon.log_identity import identity_of
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.log_identity import identity_of
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.storage.folder_owner import write_owner
-from rftd.storage.survivors import LossesFile
-from rftd.storage.table_files import table_folder, table_name
-from rftd.streams.backends.sqlite.log import SqliteLog
+from rftd.storage.files.folder_owner import write_owner
+from rftd.storage.files.survivors import LossesFile
+from rftd.storage.files.table_files import table_folder, table_name
 from rftd.streams.events.experiment import LostHead
-from rftd.streams.losses import Loss
-from rftd.streams.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.log.losses import Loss
+from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.sqlite.log import SqliteLog
 
 ROWS = b'{"question":"1+1=","answer":"2"}\n'
 USUAL = synthetic_run.spec_of

@@ -24,12 +24,12 @@ from synthetic.log.garbage import garbage
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon import cli
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.cli import cli
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.sqlite.log import SqliteLog
-from rftd.streams.envelope import Draft
+from rftd.streams.log.envelope import Draft
+from rftd.streams.sqlite.log import SqliteLog
 
 SIZES: Final = (Terminal(80, 24), Terminal(200, 50))
 TOKEN: Final = "a-token-of-the-house"

@@ -9,19 +9,19 @@ import msgspec
 import pytest
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.client.recorded_rows import EMPTY, OTHERWISE, SEVERAL, RecordedRows
-from rftd.daemon.client.transcript import IdTurn, Passage, TextTurn, transcript_of
-from rftd.daemon.verbs.experiences import passage_lines, token_lines
-from rftd.daemon.views.experiences import ExperienceView, SamplingView, StepView
+from rftd.daemon.cli.verbs.experiences import passage_lines, token_lines
+from rftd.daemon.http.client.recorded_rows import EMPTY, OTHERWISE, SEVERAL, RecordedRows
+from rftd.daemon.http.client.transcript import IdTurn, Passage, TextTurn, transcript_of
+from rftd.daemon.http.views.experiences import ExperienceView, SamplingView, StepView
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
-from rftd.streams.row_format import Format
-from rftd.streams.spec import ExperimentSpec, TasksetSpec, TrainerSpec
-from rftd.workers.tasksets.byte_tokenizer import EOS
-from rftd.workers.tasksets.record import DatasetRecord
-from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
-from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.tasksets.train_rows import sft_rows
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec, TrainerSpec
+from rftd.workers.datasets.byte_tokenizer import EOS
+from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.train_rows import sft_rows
 
 PROMPT = b"2+3="
 ANSWER = b"5\x1b"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.command_line import Rftd
 
-from rftd.daemon.output.terminal import one_line, plain
-from rftd.daemon.settings import Settings
-from rftd.daemon.verbs.why import _show
-from rftd.daemon.why.wait import Wait, Why, sentence_of
+from rftd.daemon.cli.output.terminal import one_line, plain
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.cli.verbs.why import _show
+from rftd.daemon.run.why.wait import Wait, Why, sentence_of
 from rftd.ops.words import Level
 
 HOSTILE = 'boom\n{"level":"error","event":"forged"}\r\x1b[2J\x1b]0;owned\x07\u202e\u2028\x9b31m end'

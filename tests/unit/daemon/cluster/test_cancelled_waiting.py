@@ -11,15 +11,15 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 from synthetic.until import until
 
-from rftd.daemon.patience import opened_in_time, persistently
-from rftd.daemon.registry import Entry, Registry
-from rftd.daemon.supervisor.runs import Runs, UnderWay
-from rftd.daemon.why.wait import Wait
+from rftd.daemon.run.registry import Entry, Registry
+from rftd.daemon.run.supervisor.runs import Runs, UnderWay
+from rftd.daemon.run.why.wait import Wait
+from rftd.daemon.serve.patience import opened_in_time, persistently
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.losses import Witness
+from rftd.streams.log.losses import Witness
+from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 ENDS_WITHIN_S = 20.0

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rftd.daemon.daemon_file import checked_postgres_url, take_daemon_file
-from rftd.daemon.verbs.serve import command as serve
+from rftd.daemon.cli.daemon_file import checked_postgres_url, take_daemon_file
+from rftd.daemon.cli.verbs.serve import command as serve
 from rftd.ops.errors import ConfigError
 
 SEEN: dict[str, Any] = {}

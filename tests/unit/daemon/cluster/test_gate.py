@@ -9,9 +9,9 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from rftd.daemon.api.doorkeeper import Doorkeeper
-from rftd.daemon.api.probes import Gate
-from rftd.daemon.data_folder import FOLDER_HEADER
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.http.api.probes import Gate
+from rftd.daemon.serve.data_folder import FOLDER_HEADER
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UnreachableError

@@ -13,31 +13,31 @@ import pytest
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.daemon import service
-from rftd.daemon.client.address import OtherDaemonError
-from rftd.daemon.client.client import Client
-from rftd.daemon.data_folder import DataFolder, Endpoint
-from rftd.daemon.folder_log import keep_for, of_another_log
-from rftd.daemon.log_source import OwnedLog
-from rftd.daemon.output.failure import leaves
-from rftd.daemon.service import running
-from rftd.daemon.service_options import ServiceOptions
-from rftd.daemon.settings import Settings
-from rftd.daemon.supervisor.hearing import losses_heard
-from rftd.daemon.views.version import version
+from rftd.daemon.cli.output.failure import leaves
+from rftd.daemon.cli.service_options import ServiceOptions
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import OtherDaemonError
+from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.views.version import version
+from rftd.daemon.run.supervisor.hearing import losses_heard
+from rftd.daemon.serve import service
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
+from rftd.daemon.serve.folder_log import keep_for, of_another_log
+from rftd.daemon.serve.log_source import OwnedLog
+from rftd.daemon.serve.service import running
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, NotFoundError, UnreachableError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
-from rftd.storage.database import open_database
-from rftd.storage.projector import Projector
-from rftd.streams.backends.backend import log_url
-from rftd.streams.backends.lock_file import LockFile
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.backends.sqlite.heads_file import FILE_NAME, HeadsFile
-from rftd.streams.chain import Heads, Mark
-from rftd.streams.topics import Partition
+from rftd.storage.database.engine import open_database
+from rftd.storage.projector.projector import Projector
+from rftd.streams.log.backend import log_url
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile
+from rftd.streams.sqlite.lock_file import LockFile
 
 pytestmark = pytest.mark.anyio
 

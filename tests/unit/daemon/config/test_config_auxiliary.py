@@ -12,14 +12,14 @@ import pytest
 from rftd.daemon.config.loading import Submission
 from rftd.daemon.config.resolve.gpu_shares import shares_of
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.daemon.supervisor.preflight import check_tasksets, preflight
+from rftd.daemon.run.supervisor.preflight import check_tasksets, preflight
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.spec import ModelSpec
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.spec import ModelSpec
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.generation.auxiliary.own_engine import AuxiliaryEngine
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.auxiliary.own_engine import AuxiliaryEngine
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

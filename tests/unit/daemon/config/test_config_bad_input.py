@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rftd.daemon.cli.verbs.config import config_group
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_file, read_stream
-from rftd.daemon.verbs.config import config_group
 from rftd.ops import limits
 
 Load = Callable[..., Submission]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.updates import CorrectionPart, CorrectionSpec
-from rftd.workers.training.corrections.registry import CORRECTIONS
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 SECTION = "algorithm.rollout_correction"
 

@@ -17,9 +17,9 @@ from rftd.daemon.config.effective.origins import origins
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.loading import Submission, check_config, load_file, load_text
 from rftd.daemon.config.yaml_text import yaml_text
-from rftd.streams.spec import ExperimentSpec
-from rftd.workers.algorithms.registry import ALGORITHMS, lookup
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.learning.algorithms.registry import ALGORITHMS, lookup
 
 ROOT: Final = Path(__file__).parents[4]
 NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38"})

@@ -15,8 +15,8 @@ from synthetic.daemon.third_party import install
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Unsupported
 from rftd.daemon.config.loading import check_config
-from rftd.streams.declaration import ACTS
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.declaration import ACTS
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import Device, Host
 
 _GPUS: Final = Host(

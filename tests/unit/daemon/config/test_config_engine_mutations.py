@@ -10,7 +10,7 @@ from synthetic.daemon.config_mutations import Mutation, MutationScore, batched, 
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.verl.table import TABLE
-from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS
+from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS
 
 _BASE: Final[dict[str, Any]] = {
     "checkpoint_root_dir": "/c",

@@ -11,7 +11,7 @@ import pytest
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_file
 from rftd.streams.events.experiment import ExperimentSubmitted
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import Host
 
 ROOT = Path(__file__).parents[4]

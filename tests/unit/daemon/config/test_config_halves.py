@@ -9,10 +9,10 @@ import pytest
 from synthetic.models.gpu_hosts import gpus
 
 from rftd.daemon.config.loading import Submission, check_config
-from rftd.streams.engine_needs import WorkerMemory
-from rftd.streams.shared_fields import filled
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.split_submission import Disagreement, has_tasks, joined
+from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.shared_fields import filled
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.split_submission import Disagreement, has_tasks, joined
 from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 sys.modules.update(dict.fromkeys(("numpy", "psutil", "torch")))  # to import one of them is an error
 from rftd.daemon.config.loading import load_text
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
-from rftd.workers.algorithms.registry import ALGORITHMS
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.algorithms.registry import ALGORITHMS
+from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 FILE = sys.argv[1]
 TASKSET = "buffer.explorer_input.taskset"

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from synthetic.daemon.config_fields import schema_fields, with_field
 
+from rftd.daemon.cli.verbs.config import config_group
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.json_schema import json_schema
 from rftd.daemon.config.loading import load_file
 from rftd.daemon.config.yaml_source import parse_yaml
-from rftd.daemon.verbs.config import config_group
 
 ROOT: Final = Path(__file__).parents[4]
 FILES: Final = sorted([*(ROOT / "examples").glob("*.yaml"), ROOT / "tests" / "golden" / "config" / "guide.yaml"])

@@ -10,8 +10,8 @@ from synthetic.models.gpu_hosts import served
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission
-from rftd.daemon.supervisor.worker_orders import worker_orders
-from rftd.streams.explorer_devices import auxiliary_places
+from rftd.daemon.run.supervisor.worker_orders import worker_orders
+from rftd.streams.spec.explorer_devices import auxiliary_places
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

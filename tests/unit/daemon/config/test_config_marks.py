@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rftd.daemon.config.loading import Submission
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.models.tiny_model import make_tokenizer
-from rftd.workers.tasksets.message import Message
-from rftd.workers.tasksets.stage_tokenizer import stage_tokenizer
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -11,9 +11,9 @@ from synthetic.worlds.row_files import WRITERS
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -15,15 +15,15 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.resolve.algorithm import STRATEGIES
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.workers.algorithms.advantages.registry import ADVANTAGES
 from rftd.workers.control.policies.priorities import PRIORITIES
-from rftd.workers.rollout.engines import registry as rollout_engines
-from rftd.workers.rollout.rewards.registry import REWARDS
-from rftd.workers.rollout.workflows.registry import WORKFLOWS
-from rftd.workers.training.engines import registry as trainer_engines
-from rftd.workers.training.losses.entropy_losses import ENTROPY_LOSSES
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.losses.registry import POLICY_LOSSES
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.learning import engine_registry as trainer_engines
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.registry import POLICY_LOSSES
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.rewards.registry import REWARDS
 
 _TASKSET: Final[FieldPath] = ("buffer", "explorer_input", "taskset")
 _REPLAY: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer", "replay_buffer")

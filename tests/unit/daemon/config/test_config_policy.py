@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., Submission]

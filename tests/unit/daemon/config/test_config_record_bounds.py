@@ -10,11 +10,11 @@ from rftd.daemon.config.loading import Submission
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import SeededIds
-from rftd.streams import topics
-from rftd.streams.codec import Writer
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, ObservedAt, RowItem
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, Member
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

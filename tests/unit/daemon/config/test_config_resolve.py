@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.schedule import explorer_interval, trainer_interval
-from rftd.streams.split_submission import difference
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.schedule import explorer_interval, trainer_interval
+from rftd.streams.spec.split_submission import difference
+from rftd.streams.spec.synchronizer import Synchronizer
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rftd.streams.bounds import LAST_INDEX
-from rftd.streams.reach import ServingSpec
+from rftd.streams.log.bounds import LAST_INDEX
+from rftd.streams.spec.reach import ServingSpec
 
 SERVE = ["mode=serve", "buffer.explorer_input={}"]
 

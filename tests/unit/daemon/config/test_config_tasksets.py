@@ -9,10 +9,10 @@ import pytest
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission
-from rftd.daemon.supervisor.preflight import check_tasksets, preflight
+from rftd.daemon.run.supervisor.preflight import check_tasksets, preflight
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.workers.training.losses.objective import Objective
+from rftd.workers.learning.losses.objective import Objective
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -12,7 +12,7 @@ import asyncpg
 import psutil
 import pytest
 
-from rftd.daemon.data_folder import DataFolder
+from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.stack import postgres
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.errors import ConflictError, NotFoundError

@@ -16,8 +16,8 @@ from synthetic.daemon.experiment_files import overlaid
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.naming import kind_of
 from rftd.daemon.config.schema.section import Section
-from rftd.daemon.supervisor.parts import Parts
-from rftd.daemon.supervisor.supervisor import Supervisor
+from rftd.daemon.run.supervisor.parts import Parts
+from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import NOTHING_MORE, SAFE_ENV, Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.daemon.trust.quota import Quota, QuotaError
@@ -25,12 +25,12 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.declaration import NameKind
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.declaration import NameKind
 from rftd.workers.control.obstacle import NOT_ALLOWED
+from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.devices.host import ANY_HOST
-from rftd.workers.launcher.local import LocalExecutor
-from rftd.workers.tasksets.taskset import Taskset
+from rftd.workers.hosts.local import LocalExecutor
 
 pytestmark = pytest.mark.anyio
 

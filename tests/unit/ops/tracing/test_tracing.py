@@ -275,8 +275,8 @@ def test_addresses_are_completed_and_none_means_off() -> None:
 
 def test_nothing_of_opentelemetry_is_imported_while_tracing_is_off() -> None:
     program = (
-        "import sys, rftd.workers.process, rftd.workers.rollout.explorer, rftd.workers.training.trainer;"
-        "import rftd.daemon.verbs.serve, rftd.daemon.verbs.worker;"
+        "import sys, rftd.workers.hosts.process, rftd.workers.rollout.explorer, rftd.workers.training.trainer;"
+        "import rftd.daemon.cli.verbs.serve, rftd.daemon.cli.verbs.worker;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run(

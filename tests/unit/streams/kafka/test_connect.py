@@ -12,9 +12,9 @@ from rftd.daemon.stack.kafka import KafkaBroker
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import CodecError, ConfigError, LogCorruptError, RftdError, UnreachableError
 from rftd.ops.ids import SystemIds
-from rftd.streams.backends.kafka.connect import arguments, check_cluster, translate
-from rftd.streams.backends.kafka.log import KafkaLog
-from rftd.streams.backends.kafka.settings import KafkaSettings, parse_kafka
+from rftd.streams.kafka.connect import arguments, check_cluster, translate
+from rftd.streams.kafka.log import KafkaLog
+from rftd.streams.kafka.settings import KafkaSettings, parse_kafka
 
 PLAIN = KafkaSettings(bootstrap="h:1,i:2")
 

@@ -13,8 +13,9 @@ import pytest
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import SeededIds
-from rftd.streams.backends.kafka.connect import Quiet
-from rftd.streams.backends.kafka.records import (
+from rftd.streams.events.experiment import ExperimentPaused
+from rftd.streams.kafka.connect import Quiet
+from rftd.streams.kafka.records import (
     HEAD,
     Duplicates,
     IdWindow,
@@ -24,12 +25,11 @@ from rftd.streams.backends.kafka.records import (
     records_of,
     sum_of,
 )
-from rftd.streams.backends.kafka.tailing import PATIENCE_S, Pressure
-from rftd.streams.codec import Writer, decode_head
-from rftd.streams.envelope import Record
-from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.requests import is_request, request_in
-from rftd.streams.topics import EXPERIMENTS, REQUESTS, Partition
+from rftd.streams.kafka.tailing import PATIENCE_S, Pressure
+from rftd.streams.log.codec import Writer, decode_head
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.requests import is_request, request_in
+from rftd.streams.log.topics import EXPERIMENTS, REQUESTS, Partition
 
 A = Partition("rftd.experiments", 0)
 

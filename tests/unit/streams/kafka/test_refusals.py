@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.backends.kafka.connect import _check_version
-from rftd.streams.backends.kafka.settings import KafkaSettings
-from rftd.streams.backends.kafka.topics import _create, _describe, _differences
-from rftd.streams.topics import TOPICS
+from rftd.streams.kafka.connect import _check_version
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.kafka.topics import _create, _describe, _differences
+from rftd.streams.log.topics import TOPICS
 
 SETTINGS = KafkaSettings(bootstrap="broker:9092", prefix="x.")
 

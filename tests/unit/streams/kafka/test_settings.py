@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.backends.kafka.settings import KafkaSettings, kafka_url, parse_kafka
+from rftd.streams.kafka.settings import KafkaSettings, kafka_url, parse_kafka
 
 
 def test_the_short_form_is_a_list_of_brokers() -> None:

@@ -14,10 +14,10 @@ from synthetic.docs.pages import ROOT, blocks_of
 from synthetic.servers.certificates import Authority
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.backends.kafka.connect import check_cluster
-from rftd.streams.backends.kafka.rights import WRITES, in_words, missing_rights
-from rftd.streams.backends.kafka.settings import parse_kafka
-from rftd.streams.topics import TOPICS
+from rftd.streams.kafka.connect import check_cluster
+from rftd.streams.kafka.rights import WRITES, in_words, missing_rights
+from rftd.streams.kafka.settings import parse_kafka
+from rftd.streams.log.topics import TOPICS
 
 PAGE = ROOT / "docs" / "production.md"
 USERS = {"daemon": "rftd", "explorer": "rftd-explorer", "trainer": "rftd-trainer"}

@@ -16,7 +16,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError
 from rftd.ops.ids import derive
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable import container
 from rftd.streams.portable.format import ArchiveMember, ExportManifest, FilePart
 

@@ -16,11 +16,11 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError
 from rftd.ops.paths import absolute_path
 from rftd.storage.portable.experiment import Taken, export_experiment, import_experiment
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.experiment import ExperimentSubmitted
+from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.folders import Folders
-from rftd.streams.spec import ExperimentSpec
-from rftd.streams.stored_path import inputs_of
+from rftd.streams.spec.spec import ExperimentSpec
 
 OLD, NEW = "/home/me/runs", "/srv/runs"
 

@@ -12,17 +12,17 @@ from synthetic.log.tape import Tape
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryFaults, MemoryLog
-from rftd.streams.codec import decode_head
-from rftd.streams.envelope import Draft, Record
 from rftd.streams.events.task import GroupClosed, Member
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_head
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryFaults, MemoryLog
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.load import Merge
 from rftd.streams.portable.positions import NeededRecords, Places, rewrite
 from rftd.streams.portable.source import entries
-from rftd.streams.topics import Partition
 from rftd.streams.verify.checker import verify
 
 STAY = [("/jobs", "/jobs")]

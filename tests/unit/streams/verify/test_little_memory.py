@@ -10,7 +10,7 @@ from synthetic.log.busy_run import BusyRun
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.log.tape import Tape
 
-from rftd.streams.backends.memory import MemoryLog
+from rftd.streams.memory import MemoryLog
 from rftd.streams.verify import books, facts, identities
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from rftd.streams import topics
-from rftd.streams.chain import GENESIS, link
 from rftd.streams.events.experiment import HeadRef
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.chain import GENESIS, link
+from rftd.streams.log.topics import Partition
 from rftd.streams.verify import identities
 from rftd.streams.verify.heads import HeadsRemembered
 from rftd.streams.verify.identities import Identities

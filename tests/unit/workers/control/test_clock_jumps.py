@@ -7,7 +7,7 @@ from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.ops.clock import Clock, RecordedClock
 from rftd.streams.events.batch import BatchPlanned
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.planner import Planner
 
 HOUR_S = 3600.0

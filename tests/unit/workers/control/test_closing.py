@@ -10,14 +10,14 @@ from synthetic.worlds.desk import REPEAT, Desk, lease_of, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, RolloutTimeoutError
-from rftd.streams.decision import Decision
 from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.group import Group
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import TasksetSpec
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.log.decision import Decision
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import TASKS, Partition
+from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.closing import (
     GivenUp,
     attempts_of,

@@ -8,14 +8,14 @@ from synthetic.worlds.desk import BATCH, REPEAT, Desk, lease_of, scores_of, stag
 from rftd.ops import limits
 from rftd.ops.errors import DataError, NonFiniteLossError, TrainError
 from rftd.ops.ids import derive
-from rftd.streams.evaluations import eval_id
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed, StageCompleted
 from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
-from rftd.streams.spec import TasksetSpec
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.folds.evaluations import eval_id
+from rftd.streams.log.topics import TASKS, Partition
+from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.evaluation import complete_evals

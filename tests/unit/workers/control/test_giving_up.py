@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.daemon.supervisor.inbox import check_giving_up
+from rftd.daemon.run.supervisor.inbox import check_giving_up
 from rftd.ops.errors import ConflictError
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceGivenUp, ExperienceRetired
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.spec import AlgorithmSpec, PolicySpec
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec
 from rftd.workers.control.planner import Planner
 
 GROUPS = BATCH // REPEAT

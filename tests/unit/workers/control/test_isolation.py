@@ -11,11 +11,11 @@ from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import DeadlyTaskError, DiskFullError, RolloutTimeoutError
-from rftd.streams.decision import slot_partition
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.worker import WorkerLost, WorkerStopped
-from rftd.streams.spec import PolicySpec, TasksetSpec
+from rftd.streams.log.decision import slot_partition
+from rftd.streams.spec.spec import PolicySpec, TasksetSpec
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 

@@ -13,9 +13,9 @@ from rftd.streams.events.step import GenerationStarted
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.worker import WorkerLost, WorkerStopped
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
-from rftd.streams.group_id import group_id
-from rftd.streams.spec import PolicySpec, StageSpec, TasksetSpec
-from rftd.streams.topics import TASKS, Partition
+from rftd.streams.log.group_id import group_id
+from rftd.streams.log.topics import TASKS, Partition
+from rftd.streams.spec.spec import PolicySpec, StageSpec, TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.dispatcher import Dispatcher, stale_groups
 from rftd.workers.control.holds import (

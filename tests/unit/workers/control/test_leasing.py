@@ -18,11 +18,11 @@ from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
-from rftd.streams.group_id import group_id
-from rftd.streams.row_order import RowOrder, locate, locate_among
-from rftd.streams.slow_rollouts import DynamicTimeout
-from rftd.streams.spec import RolloutSpec, StageSpec, TasksetSpec
-from rftd.streams.stage_tasks import task_place
+from rftd.streams.log.group_id import group_id
+from rftd.streams.spec.row_order import RowOrder, locate, locate_among
+from rftd.streams.spec.slow_rollouts import DynamicTimeout
+from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import task_place
 from rftd.workers.control.closing import attempts_of, close_groups
 from rftd.workers.control.holds import AllGivenOut, NoCredits, PolicyFull
 from rftd.workers.control.leasing import (

@@ -8,8 +8,8 @@ import pytest
 from synthetic.worlds.desk import REPEAT, Desk, stage_of
 from synthetic.worlds.signal_lab import MIXED, Lab, Rollouts, Run, said_of
 
-from rftd.daemon.why.life import driven, ended, lost_signal
-from rftd.daemon.why.wait import sentence_of
+from rftd.daemon.run.why.life import driven, ended, lost_signal
+from rftd.daemon.run.why.wait import sentence_of
 from rftd.ops.errors import ConflictError
 from rftd.ops.words import Level
 from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed
@@ -18,7 +18,7 @@ from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec import TrainerSpec
+from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.control.obstacle import SIGNAL_LOST
 from rftd.workers.training.assembly import equal_groups
 
@@ -147,8 +147,8 @@ async def test_whoever_resumes_it_gives_it_as_many_batches_again() -> None:
 
 def driven_state(lab: Lab) -> str:
     """The word of `rftd why` for the experiment; a command may end its pause."""
-    from rftd.daemon.supervisor.inbox import check_transition
-    from rftd.daemon.why.scene import Scene
+    from rftd.daemon.run.supervisor.inbox import check_transition
+    from rftd.daemon.run.why.scene import Scene
     from rftd.workers.control.liveness import Liveness
 
     try:

@@ -12,8 +12,8 @@ from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned, ExperienceRetired, GroupRef
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
-from rftd.streams.schedule import plan_ahead
-from rftd.streams.spec import AlgorithmSpec, PolicySpec, TasksetSpec
+from rftd.streams.spec.schedule import plan_ahead
+from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, TasksetSpec
 from rftd.workers.control import planner as planner_module
 from rftd.workers.control import retiring
 from rftd.workers.control.batches import rows_of_step

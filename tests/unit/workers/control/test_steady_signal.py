@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from synthetic.worlds.signal_lab import EQUAL, MIXED, RIGHT, Lab, Rollouts, Run, said_of
 
-from rftd.daemon.why.life import lost_signal
+from rftd.daemon.run.why.life import lost_signal
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.folds import signal

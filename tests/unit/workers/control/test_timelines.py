@@ -10,9 +10,9 @@ from synthetic.worlds.desk import stage_of
 from synthetic.worlds.sync_model import SyncModel
 
 import rftd.ops as anchor
-from rftd.streams.schedule import needed_staleness, publish_due, window_steps
-from rftd.streams.spec import PolicySpec
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.schedule import needed_staleness, publish_due, window_steps
+from rftd.streams.spec.spec import PolicySpec
+from rftd.streams.spec.synchronizer import Synchronizer
 
 ROOT = Path(anchor.__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "sync" / "timelines.txt"

@@ -14,16 +14,16 @@ from synthetic.models.odd_folders import Change
 from transformers import AutoTokenizer
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.errors import DataError
-from rftd.streams.spec import ExperimentSpec
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.datasets.stage_tokenizer import dataset_tokenizer
+from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.devices.discovery import find_host
+from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.models.model_folder import has_template
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
-from rftd.workers.tasksets.stage_tokenizer import dataset_tokenizer
-from rftd.workers.tasksets.taskset import Taskset
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 LONGEST = 64
 

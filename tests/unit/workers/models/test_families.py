@@ -17,17 +17,17 @@ from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompt
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.rollout.engines.torch.alone import Way, batch_of
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.rollout.engines.torch.trial import try_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.forward import logprobs_of
-from rftd.workers.training.engines.torch.learner import shares_prefixes
-from rftd.workers.training.engines.torch.packing import pack
-from rftd.workers.training.losses.aggregation import Aggregation
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.torch.rollout.alone import Way, batch_of
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.forward import logprobs_of
+from rftd.workers.engines.torch.trainer.learner import shares_prefixes
+from rftd.workers.engines.torch.trainer.packing import pack
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.losses.aggregation import Aggregation
 
 NATS: Final = 1e-4
 NOT_TRAINED: Final = """

@@ -22,17 +22,17 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DataError
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
+from rftd.workers.engines.torch.rollout.alone import Way
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.generation.engine_registry import open_engine
 from rftd.workers.models.model_type import check_model_type
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engines.registry import open_engine
-from rftd.workers.rollout.engines.torch.alone import Way
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.rollout.engines.torch.trial import try_model
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,

@@ -9,12 +9,12 @@ import pytest
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec import ModelSpec, SamplingSpec
-from rftd.workers.rollout.engine import Generation, GenerationRequest
-from rftd.workers.rollout.model import Model
-from rftd.workers.rollout.workflows.trajectory import Trajectory
-from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.tasksets.message import Message
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.datasets.message import Message
+from rftd.workers.generation.engine import Generation, GenerationRequest
+from rftd.workers.generation.model import Model
+from rftd.workers.workflows.trajectory import Trajectory
 
 pytestmark = pytest.mark.anyio
 

@@ -15,13 +15,13 @@ from synthetic.worlds.rollout_bench import EVAL, SIZE, SPEC, WEIGHTS, Bench, Fat
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive
-from rftd.streams.eval_answers import EvalAnswer, unpacked
 from rftd.streams.events.experience import EvalScored, Span
-from rftd.streams.spec import TasksetSpec
+from rftd.streams.figures.eval_answers import EvalAnswer, unpacked
+from rftd.streams.spec.spec import TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.task import Task, make_task
 from rftd.workers.rollout.eval_scores import ScoredRows, response_text, right_answers, votes_of
-from rftd.workers.rollout.workflows.result import RolloutResult
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
-from rftd.workers.tasksets.task import Task, make_task
+from rftd.workers.workflows.result import RolloutResult
 
 
 class Categories(Rows):

@@ -11,7 +11,7 @@ from synthetic.worlds.rollout_bench import LEASE, Bench, Fated, Rows
 
 from rftd.ops.errors import WorkError
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
-from rftd.workers.rollout.engine import EngineStats, check_lives
+from rftd.workers.generation.engine import EngineStats, check_lives
 
 pytestmark = pytest.mark.anyio
 

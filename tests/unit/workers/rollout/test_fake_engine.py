@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rftd.ops.clock import ManualClock
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
-from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine, latency_of
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine, latency_of
+from rftd.workers.generation.engine import GenerationRequest, Sampling
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.tensor_bytes import TensorBytes

@@ -14,12 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rftd.ops.errors import DeviceMemoryError
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import settings_of
+from rftd.workers.engines.torch.rollout import engine
+from rftd.workers.engines.torch.rollout.alone import LoneRequests, Way
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.memory import check_generation, generation_needs
+from rftd.workers.engines.torch.rollout.trial import try_model
 from rftd.workers.models.cached_tokens import least_cache_bytes
-from rftd.workers.rollout.engines.torch import engine
-from rftd.workers.rollout.engines.torch.alone import LoneRequests, Way
-from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.memory import check_generation, generation_needs
-from rftd.workers.rollout.engines.torch.trial import try_model
 
 ModelOf = Callable[[str], Path]
 SLOTS = 3

@@ -29,11 +29,11 @@ from synthetic.worlds.rollout_bench import (
 
 from rftd.ops.errors import RolloutTimeoutError
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan, Span
-from rftd.streams.spec import SamplingSpec
+from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
-from rftd.workers.rollout.workflows.attempt import RolloutRequest
-from rftd.workers.rollout.workflows.result import RolloutResult
+from rftd.workers.workflows.attempt import RolloutRequest
+from rftd.workers.workflows.result import RolloutResult
 
 pytestmark = pytest.mark.anyio
 

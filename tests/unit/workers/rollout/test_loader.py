@@ -14,14 +14,14 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.codec import decode
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import Heartbeat
-from rftd.streams.topics import Partition, partition_of
-from rftd.workers.membership import Membership
-from rftd.workers.rollout.engines.fake import FakeArgs, FakeRolloutEngine
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
+from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.version_gate import VersionGate

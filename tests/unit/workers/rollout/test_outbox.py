@@ -11,8 +11,8 @@ import pytest
 from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.envelope import Draft, Position
-from rftd.streams.topics import EXPERIENCES, Partition
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import EXPERIENCES, Partition
 from rftd.workers.rollout.outbox import BATCH_DRAFTS, CAPACITY_DRAFTS, Outbox
 
 pytestmark = pytest.mark.anyio

@@ -36,7 +36,7 @@ from synthetic.worlds.rollout_bench import (
 
 from rftd.ops.errors import DataError, DiskFullError, RolloutError, RolloutTimeoutError, WorkError
 from rftd.streams.events.experience import EvalScored
-from rftd.workers.rollout.engine import GenerationRequest
+from rftd.workers.generation.engine import GenerationRequest
 from rftd.workers.rollout.eval_engine import OwnEngine, SharedEngine
 from rftd.workers.rollout.orphans import OrphanedError
 from rftd.workers.rollout.version_gate import VersionGate
@@ -45,7 +45,7 @@ from rftd.workers.weights.channel import WeightsRef
 pytestmark = pytest.mark.anyio
 DEAF = """
 import asyncio
-from rftd.workers.rollout.workflows.simple import SimpleWorkflow
+from rftd.workers.workflows.simple import SimpleWorkflow
 released = []
 class Deaf(SimpleWorkflow):
     async def run(self, task, model, reward):

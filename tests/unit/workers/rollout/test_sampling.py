@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import RolloutError
-from rftd.streams.bounds import HOTTEST
-from rftd.streams.spec import SamplingSpec
-from rftd.workers.rollout.sampling import (
+from rftd.streams.log.bounds import HOTTEST
+from rftd.streams.spec.spec import SamplingSpec
+from rftd.workers.generation.sampling import (
     COLDEST_TRAINED,
     HIGHEST_BIAS,
     HIGHEST_PENALTY,

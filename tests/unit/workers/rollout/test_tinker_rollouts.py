@@ -12,9 +12,9 @@ from synthetic.models.tinker_rehearsal import Rehearsal, RehearsalService
 from synthetic.until import until
 
 from rftd.ops.errors import RolloutError
-from rftd.streams.spec import ModelSpec
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
-from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
+from rftd.streams.spec.spec import ModelSpec
+from rftd.workers.engines.tinker.rollout.engine import TinkerRolloutEngine
+from rftd.workers.generation.engine import GenerationRequest, Sampling
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE
 
@@ -58,7 +58,7 @@ async def test_a_response_is_of_the_weights_that_it_began_with() -> None:
 
 
 async def test_while_the_service_is_away_the_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rftd.workers.tinker.watch.LOOK_S", 0.01)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.01)
     service, way, (path,) = with_weights()
     engine = TinkerRolloutEngine(way, MODEL, "the Tinker service at x")
     await engine.load_weights(make_ref(path))

@@ -12,13 +12,13 @@ from synthetic.models.odd_folders import change, no_generation_settings, two_end
 from synthetic.models.tinker_rehearsal import Rehearsal, RehearsalService
 from transformers import AutoTokenizer
 
-from rftd.streams.spec import ModelSpec, SamplingSpec
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.hf_tokenizer import open_tokenizer
+from rftd.workers.datasets.message import Message
+from rftd.workers.engines.tinker.rollout.engine import TinkerRolloutEngine
+from rftd.workers.engines.tinker.service import ServiceSampling
+from rftd.workers.generation.model import Model
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.rollout.engines.tinker.engine import TinkerRolloutEngine
-from rftd.workers.rollout.model import Model
-from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
-from rftd.workers.tasksets.message import Message
-from rftd.workers.tinker.service import ServiceSampling
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE
 

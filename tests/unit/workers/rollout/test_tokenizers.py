@@ -12,10 +12,10 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rftd.ops.errors import DataError
-from rftd.workers.tasksets.byte_tokenizer import EOS, ByteTokenizer
-from rftd.workers.tasksets.hf_tokenizer import open_tokenizer
-from rftd.workers.tasksets.message import Message, parse_messages
-from rftd.workers.tasksets.template_bound import bounded
+from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
+from rftd.workers.datasets.hf_tokenizer import open_tokenizer
+from rftd.workers.datasets.message import Message, parse_messages
+from rftd.workers.datasets.template_bound import bounded
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 CHAT = (Message("user", "hi"),)
@@ -103,8 +103,8 @@ def test_a_message_keeps_what_templates_may_ask_for() -> None:
 
 def test_nothing_here_imports_transformers_or_torch_before_a_tokenizer_is_opened() -> None:
     code = (
-        "import sys, rftd.workers.rollout.workflows.runner\n"
-        "import rftd.workers.tasksets.train_row, rftd.workers.tasksets.hf_tokenizer\n"
+        "import sys, rftd.workers.workflows.runner\n"
+        "import rftd.workers.datasets.train_row, rftd.workers.datasets.hf_tokenizer\n"
         "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)

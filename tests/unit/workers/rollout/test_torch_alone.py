@@ -9,8 +9,8 @@ import torch
 from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 
-from rftd.workers.rollout.engines.torch.alone import LoneRequests, Way, batch_of
-from rftd.workers.rollout.engines.torch.trial import try_model
+from rftd.workers.engines.torch.rollout.alone import LoneRequests, Way, batch_of
+from rftd.workers.engines.torch.rollout.trial import try_model
 
 
 @pytest.mark.parametrize(("family", "way"), [("lfm2", Way.OWN_CACHE), ("openai-gpt", Way.RECOMPUTED)])

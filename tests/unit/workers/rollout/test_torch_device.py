@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec
-from rftd.workers.rollout.engines import registry
-from rftd.workers.rollout.engines.torch import batch as batch_module
-from rftd.workers.rollout.engines.torch import cache, draw, network, recordings, responses
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec
+from rftd.workers.engines.torch.rollout import batch as batch_module
+from rftd.workers.engines.torch.rollout import cache, draw, network, recordings, responses
+from rftd.workers.generation import engine_registry as registry
 
 ModelOf = Callable[[str], Path]
 CUDA = torch.device("cuda")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from rftd.workers.rollout.engine import Sampling
-from rftd.workers.rollout.engines.torch.draw import Draw
-from rftd.workers.rollout.engines.torch.noise import key_of, uniforms
+from rftd.workers.engines.torch.rollout.draw import Draw
+from rftd.workers.engines.torch.rollout.noise import key_of, uniforms
+from rftd.workers.generation.engine import Sampling
 
 CPU = torch.device("cpu")
 NO_END = torch.tensor([], dtype=torch.long)

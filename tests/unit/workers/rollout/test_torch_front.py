@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
 from rftd.workers.devices.device_turn import Resting
-from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
-from rftd.workers.rollout.engines.torch import network
-from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.engine import TorchRolloutEngine
+from rftd.workers.engines.torch.rollout import network
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
+from rftd.workers.generation.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.weights import checkpoint, opened_tensors
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.torch_bytes import bytes_of, tensors_of

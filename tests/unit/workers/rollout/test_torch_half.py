@@ -9,8 +9,8 @@ import torch
 from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 from transformers import AutoModelForCausalLM
 
-from rftd.workers.rollout.engines.torch.attention import attend
-from rftd.workers.rollout.engines.torch.batch import Batch
+from rftd.workers.engines.torch.rollout.attention import attend
+from rftd.workers.engines.torch.rollout.batch import Batch
 
 SHARP = 4.0
 """Larger queries and keys: scores of some tens, as trained models have them."""

@@ -17,14 +17,14 @@ from synthetic.models.tiny_models import MAX_LEN, network_of, prompts_of, run, r
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rftd.workers.rollout.engine import Generation
-from rftd.workers.rollout.engines.torch import cuda_graphs, recordings
-from rftd.workers.rollout.engines.torch.alone import Way
-from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.cache import FixedWindow
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.rollout.engines.torch.running import Running
-from rftd.workers.rollout.engines.torch.trial import try_recorder
+from rftd.workers.engines.torch.rollout import cuda_graphs, recordings
+from rftd.workers.engines.torch.rollout.alone import Way
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.cache import FixedWindow
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.running import Running
+from rftd.workers.engines.torch.rollout.trial import try_recorder
+from rftd.workers.generation.engine import Generation
 
 ModelOf = Callable[[str], Path]
 LEAN = ["qwen2", "qwen3", "llama"]

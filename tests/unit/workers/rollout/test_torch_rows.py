@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rftd.workers.rollout.engine import GenerationRequest, Sampling
-from rftd.workers.rollout.engines.torch.rows import SharedRows
-from rftd.workers.rollout.engines.torch.running import Running
+from rftd.workers.engines.torch.rollout.rows import SharedRows
+from rftd.workers.engines.torch.rollout.running import Running
+from rftd.workers.generation.engine import GenerationRequest, Sampling
 
 SAMPLING = Sampling(max_tokens=99)
 

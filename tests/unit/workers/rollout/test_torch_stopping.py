@@ -5,8 +5,8 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from rftd.workers.engines.torch.rollout.responses import StopTexts
 from rftd.workers.models.tiny_model import make_tokenizer
-from rftd.workers.rollout.engines.torch.responses import StopTexts
 
 
 def test_a_text_over_several_tokens() -> None:

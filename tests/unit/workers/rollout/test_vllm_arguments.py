@@ -11,12 +11,12 @@ import pytest
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import ModelSpec, RolloutSpec
-from rftd.workers.rollout.engines.definition import EngineOpening
-from rftd.workers.rollout.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
-from rftd.workers.rollout.engines.vllm.refused import REFUSED, not_given
-from rftd.workers.rollout.engines.vllm.tables import ASYNC_ENGINE_ARGS
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import ModelSpec, RolloutSpec
+from rftd.workers.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
+from rftd.workers.engines.vllm.refused import REFUSED, not_given
+from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS
+from rftd.workers.generation.engine_definition import EngineOpening
 
 
 def opening(arguments: dict[str, Any] | None = None, **needs: Any) -> EngineOpening[VllmArgs]:
@@ -92,7 +92,7 @@ async def test_a_deterministic_experiment_is_refused() -> None:
 async def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     lacking = lambda name, *more: None if name == "vllm" else found(name, *more)  # noqa: E731
-    monkeypatch.setattr("rftd.workers.rollout.engines.vllm.arguments.find_spec", lacking)
+    monkeypatch.setattr("rftd.workers.engines.vllm.arguments.find_spec", lacking)
     with pytest.raises(ConfigError, match="vLLM is not installed") as raised:
         await ENGINE.open(opening())
     assert "make engines-cpu" in str(raised.value.fix)

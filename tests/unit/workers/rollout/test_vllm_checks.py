@@ -12,12 +12,20 @@ import pytest
 from synthetic.daemon.third_party import install
 
 from rftd.daemon.config.issue import ConfigErrors
-from rftd.daemon.supervisor.preflight import preflight
+from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError, DataError
 from rftd.ops.extras import PACKAGES
-from rftd.streams.auxiliary import AuxiliarySpec
-from rftd.streams.engine_needs import EngineNeeds
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.spec import (
+    AlgorithmSpec,
+    ExperimentSpec,
+    ModelSpec,
+    RolloutSpec,
+    StageSpec,
+    TasksetSpec,
+    TrainerSpec,
+)
 from rftd.workers.devices.host import ANY_HOST, Device, Host
 
 Folder = Callable[..., Path]

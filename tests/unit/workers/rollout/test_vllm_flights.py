@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engine import Generation, GenerationRequest, Sampling
-from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
-from rftd.workers.rollout.engines.vllm.flights import RequestFlight, WeightSwap
+from rftd.workers.engines.vllm.engine import VllmRolloutEngine
+from rftd.workers.engines.vllm.flights import RequestFlight, WeightSwap
+from rftd.workers.generation.engine import Generation, GenerationRequest, Sampling
 
 REQUEST = GenerationRequest(id=UUID(int=1), prompt=(1,), sampling=Sampling(max_tokens=10))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rftd.ops.errors import ConfigError, RolloutError, WorkError
-from rftd.workers.rollout.engines.vllm.processes import EngineProcesses
+from rftd.workers.engines.vllm.processes import EngineProcesses
 
 EXPLORER = """
 import multiprocessing, subprocess, time
-from rftd.workers.rollout.engines.vllm import processes
+from rftd.workers.engines.vllm import processes
 
 processes.GRACE_S = 1e6
 
@@ -35,7 +35,7 @@ print("ended")
 """
 LOSES = """
 import multiprocessing, os, signal, subprocess, time
-from rftd.workers.rollout.engines.vllm import processes
+from rftd.workers.engines.vllm import processes
 
 def core(pids):
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
@@ -66,7 +66,7 @@ print("ended")
 SHARES = """
 import mmap, multiprocessing, secrets, time
 from pathlib import Path
-from rftd.workers.rollout.engines.vllm import processes
+from rftd.workers.engines.vllm import processes
 
 segment = Path(f"/dev/shm/vllm_dist_{secrets.token_hex(16)}-tp:0-[0-1]-cpushm_0")
 other = Path(f"/dev/shm/psm_{secrets.token_hex(4)}")
@@ -94,7 +94,7 @@ print(left)
 """
 TWO = """
 import asyncio, multiprocessing, os, time
-from rftd.workers.rollout.engines.vllm.processes import EngineProcesses
+from rftd.workers.engines.vllm.processes import EngineProcesses
 
 def core(ready):
     ready.put((os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]))

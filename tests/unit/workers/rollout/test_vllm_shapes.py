@@ -11,7 +11,7 @@ from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.engines.vllm.shapes import Expected, base_weights, check_finite
+from rftd.workers.engines.vllm.shapes import Expected, base_weights, check_finite
 
 
 def test_an_adapter_is_added_to_what_the_folder_holds_in_however_many_files(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rftd.workers.rollout.engines.vllm.sockets import PREFIX, VARIABLE, SocketFolder
+from rftd.workers.engines.vllm.sockets import PREFIX, VARIABLE, SocketFolder
 
 KILLED = """
 import os, signal, sys
-from rftd.workers.rollout.engines.vllm.sockets import SocketFolder
+from rftd.workers.engines.vllm.sockets import SocketFolder
 folder = SocketFolder()
 (folder.path / "a socket").touch()
 print(folder.path, flush=True)

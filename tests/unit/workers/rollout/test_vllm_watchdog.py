@@ -12,9 +12,9 @@ from synthetic.until import until
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RolloutError, WorkError
-from rftd.workers.rollout.engine import check_lives
-from rftd.workers.rollout.engines.vllm.engine import VllmRolloutEngine
-from rftd.workers.rollout.engines.vllm.watchdog import FIRST_S, Trouble, Vitals, Watchdog
+from rftd.workers.engines.vllm.engine import VllmRolloutEngine
+from rftd.workers.engines.vllm.watchdog import FIRST_S, Trouble, Vitals, Watchdog
+from rftd.workers.generation.engine import check_lives
 
 pytestmark = pytest.mark.anyio
 TIMEOUT_S = 30.0

@@ -12,10 +12,10 @@ from synthetic.tracking.event_files import texts_of
 from synthetic.tracking.tracked import follow
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ from synthetic.log.tape import Tape
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, NotFoundError, RftdError
 from rftd.ops.logs import logger
-from rftd.streams import topics
-from rftd.streams.backends.memory import MemoryLog
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitted
-from rftd.streams.reach import ReachSpec
-from rftd.streams.topics import partition_of
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.log import topics
+from rftd.streams.log.topics import partition_of
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.reach import ReachSpec
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.process import run_tracker
 
 pytestmark = pytest.mark.anyio

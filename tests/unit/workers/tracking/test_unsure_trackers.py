@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from synthetic.tracking.tracked import Killed, follow, written
 
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.tracking import TrackerSpec
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking import process
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.tracker import Kept

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
+from rftd.workers.engines.contract.trainer import TrainerBench
+from rftd.workers.engines.tinker import sdk
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.tinker import sdk
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.contract import TrainerBench
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 MakeStage = Callable[..., StageSpec]
 

@@ -12,17 +12,17 @@ import pytest
 from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
-from rftd.streams import topics
-from rftd.streams.arrays import Array
-from rftd.streams.backends.memory import MemoryLog
-from rftd.streams.envelope import Position, Record
 from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef
 from rftd.streams.events.experience import ExperienceProduced, RunStep, SamplingSpan, Span
 from rftd.streams.events.task import GroupClosed, Member
-from rftd.streams.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
-from rftd.streams.topics import Partition
+from rftd.streams.log import topics
+from rftd.streams.log.arrays import Array
+from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.memory import MemoryLog
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
+from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.training.assembly import READ_ALONG_RECORDS, Assembly, Reuse, stretches
-from rftd.workers.training.engine import TrainBatch
 from rftd.workers.training.run_samples import Constants, temperatures_of, versions_of
 
 MEMBERS = 4

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import StageSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]

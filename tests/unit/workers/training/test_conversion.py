@@ -16,12 +16,12 @@ import torch
 from synthetic.models.foreign_checkpoints import megatron_state, small_model, write_distributed, write_fsdp
 
 from rftd.ops.errors import DataError, NotFoundError
-from rftd.workers.training.conversion.conversion import Conversion, convert, found_checkpoints
-from rftd.workers.training.conversion.distributed import METADATA, distributed_tensors
-from rftd.workers.training.conversion.fsdp import fsdp_tensors
-from rftd.workers.training.conversion.torch_file import read_torch_file
-from rftd.workers.training.conversion.whole_tensor import WholeTensor
-from rftd.workers.training.ranks.torch_shards import save_shards
+from rftd.workers.conversion.conversion import Conversion, convert, found_checkpoints
+from rftd.workers.conversion.distributed import METADATA, distributed_tensors
+from rftd.workers.conversion.fsdp import fsdp_tensors
+from rftd.workers.conversion.torch_file import read_torch_file
+from rftd.workers.conversion.whole_tensor import WholeTensor
+from rftd.workers.engines.ranks.torch_shards import save_shards
 
 PROMPT = torch.tensor([[1, 5, 9, 33]])
 

@@ -13,8 +13,8 @@ import torch
 from synthetic.models.foreign_checkpoints import small_model
 
 from rftd.ops.errors import DataError
-from rftd.workers.training.conversion.conversion import Conversion, convert, found_checkpoints
-from rftd.workers.training.conversion.whole_tensor import DTYPES, cast
+from rftd.workers.conversion.conversion import Conversion, convert, found_checkpoints
+from rftd.workers.conversion.whole_tensor import DTYPES, cast
 
 TORCH = {name: getattr(torch, name) for name in (*DTYPES, "float64")}
 

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.spec import LoraSpec
+from rftd.streams.spec.spec import LoraSpec
 from rftd.workers.models.tiny_model import make_tokenizer
 
 Make = Callable[..., Any]

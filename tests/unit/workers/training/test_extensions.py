@@ -11,7 +11,7 @@ import pytest
 from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.training.extensions import check_extensions, extensions_of
 
 PART = "advantage function 'theirs'"

@@ -13,12 +13,12 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import StageSpec
-from rftd.streams.updates import UpdatesSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.objective import Objective
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.updates import UpdatesSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
+from rftd.workers.learning.losses.objective import Objective
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import StageSpec, TrainerSpec
-from rftd.workers.training.engines.registry import check_models, lookup
+from rftd.streams.spec.spec import StageSpec, TrainerSpec
+from rftd.workers.learning.engine_registry import check_models, lookup
 from rftd.workers.training.memory_needs import training_needs
 
 MakeStage = Callable[..., StageSpec]

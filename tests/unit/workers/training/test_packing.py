@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.errors import TrainError
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.packing import PackedRows, pack
-from rftd.workers.training.losses.aggregation import Aggregation
+from rftd.workers.engines.torch.trainer.packing import PackedRows, pack
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.losses.aggregation import Aggregation
 
 
 def make_sample(prompt: list[int], response: list[int], mask: list[int] | None = None) -> TrainSample:

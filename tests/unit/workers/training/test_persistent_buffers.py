@@ -13,13 +13,13 @@ from synthetic.models.tiny_models import MAX_LEN, network_of, prompts_of, run, r
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import RolloutError
-from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.trainer import saving
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.model import buffers_of
 from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tokenizer
-from rftd.workers.rollout.engines.torch.batch import Batch
-from rftd.workers.rollout.engines.torch.trial import try_model
-from rftd.workers.training.engines.torch import saving
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.model import buffers_of
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.torch_bytes import tensors_of
 

@@ -12,13 +12,13 @@ import pytest
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 
 from rftd.ops.errors import ConfigError, DataError, RftdError, WorkError
-from rftd.storage.service_state import ServiceState
-from rftd.streams.spec import AlgorithmSpec, StageSpec
-from rftd.workers.tinker import sdk
-from rftd.workers.tinker.access import Access
-from rftd.workers.training.engines.contract import NAMED_CHECKS, Check, TrainerBench, make_batch, trained
-from rftd.workers.training.engines.registry import check_objective
-from rftd.workers.training.engines.tinker.engine import TinkerTrainerEngine
+from rftd.storage.files.service_state import ServiceState
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
+from rftd.workers.engines.contract.trainer import NAMED_CHECKS, Check, TrainerBench, make_batch, trained
+from rftd.workers.engines.tinker import sdk
+from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.trainer.engine import TinkerTrainerEngine
+from rftd.workers.learning.engine_registry import check_objective
 from rftd.workers.weights.channel import WeightService
 from rftd.workers.weights.service import NamedSnapshot
 
@@ -70,7 +70,7 @@ def test_the_services_loss_is_ours(
     stage = with_loss(bench.stage("sft" if loss == "sft" else "rft"), loss, **arguments)
     trained(bench.opened(stage), stage, range(1, 4))
     assert ("forward" not in service.log) == own
-    monkeypatch.setattr("rftd.workers.training.engines.tinker.engine.service_loss", lambda _objective: None)
+    monkeypatch.setattr("rftd.workers.engines.tinker.trainer.engine.service_loss", lambda _objective: None)
     trained(bench.opened(stage), stage, range(1, 4))
     one, other = (run.table for run in service.runs.values())
     assert np.abs(one).max() > 1e-3
@@ -332,7 +332,7 @@ def test_what_the_service_lacks_is_refused_before_anything_is_asked(bench: Train
 def test_while_the_service_is_away_the_engine_says_so(
     bench: TrainerBench, way: RehearsalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.workers.tinker.watch.LOOK_S", 0.01)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.01)
     stage = bench.stage()
     engine = opened(bench, stage)
     engine.begin_stage(stage)

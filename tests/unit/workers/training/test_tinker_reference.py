@@ -8,8 +8,8 @@ import pytest
 from synthetic.models.tinker_rehearsal import Rehearsal
 
 from rftd.ops.errors import ConfigError
-from rftd.storage.service_state import ServiceState
-from rftd.workers.training.engines.contract import TrainerBench, make_batch, trained
+from rftd.storage.files.service_state import ServiceState
+from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
 
 
 def test_the_base_model_is_the_reference_and_is_never_trained(bench: TrainerBench, service: Rehearsal) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rftd.workers.training.engines.torch import token_logprobs
-from rftd.workers.training.engines.torch.token_logprobs import LogitForm
+from rftd.workers.engines.torch.trainer import token_logprobs
+from rftd.workers.engines.torch.trainer.token_logprobs import LogitForm
 
 
 @pytest.mark.parametrize("chunk_logits", [1, 70, 1 << 22])

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError, RolloutError
-from rftd.streams.spec import LoraSpec, StageSpec
+from rftd.streams.spec.spec import LoraSpec, StageSpec
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.models.pretrained import read_model
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
 
 Make = Callable[..., StageSpec]
 Open = Callable[[StageSpec], TorchTrainerEngine]

@@ -14,13 +14,13 @@ from synthetic.models.tiny_models import MOVING, make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import DataError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, StageSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch import engine as engine_module
-from rftd.workers.training.engines.torch import forward
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.token_logprobs import PLAIN as PLAIN_LOGITS
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.engines.torch.trainer import engine as engine_module
+from rftd.workers.engines.torch.trainer import forward
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.token_logprobs import PLAIN as PLAIN_LOGITS
+from rftd.workers.learning.engine import TrainBatch
 
 Make = Callable[..., Any]
 PLAIN = Optimizer(optimizer_type="sgd", lr=1.0, weight_decay=0.0, clip_grad=0.0)

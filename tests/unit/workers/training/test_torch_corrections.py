@@ -15,12 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import StageSpec
-from rftd.streams.updates import CorrectionPart, CorrectionSpec
-from rftd.workers.training.engine import StepResult, TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
+from rftd.workers.learning.losses.policy_loss import LossTokens, TokenLoss
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]
@@ -172,7 +172,7 @@ def test_the_figures_of_mismatch(tiny_model: Path, open_engine: Open, make_stage
 def test_nothing_that_is_not_asked_for_costs_a_pass(
     open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rftd.workers.training.engines.torch import forward, learner
+    from rftd.workers.engines.torch.trainer import forward, learner
 
     passes: list[int] = []
     original = forward.logprobs_of

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.trainer.arguments import TorchTrainerArgs
+from rftd.workers.engines.torch.trainer.critic import Critic
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.stage.batch_pass import Passed
+from rftd.workers.learning.stage.steps import value_loss
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.arguments import TorchTrainerArgs
-from rftd.workers.training.engines.torch.critic import Critic
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.stage.batch_pass import Passed
-from rftd.workers.training.stage.steps import value_loss
 
 Make = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]
@@ -150,8 +150,8 @@ def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, mak
 
 def packed_batch(engine: TorchTrainerEngine) -> Any:
     """One micro-batch of three responses."""
-    from rftd.workers.training.engines.torch.packing import pack
-    from rftd.workers.training.losses.aggregation import Aggregation
+    from rftd.workers.engines.torch.trainer.packing import pack
+    from rftd.workers.learning.losses.aggregation import Aggregation
 
     rng = np.random.default_rng(0)
     samples = [
@@ -227,7 +227,7 @@ def test_a_teacher_of_another_vocabulary_is_refused(open_engine: Open, make_stag
 
 def test_the_entropy_signals_mean_is_the_formulas(open_engine: Open, make_stage: Make) -> None:
     """Against the whole logits, in float64."""
-    from rftd.workers.training.engines.torch.forward import hidden_of, signals_of
+    from rftd.workers.engines.torch.trainer.forward import hidden_of, signals_of
 
     engine = open_engine(make_stage())
     model, micro = engine._opened.model, packed_batch(engine)

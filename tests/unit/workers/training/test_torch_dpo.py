@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import TrainError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, LoraSpec, StageSpec
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.stage.mismatched import mismatched
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, LoraSpec, StageSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.stage.mismatched import mismatched
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]

@@ -12,9 +12,9 @@ import pytest
 from synthetic.models.dropping_models import KINDS, dropping_model
 from transformers import AutoConfig
 
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.models.pretrained import without_dropout
-from rftd.workers.training.engine import TrainBatch
 
 Open = Callable[..., Any]
 Make = Callable[..., Any]

@@ -14,11 +14,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError, DataError, NonFiniteLossError, TrainError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.policy_loss import LossTokens, TokenLoss
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.losses.policy_loss import LossTokens, TokenLoss
 
 Open = Callable[[StageSpec], TorchTrainerEngine]
 Make = Callable[..., Any]

@@ -12,15 +12,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.optimizer import Optimizer
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.optimizer import (
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.optimizer import (
     decays,
     make_optimizer,
     restore_state,
     tensors_in,
 )
-from rftd.workers.training.stage.stage_training import learning_rate
+from rftd.workers.learning.stage.stage_training import learning_rate
 
 
 def test_constant_after_a_linear_warm_up() -> None:

@@ -13,11 +13,11 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, plain_model, relative, weights_of
 from torch.nn.functional import logsigmoid
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import AlgorithmSpec, StageSpec
-from rftd.streams.updates import UpdatesSpec
-from rftd.workers.training.engine import TrainBatch, TrainSample
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
+from rftd.streams.spec.updates import UpdatesSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainSample
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]

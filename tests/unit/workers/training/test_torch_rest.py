@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from rftd.ops.errors import DeviceMemoryError
-from rftd.streams.spec import ExperimentSpec, LoraSpec, StageSpec
-from rftd.workers.training.engine import RestingEngine, TrainBatch
-from rftd.workers.training.engines.torch import engine as engines
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, StageSpec
+from rftd.workers.engines.torch.trainer import engine as engines
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import RestingEngine, TrainBatch
 from rftd.workers.weights import checksum, tensor_digests
 from rftd.workers.weights.parked_tensors import ParkedTensors
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import torch
 
-from rftd.streams.spec import ExperimentSpec, LoraSpec, RolloutSpec
-from rftd.workers.rollout.engines.torch.network import Network
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.engines.torch.snapshot import TorchSnapshot, rounded_for
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.snapshot import TorchSnapshot, rounded_for
+from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.weights.checksum import checksum, form_of
 from rftd.workers.weights.torch_bytes import tensors_of
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import StageSpec
-from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]

@@ -24,14 +24,14 @@ from synthetic.models.plain_loops import (
 )
 from synthetic.models.tiny_models import make_model
 
-from rftd.storage.checkpoints import commit_folder
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import StageSpec
-from rftd.streams.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
-from rftd.workers.training.losses.kl_losses import KL_LOSSES
-from rftd.workers.training.stage.updates import mini_batches
+from rftd.storage.files.checkpoints import commit_folder
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.learning.engine import TrainBatch
+from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.stage.updates import mini_batches
 
 Make = Callable[..., Any]
 Open = Callable[..., TorchTrainerEngine]

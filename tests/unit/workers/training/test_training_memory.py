@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError, DeviceMemoryError
-from rftd.streams.optimizer import Optimizer
-from rftd.streams.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
+from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
-from rftd.workers.launcher.ray.launcher import host_of as host_of_cluster
-from rftd.workers.launcher.ray.messages import ClusterSeen, RayNode
-from rftd.workers.training.engine import TrainBatch
-from rftd.workers.training.engines.registry import check_models, check_room
-from rftd.workers.training.engines.torch.arguments import ENGINE
-from rftd.workers.training.engines.torch.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.arguments import ENGINE
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.hosts.ray.launcher import host_of as host_of_cluster
+from rftd.workers.hosts.ray.messages import ClusterSeen, RayNode
+from rftd.workers.learning.engine import TrainBatch
+from rftd.workers.learning.engine_registry import check_models, check_room
 from rftd.workers.training.memory_needs import RANK_PROCESS, training_needs
 
 MakeStage = Callable[..., StageSpec]

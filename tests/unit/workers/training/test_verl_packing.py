@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from synthetic.models.algorithm_batches import make_samples
 
-from rftd.workers.training.engines.verl.packing import Budget, PackedTexts, pack
-from rftd.workers.training.losses.aggregation import Aggregation
+from rftd.workers.engines.verl.packing import Budget, PackedTexts, pack
+from rftd.workers.learning.losses.aggregation import Aggregation
 
 SAMPLES = make_samples("grpo", groups=4, members=6)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rftd.ops.errors import DiskFullError, WeightsElsewhereError, WorkError
-from rftd.storage.shared_memory import shared_folder
+from rftd.storage.files.shared_memory import shared_folder
 from rftd.workers.weights import mapped_file
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.memory import MemoryChannel

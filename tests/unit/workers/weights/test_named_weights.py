@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.storage.service_state import PATH, ServiceState, names_service
+from rftd.storage.files.service_state import PATH, ServiceState, names_service
 from rftd.workers.training.tidying import named_states
 from rftd.workers.weights.channel import Exported, WeightsRef, check_takes
 from rftd.workers.weights.checksum import form_of

@@ -11,7 +11,7 @@ import pytest
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.verl.gpus import GpuGrid, GpuSplit, split_gpus
 from rftd.daemon.config.verl.importing import ImportedExperiment
-from rftd.streams.spec import StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.host import Device, Host
 
 Fields = Callable[..., dict[str, Any]]

@@ -11,8 +11,8 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.normalise import normalise
 from rftd.daemon.config.verl.importing import ImportedExperiment, import_file
 from rftd.daemon.config.yaml_source import parse_yaml
-from rftd.streams.spec import StageSpec
-from rftd.streams.stage_tasks import tasksets_of
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.devices.host import ANY_HOST
 
 GUIDE = Path(__file__).parents[4] / "golden" / "verl"

@@ -11,7 +11,7 @@ import pytest
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.verl.importing import import_command
 from rftd.daemon.config.verl.table import TABLES
-from rftd.streams.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.workers.devices.host import ANY_HOST
 
 Fields = Callable[..., dict[str, Any]]

@@ -10,7 +10,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.events.batch import GroupRef
 from rftd.streams.events.task import Member
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.bounded import HardBound
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.policy import PolicyView

@@ -9,7 +9,7 @@ import pytest
 from synthetic.worlds.entries import BATCH, GROUP, entry, numbers, pool_of, view
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import PolicySpec
+from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.policy import Flight, StalenessPolicy
 from rftd.workers.control.policies.registry import POLICIES, make_policy
 

@@ -13,7 +13,7 @@ from synthetic.worlds.entries import entry
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.events.batch import BatchPlanned, ExperiencePrioritized, ExperienceRetired
-from rftd.streams.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.planner import Planner
 from rftd.workers.control.policies.priorities import PRIORITIES, make_priority
 from rftd.workers.control.policies.registry import make_policy

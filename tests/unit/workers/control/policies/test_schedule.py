@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from synthetic.worlds.desk import stage_of
 
-from rftd.streams.schedule import checkpoint_due, eval_steps, publish_due, step_of_window, window_of
-from rftd.streams.spec import TasksetSpec, TrainerSpec
-from rftd.streams.synchronizer import Synchronizer
+from rftd.streams.spec.schedule import checkpoint_due, eval_steps, publish_due, step_of_window, window_of
+from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
+from rftd.streams.spec.synchronizer import Synchronizer
 
 
 def required_step(sync: Synchronizer, explore_step: int) -> int:

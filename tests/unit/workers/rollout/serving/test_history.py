@@ -15,12 +15,12 @@ from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConflictError, DataError, NotFoundError, UsageError
 from rftd.ops.ids import SystemIds
-from rftd.storage.artifacts import ArtifactStore
-from rftd.storage.served_history import FILE, copy_whole, difference_of
+from rftd.storage.files.artifacts import ArtifactStore
+from rftd.storage.files.served_history import FILE, copy_whole, difference_of
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan, Span
 from rftd.streams.events.task import TasksOffered
-from rftd.workers.rollout.endpoint.call_error import CallError
-from rftd.workers.rollout.response import Response
+from rftd.workers.generation.endpoint.call_error import CallError
+from rftd.workers.generation.response import Response
 from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import Committed, CommittedRun, Feedback, History, KeptAnswer
 

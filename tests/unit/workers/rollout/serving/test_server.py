@@ -17,16 +17,16 @@ from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, ConflictError
 from rftd.ops.ids import SystemIds
-from rftd.storage.artifacts import ArtifactStore
+from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.task import TasksOffered
-from rftd.streams.reach import SERVE_KEY, ServingSpec
-from rftd.streams.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.reach import SERVE_KEY, ServingSpec
+from rftd.streams.spec.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, StageSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations, result_of
 from rftd.workers.rollout.serving.history import History
 from rftd.workers.rollout.serving.server import ConversationServer
 from rftd.workers.rollout.version_gate import VersionGate
-from rftd.workers.tasksets.byte_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"

@@ -1,0 +1,80 @@
+"""The options of `rftd serve` that say what others than its owner may name in a submission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rftd.daemon.cli.daemon_file import HostsByName
+from rftd.daemon.cli.option_group import option_group
+
+if TYPE_CHECKING:
+    from rftd.daemon.trust.allowances import Allowances
+
+_OPTIONS: Final = (
+    click.option(
+        "--roots",
+        "roots",
+        multiple=True,
+        metavar="DIR",
+        envvar="RFTD_ROOTS",
+        help="Folder below which others may name files. Default: files in --data. Repeatable, like all that follow.",
+    ),
+    click.option(
+        "--allow-env",
+        multiple=True,
+        metavar="PATTERN",
+        help="Variables that others may set in explorer.env_vars, such as MYLIB_*.",
+    ),
+    click.option(
+        "--secrets",
+        type=HostsByName(),
+        multiple=True,
+        metavar="NAME=HOST",
+        help="Variable of the workers that others may name, and the hosts that get its value; * for any.",
+    ),
+    click.option(
+        "--allow-urls",
+        multiple=True,
+        metavar="HOST[:PORT]",
+        help="Address of this machine or its networks that others may name.",
+    ),
+    click.option(
+        "--allow-code",
+        multiple=True,
+        metavar="DIR",
+        help="Model folder whose own code others may run with trust_remote_code.",
+    ),
+    click.option(
+        "--allow-args",
+        multiple=True,
+        metavar="PATTERN",
+        help="Arguments of engines that others may set, or PLUGIN.ARGUMENT of a third party's part.",
+    ),
+)
+
+
+def _allowances(
+    roots: tuple[str, ...],
+    allow_env: tuple[str, ...],
+    secrets: tuple[tuple[str, tuple[str, ...]], ...],
+    allow_urls: tuple[str, ...],
+    allow_code: tuple[str, ...],
+    allow_args: tuple[str, ...],
+) -> Allowances:
+    from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
+    from rftd.ops.paths import absolute_path
+
+    return Allowances(
+        roots=tuple(absolute_path(root) for root in roots),
+        allow_env=(*SAFE_ENV, *allow_env),
+        secrets=dict(secrets),
+        allow_urls=allow_urls,
+        allow_code=tuple(absolute_path(folder) for folder in allow_code),
+        allow_args=(*SAFE_ARGS, *allow_args),
+    )
+
+
+allowance_options: Final = option_group("allowances", _OPTIONS, _allowances)
+"""Adds the options to `rftd serve`, which is given `allowances`."""

@@ -1,0 +1,164 @@
+"""The options that say which workers a daemon starts and where: `--workers`, `--ray-address`, ..., `--roles`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.cli.option_group import option_group
+from rftd.ops.errors import ConfigError, UsageError
+from rftd.ops.redaction import is_plain_variable
+
+if TYPE_CHECKING:
+    from rftd.daemon.serve.launching import Launching
+    from rftd.workers.hosts.ray.launcher import RayOptions
+
+LOCAL: Final = "local"
+ON_RAY: Final = "ray"
+EXTERNAL: Final = "external"
+_ROLES: Final = ("explorer", "trainer")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_*?]+")
+
+
+class WorkersOption(click.ParamType[dict[str, str]]):
+    """One word for all roles, or `ROLE=WORD` for each: the place of each role's workers."""
+
+    name = "where"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        """The word of each role."""
+        if isinstance(value, dict):
+            return value
+        if value in (LOCAL, ON_RAY, EXTERNAL):
+            return dict.fromkeys(_ROLES, value)
+        pairs = [part.strip().partition("=") for part in str(value).split(",")]
+        found = {role: word for role, _, word in pairs}
+        if len(pairs) != len(_ROLES) or found.keys() != set(_ROLES) or set(found.values()) - {LOCAL, ON_RAY}:
+            self.fail(
+                f"{value!r} is neither {LOCAL}, {ON_RAY} nor {EXTERNAL}, and does not say {LOCAL} or {ON_RAY} for each "
+                f"role, as in explorer={ON_RAY},trainer={LOCAL}; workers of one role alone: --roles",
+                param,
+                ctx,
+            )
+        return found
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--workers",
+        type=WorkersOption(),
+        default=LOCAL,
+        show_default=True,
+        envvar="RFTD_WORKERS",
+        help="Where workers run: here (local), on a Ray cluster (ray), or wherever you start them (external). For "
+        "each role: explorer=ray,trainer=local.",
+    ),
+    click.option(
+        "--ray-address",
+        default="auto",
+        show_default=True,
+        metavar="ADDRESS",
+        envvar="RFTD_RAY_ADDRESS",
+        help="Ray cluster of --workers ray: HOST:PORT, auto, or local for one on this machine only.",
+    ),
+    click.option(
+        "--ray-runtime-env",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        envvar="RFTD_RAY_RUNTIME_ENV",
+        help="Runtime environment of Ray for all workers, as a YAML file.",
+    ),
+    click.option(
+        "--roles",
+        type=click.Choice(["trainer", "explorer", "both"]),
+        default="both",
+        show_default=True,
+        envvar="RFTD_ROLES",
+        help="Workers that this daemon starts. With explorer only, another daemon on the same log makes the decisions.",
+    ),
+    click.option(
+        "--pass-env",
+        multiple=True,
+        metavar="PATTERN",
+        envvar="RFTD_PASS_ENV",
+        help="Variable of the daemon's that workers get too, such as WANDB_* for a plug-in. Repeatable.",
+    ),
+)
+
+
+def _launching(
+    workers: dict[str, str], ray_address: str, ray_runtime_env: str | None, roles: str, pass_env: tuple[str, ...]
+) -> Launching:
+    """The launching. Raises UsageError, ConfigError."""
+    from rftd.daemon.serve.launching import Launching
+
+    patterns = _patterns(pass_env)
+    started = _started(workers, roles)
+    on_ray = frozenset(role for role in started if workers[role] == ON_RAY)
+    if not on_ray:
+        return Launching(roles=started, pass_env=patterns)
+    return Launching(roles=started, on_ray=on_ray, ray=_ray(ray_address, ray_runtime_env), pass_env=patterns)
+
+
+launching_options: Final = option_group("launching", _OPTIONS, _launching)
+"""Adds the options to `rftd serve`, which is given `launching`."""
+
+
+def _patterns(written: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns of names. Raises UsageError for what no name can match."""
+    for pattern in written:
+        if not _PATTERN.fullmatch(pattern):
+            raise UsageError(
+                "is no name of a variable and no pattern of names", field="--pass-env", fix="write NAME, or NAME_*"
+            )
+    return written
+
+
+def _started(workers: dict[str, str], roles: str) -> frozenset[str]:
+    """The roles whose workers the daemon starts. Raises UsageError."""
+    if EXTERNAL not in workers.values():
+        return frozenset(workers if roles == "both" else (roles,))
+    if roles != "both":
+        raise UsageError(f"{roles}s are not started with --workers external", field="--roles", fix="leave one out")
+    return frozenset()
+
+
+def _ray(address: str, runtime_env: str | None) -> RayOptions:
+    """The options of a Ray cluster.
+
+    Raises UsageError where Ray is not installed, and ConfigError for a runtime environment that is no mapping.
+    """
+    from pathlib import Path
+
+    import yaml
+
+    from rftd.workers.devices.discovery import installed_packages
+    from rftd.workers.devices.engine_build import RAY, how_to_install
+    from rftd.workers.hosts.ray.launcher import RayOptions
+
+    # The driver would end at its import, again and again, while the daemon looks as if it could place workers.
+    if RAY not in installed_packages():
+        raise UsageError(
+            "is ray, and Ray is not installed in this environment", field="--workers", fix=how_to_install(RAY)
+        )
+    if runtime_env is None:
+        return RayOptions(address=address)
+    try:
+        read = yaml.safe_load(Path(runtime_env).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(str(error), where=runtime_env, field="--ray-runtime-env", fix="write YAML") from error
+    if not isinstance(read, dict):
+        raise ConfigError(
+            "is no mapping", where=runtime_env, field="--ray-runtime-env", fix="write fields of Ray's runtime_env"
+        )
+    for name, value in (read.get("env_vars") or {}).items():
+        if not is_plain_variable(str(name), value):
+            raise ConfigError(
+                f"{name} is like a secret, and Ray shows a runtime environment to everybody who sees its dashboard",
+                where=runtime_env,
+                field="--ray-runtime-env",
+                fix=f"leave it out, export it where the daemon runs, and serve with --pass-env {name}",
+            )
+    return RayOptions(address=address, runtime_env=read)

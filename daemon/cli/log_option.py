@@ -1,0 +1,76 @@
+"""The options that say where the log is: `--log URL` for any backend, `--kafka` for addresses of Kafka alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from rftd.ops.errors import UsageError
+
+if TYPE_CHECKING:
+    from rftd.streams.log.backend import LogUrl
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHARED: Final = "--kafka"
+"""The option by which errors advise a log that several daemons and machines share."""
+_ENVIRONMENT: Final = "RFTD_KAFKA"
+_SCHEME: Final = "kafka"
+_FORMS: Final = "HOST:PORT,... or kafka://..."
+
+
+def log_option(function: F) -> F:
+    """Adds the options to a verb that works without a daemon: its `log_at` is None for the embedded log."""
+    return _with_place(function, f"Kafka cluster that holds the log: {_FORMS}")
+
+
+def serve_log_option(function: F) -> F:
+    """Adds the options to `rftd serve`, in the same way."""
+    return _with_place(function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True)
+
+
+def names_log(options: Mapping[str, Any]) -> bool:
+    """True if the options of `rftd serve`, as they were written, name a log elsewhere."""
+    return options["log_url"] is not None or bool(options["kafka"])
+
+
+def worker_log_option(function: F) -> F:
+    """Adds the options to a worker, which is given `log_at` and has no embedded one."""
+    unix = click.option("--log", "log_url", help="The log: unix:PATH or kafka://...")
+
+    @functools.wraps(function)
+    def placed(*args: Any, log_url: str | None, kafka: str | None, **kwargs: Any) -> Any:
+        log_at = _place(log_url, kafka)
+        if log_at is None:
+            raise UsageError("no log is named", field=SHARED, fix=f"give {SHARED} HOST:PORT, or --log unix:PATH")
+        return function(*args, log_at=log_at, **kwargs)
+
+    return unix(_shorthand(f"The log: {_FORMS}")(placed))  # type: ignore[return-value]
+
+
+def _with_place(function: F, text: str, *, empty_is_none: bool = False) -> F:
+    # Hidden: `--kafka` is what people type. `--log` exists for backends of packages, whose names this help cannot
+    # know.
+    hidden = click.option("--log", "log_url", metavar="URL", envvar="RFTD_LOG", hidden=True)
+
+    @functools.wraps(function)
+    def placed(*args: Any, log_url: str | None, kafka: str | None, **kwargs: Any) -> Any:
+        return function(*args, log_at=_place(log_url, (kafka or None) if empty_is_none else kafka), **kwargs)
+
+    return hidden(_shorthand(text)(placed))  # type: ignore[return-value]
+
+
+def _shorthand(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(SHARED, "kafka", metavar="URL", envvar=_ENVIRONMENT, help=text)
+
+
+def _place(url: str | None, kafka: str | None) -> LogUrl | None:
+    """The place that the options name; None for the embedded log. Raises UsageError for a URL of no backend."""
+    from rftd.streams.log.backend import LogUrl, log_url
+
+    if url is not None:
+        return log_url(url)
+    return LogUrl(_SCHEME, kafka) if kafka is not None else None

@@ -1,0 +1,122 @@
+"""Plain tables and their console: colours only on a terminal that wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Literal
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from rftd.daemon.cli.output.terminal import cells, fitted, plain
+from rftd.daemon.cli.settings import Settings
+
+STATE_STYLES: Final = {
+    "running": "green",
+    "completed": "bold green",
+    "failed": "bold red",
+    "rejected": "bold red",
+    "cancelled": "yellow",
+    "paused": "yellow",
+    "lost": "red",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+}
+GAP: Final = 2
+"""Blanks between two columns."""
+LEAST: Final = 20
+"""Columns in which a text can be read, folded as it may be."""
+LABEL: Final = 14
+"""The width of a page's labels."""
+_WIDTH_WITHOUT_TERMINAL: Final = 160
+_ENDLESS: Final = 1 << 20
+
+
+def console_of(settings: Settings, *, stderr: bool = False) -> Console:
+    """The console of standard output. Without a terminal lines are wide, so that a pipe sees whole rows."""
+    console = Console(stderr=stderr, no_color=not settings.color, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(
+            stderr=stderr, color_system=None, highlight=False, width=_WIDTH_WITHOUT_TERMINAL, legacy_windows=False
+        )
+    return console
+
+
+def state(text: str) -> Text:
+    """A state in its colour."""
+    return Text(text, style=STATE_STYLES.get(text, ""))
+
+
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    width: int | None = None,
+    first_to_go: Sequence[str] = (),
+) -> Table:
+    """Columns without rules; those named in `right` are numbers, and those in `whole` ids: they are never folded.
+
+    Of more than fits into `width`, the columns of `first_to_go` that there are go, one after the other.
+    """
+    # Text, not markup: a name may hold brackets.
+    lines = [[cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row] for row in rows]
+    # Numbers are no texts: one that was folded would be read as two.
+    kept = {*right, *whole}
+    needed: dict[int, int] = {}
+    for number, header in enumerate(headers):
+        widest = max(map(cells, (header, *_lines_of(lines, number))))
+        needed[number] = widest if header in kept else min(widest, max(LEAST, len(header)))
+    for header in first_to_go:
+        if width is not None and sum(needed.values()) + GAP * (len(needed) - 1) > width:
+            needed = {number: each for number, each in needed.items() if headers[number] != header}
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for number in needed:
+        header = headers[number]
+        side: Literal["left", "right"] = "right" if header in right else "left"
+        made.add_column(header, justify=side, overflow="fold", no_wrap=header in kept)
+    for row in lines:
+        made.add_row(*(row[number] for number in needed))
+    return made
+
+
+class Page:
+    """Labels on the left, and beside each its text, which is folded at its own left edge."""
+
+    def __init__(self, lines: Iterable[tuple[str, Text | str]]) -> None:
+        self._lines = [(label, text if isinstance(text, Text) else Text(plain(text))) for label, text in lines]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Not a table: one pads each line to the width of its widest.
+        width = max(LEAST, options.max_width - LABEL) if console.is_terminal else _ENDLESS
+        for label, text in self._lines:
+            shown = label
+            for line in _wrapped(text, console, width):
+                line.rstrip()
+                yield Text.assemble((f"{shown:<{LABEL}}", "dim"), line, no_wrap=True, overflow="ignore")
+                shown = ""
+
+
+def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
+    """The text in lines; a path is broken behind a slash where the text has one style."""
+    if text.spans:
+        return text.wrap(console, width, overflow="fold")
+    return [Text(line, style=text.style) for line in fitted(text.plain, width, indent=0).split("\n")]
+
+
+def labelled(label: str, text: str) -> str:
+    """A label and a text, whose further lines stand below its first."""
+    first, *others = plain(text).split("\n")
+    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
+
+
+def show(console: Console, shown: RenderableType) -> None:
+    """Prints what holds a page: in whole lines where no terminal is."""
+    console.print(shown, crop=console.is_terminal)
+
+
+def _lines_of(rows: Sequence[Sequence[Text]], number: int) -> list[str]:
+    return [line for row in rows for line in row[number].plain.split("\n")]

@@ -1,0 +1,98 @@
+"""The arguments of several verbs: NAME, completed from the daemon's list; --request-id, --reason; a page of a list."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from rftd.daemon.cli.settings import current
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rftd.daemon.config.loading import Submission
+    from rftd.workers.devices.host import Host
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A shell that completes a word blocks until this has answered.
+_TIMEOUT_S: Final = 0.3
+
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names that begin so; silent and quick when no daemon answers."""
+    # urllib and not httpx, whose import alone would be felt with every Tab.
+    from http.client import HTTPException
+    from urllib.request import Request, urlopen
+
+    from click.shell_completion import CompletionItem
+
+    from rftd.daemon.http.client.address import find_address
+    from rftd.ops.errors import RftdError
+
+    try:
+        address = find_address(current(ctx), os.environ)
+        url = f"{address.url}/v1/experiments?limit=200"
+        request = Request(url, headers=address.headers)  # noqa: S310 - http(s) only
+        with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            items: list[dict[str, Any]] = json.load(answer)["items"]
+    except (OSError, HTTPException, ValueError, KeyError, RftdError):
+        return []
+    names = dict.fromkeys(str(item["name"]) for item in items)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+experiment_argument = click.argument("name", shell_complete=complete)
+optional_experiment_argument = click.argument("name", required=False, shell_complete=complete)
+experiments_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)
+request_id_option = click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
+)
+reason_option = click.option("--reason", default="", help="Reason, kept with the event.")
+
+
+def page_options(function: F) -> F:
+    """Adds `--limit` and `--offset` of a list."""
+    limit = click.option(
+        "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
+    )
+    return limit(click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")(function))
+
+
+def steps_named(text: str | None) -> tuple[int | None, int | None]:
+    """The first and the last step that `--step` names, each None where it names none. Raises BadParameter."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
+    if match is None or not (match[1] or match[3]):
+        raise click.BadParameter(f"{text!r} is no range of steps: write 3, 3:7, 3: or :7", param_hint="--step")
+    first = int(match[1]) if match[1] else None
+    last = int(match[3]) if match[3] else (None if match[2] else first)
+    return first, last
+
+
+def read_experiment(file: str) -> tuple[str, str]:
+    """The text of FILE, or of standard input for `-`, and the name that errors have for it. Raises ConfigErrors."""
+    from rftd.daemon.config.loading import read_stream, read_text
+
+    if file == "-":
+        return read_stream(sys.stdin.buffer, "<stdin>"), "<stdin>"
+    return read_text(Path(file)), file
+
+
+def load_experiment(text: str, origin: str, overrides: tuple[str, ...], host: Host, drafts: bool) -> Submission:
+    """The submission, for workers on `host`; see `rftd.daemon.config.loading.load_text`. Raises ConfigErrors."""
+    from rftd.daemon.config.loading import load_text
+
+    return load_text(text, origin, overrides=overrides, host=host, drafts=drafts)

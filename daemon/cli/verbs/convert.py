@@ -1,0 +1,177 @@
+"""`rftd convert`: checkpoints as folders that transformers loads; no daemon is asked, and torch is not needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emit, emit_line
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.ops.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rftd.streams.log.backend import LogUrl
+    from rftd.workers.conversion.conversion import Conversion, Form, FoundCheckpoint
+
+_EVERY_BYTES = 1 << 30
+
+
+@click.command("convert")
+@click.option(
+    "-c",
+    "--checkpoint-dir",
+    required=True,
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Folder of a run, of a checkpoint, or any one in or above them.",
+)
+@click.option(
+    "-b",
+    "--base-model-dir",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Model that the training began with, for checkpoints without a config.json.",
+)
+@click.option(
+    "-s", "--step", "steps", multiple=True, metavar="N", type=click.IntRange(0), help="Only step N; repeatable."
+)
+@click.option(
+    "--best", is_flag=True, help="Only the best by its evaluation (trainer.best_checkpoint), as the log says."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Type of the numbers. Default: the model's; as they were saved where nothing tells that.",
+)
+@log_option
+@shared_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    checkpoint_dir: str,
+    base_model_dir: str | None,
+    steps: tuple[int, ...],
+    best: bool,
+    dtype: str | None,
+    log_at: LogUrl | None,
+) -> None:
+    """Convert checkpoints to Hugging Face's format, in actor/huggingface of each; the original files stay unchanged.
+
+    Where that folder is there and has another type than --dtype names, the model goes into actor/huggingface-DTYPE.
+
+    Takes checkpoints of rftd, FSDP (verl, Trinity-RFT) and Megatron. Exit 1 if one cannot be converted.
+    """
+    from pathlib import Path
+
+    from rftd.ops.paths import absolute_path
+    from rftd.workers.conversion.conversion import convert, found_checkpoints
+
+    settings: Settings = ctx.obj
+    if best and steps:
+        raise UsageError("--best and --step name two checkpoints", field="--best", fix="give one of the two")
+    base = Path(absolute_path(base_model_dir)) if base_model_dir else None
+    report = _Outcomes(settings)
+    checkpoints = found_checkpoints(Path(absolute_path(checkpoint_dir)), steps)
+    for checkpoint in _best_of(checkpoints, settings, log_at) if best else checkpoints:
+        report.add(convert(checkpoint, base, report.progress, dtype=dtype))
+    report.end()
+    ctx.exit(1 if report.failed else 0)
+
+
+def _best_of(
+    checkpoints: Sequence[FoundCheckpoint], settings: Settings, log_at: LogUrl | None
+) -> list[FoundCheckpoint]:
+    """The checkpoints that are the best of their stage, as the log of their experiment says. Raises NotFoundError."""
+    from rftd.daemon.run.registry import every_entry
+    from rftd.daemon.serve.log_source import read_here
+    from rftd.storage.files.checkpoint_witness import read_witness
+
+    entries = {entry.id: entry for entry in read_here(settings, log_at, every_entry)}
+    best = []
+    for checkpoint in checkpoints:
+        witness = read_witness(checkpoint.folder)
+        entry = None if witness is None else entries.get(witness.experiment)
+        chosen = () if entry is None else entry.spine.scores.chosen.values()
+        if witness is not None and any(choice.version == witness.step for choice in chosen):
+            best.append(checkpoint)
+    if not best:
+        raise NotFoundError(
+            f"none of the {len(checkpoints)} checkpoints is the best of its stage, by this log",
+            where=str(checkpoints[0].folder.parent),
+            field="--best",
+            fix="set trainer.best_checkpoint in the experiment; the log of another daemon: give its --data",
+        )
+    return best
+
+
+class _Outcomes:
+    """Prints what becomes of each checkpoint, as it goes or at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.failed = 0
+        self._settings = settings
+        self._items: list[dict[str, Any]] = []
+        self._told = 0
+
+    def progress(self, checkpoint: FoundCheckpoint, form: Form, done: int, total: int) -> None:
+        """A line at the beginning, and one for each gigabyte."""
+        if self._settings.machine_readable or self._settings.verbosity < 0:
+            return
+        if done == 0:
+            self._told = 0
+            say(f"{checkpoint.folder}  {form}, {_size(total)}")
+        elif done // _EVERY_BYTES > self._told // _EVERY_BYTES and done < total:
+            self._told = done
+            say(f"  {_size(done)} of {_size(total)}")
+
+    def add(self, done: Conversion) -> None:
+        """The outcome for one checkpoint."""
+        from rftd.daemon.cli.output.failure import as_text
+
+        self.failed += done.error is not None
+        item = _item(done)
+        if self._settings.output == "jsonl":
+            emit_line(item)
+        elif self._settings.machine_readable:
+            self._items.append(item)
+        elif done.error is not None:
+            say(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
+        elif self._settings.verbosity >= 0:
+            state = f"converted, {done.tensors} tensors" if done.form else "converted already"
+            target = f"{state}: {_below(done.target, done.checkpoint.folder)}"
+            say(f"  {target}" if done.form else f"{done.checkpoint.folder}  {target}")
+
+    def end(self) -> None:
+        """The whole answer, for programs."""
+        if self._settings.machine_readable and self._settings.output != "jsonl":
+            emit({"failed": self.failed, "items": self._items}, self._settings)
+
+
+def _below(path: Path, folder: Path) -> str:
+    """The path, short where it is within the folder."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _item(done: Conversion) -> dict[str, Any]:
+    state = "failed" if done.error else "converted" if done.form else "present"
+    error = {"code": done.error.code, "what": done.error.what, "where": done.error.where} if done.error else None
+    return {
+        "checkpoint": str(done.checkpoint.folder),
+        "step": done.checkpoint.step,
+        "state": state,
+        "form": done.form,
+        "folder": str(done.target),
+        "tensors": done.tensors,
+        "size_bytes": done.size_bytes,
+        "error": error,
+    }
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**8 else f"{size_bytes / 1e6:.1f} MB"

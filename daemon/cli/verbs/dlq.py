@@ -1,0 +1,191 @@
+"""`rftd dlq`: dead letters, and the verdicts on them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.quantity import age
+from rftd.daemon.cli.output.table import console_of, state, table
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import page_options, reason_option, request_id_option
+from rftd.daemon.http.views import dead_letters
+from rftd.daemon.http.views.route import CommandRoute
+from rftd.daemon.run.dlq.letter import (
+    DeadLetter,
+    DeadLetterList,
+    DeadLetterPage,
+    DeadLetterReceipt,
+    listed,
+    meant,
+)
+from rftd.ops.clock import SystemClock, iso
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Answer, Client
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+WHICH = """ID is an id from `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
+
+
+@click.group("dlq")
+def dlq() -> None:
+    """Dead letters: records that no reader could use, and tasks of which too few rollouts succeeded."""
+
+
+@dlq.command("ls")
+@click.option("--experiment", metavar="NAME", help="Only tasks of this experiment.")
+@click.option("--all", "everything", is_flag=True, help="Include those that were retried or dropped.")
+@page_options
+@log_option
+@shared_options
+@click.pass_obj
+def ls(
+    settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, log_at: LogUrl | None
+) -> None:
+    """List the open dead letters, newest first. Without a daemon, the log itself is read."""
+    from rftd.daemon.http.client.client import asked_or_read
+
+    async def read(log: EventLog) -> DeadLetterList:
+        from rftd.daemon.run.dlq.desk import dead_offline
+        from rftd.daemon.run.registry import find_entry
+
+        dead = await dead_offline(log)
+        id = (await find_entry(log, experiment)).id if experiment else None
+        return listed(dead, everything=everything, experiment=id, limit=limit, offset=offset)
+
+    def ask(client: Client) -> Answer[DeadLetterList]:
+        return client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
+
+    value, plain = asked_or_read(settings, log_at, ask, read)
+    if not emitted(plain, settings):
+        _list(value, settings, everything=everything)
+
+
+@dlq.command("show", help=f"Show one dead letter, with the record or the attempts behind it.\n\n{WHICH}")
+@click.argument("id")
+@log_option
+@shared_options
+@click.pass_obj
+def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
+    """Shows one dead letter."""
+    from rftd.daemon.http.client.client import asked_or_read
+
+    async def read(log: EventLog) -> DeadLetterPage:
+        from rftd.daemon.run.dlq.desk import dead_offline
+
+        return await dead_letters.page_of(log, meant(await dead_offline(log), id))
+
+    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(dead_letters.one, id=id), read)
+    if not emitted(plain, settings):
+        _page(value, settings)
+
+
+@dlq.command("retry", help=f"Retry a dead letter: a failed task is leased again.\n\n{WHICH}")
+@click.argument("id")
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_obj
+def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
+    """Retries one; a failed task gets a fresh bound of attempts."""
+    body = dead_letters.Decide(id=id, by=_who(), reason=reason)
+    _decide(settings, dead_letters.retry, body, request_id)
+
+
+@dlq.command("drop", help=f"Drop a dead letter that needs no more attention.\n\n{WHICH}")
+@click.argument("id")
+@click.option("--reason", required=True, help="Reason, kept with the event.")
+@request_id_option
+@shared_options
+@click.pass_obj
+def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
+    """Drops one from the list; it stays in the log."""
+    body = dead_letters.Drop(id=id, by=_who(), reason=reason)
+    _decide(settings, dead_letters.drop, body, request_id)
+
+
+def _decide(settings: Settings, verdict: CommandRoute[B, DeadLetterReceipt], body: B, request_id: str | None) -> None:
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        answer = client.send(verdict, body, request_id=request_id)
+    if not emitted(answer.plain(), settings) and settings.verbosity >= 0:
+        say(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")
+
+
+def _who() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return ""
+
+
+def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
+    """Prints a line for each."""
+    if not letters.items:
+        say("no dead letters" if everything else "no open dead letters", err=True)
+        return
+    clock = SystemClock()
+    rows = [
+        (
+            each.task or each.id,
+            each.kind,
+            state(each.state),
+            str(each.attempts) if each.kind == "task" else "-",
+            age(each.found_ns, clock),
+            each.code,
+            each.reason,
+        )
+        for each in letters.items
+    ]
+    headers = ("ID", "WHAT", "STATE", "ATTEMPTS", "AGE", "CODE", "REASON")
+    console = console_of(settings)
+    right = ("ATTEMPTS", "AGE")
+    whole = ("ID", "WHAT", "STATE", "CODE")
+    go = ("ATTEMPTS", "WHAT", "AGE")
+    console.print(table(headers, rows, right=right, whole=whole, width=console.width, first_to_go=go))
+    if letters.next is not None and settings.verbosity >= 0:
+        say(f"there are more: --offset {letters.next}", err=True)
+
+
+def _page(shown: DeadLetterPage, settings: Settings) -> None:
+    """Prints one with what lies behind it."""
+    letter = shown.letter
+    say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
+    if letter.code or letter.reason:
+        say(": ".join(filter(None, (letter.code, letter.reason))))
+    if letter.kind == "task":
+        clock = SystemClock()
+        rows = [
+            (
+                str(each.attempt),
+                str(each.slot),
+                each.worker,
+                age(each.leased_ns, clock),
+                each.ended or "its rollouts ended",
+            )
+            for each in shown.tries
+        ]
+        headers = ("ATTEMPT", "SLOT", "WORKER", "AGE", "END")
+        console_of(settings).print(table(headers, rows, right=("AGE",), whole=("WORKER",)))
+    else:
+        say(json.dumps(shown.record, indent=2))
+
+
+def _decided(letter: DeadLetter) -> str:
+    if letter.decided_ns is None:
+        return ""
+    who = f" by {letter.by}" if letter.by else ""
+    return f"{who} at {iso(letter.decided_ns)}{': ' + letter.verdict if letter.verdict else ''}"

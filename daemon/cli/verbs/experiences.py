@@ -1,0 +1,379 @@
+"""`rftd experiences`: an experiment's experiences, and the state of each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rftd.daemon.cli.output.data import emit_line, emitted
+from rftd.daemon.cli.output.quantity import age, number, shorts
+from rftd.daemon.cli.output.table import LABEL, console_of, labelled, table
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import (
+    experiment_argument,
+    page_options,
+    reason_option,
+    request_id_option,
+    steps_named,
+)
+from rftd.daemon.http.views import experiences
+from rftd.daemon.http.views.commands import Reason
+from rftd.daemon.http.views.experiences import ExperienceView
+from rftd.ops.clock import Clock, SystemClock
+from rftd.storage.queries.experiences import ExperienceRow
+from rftd.storage.queries.lengths import Lengths
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.transcript import TextTurn, Transcript
+
+_BIASED_BELOW: Final = 0.05
+"""The p below which drops count as biased, the usual 5 %."""
+_WIDEST_PIECE: Final = 24
+"""The columns for the text of a token; what is longer moves its line's figures."""
+_TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
+_PAGE: Final = 1000
+STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
+ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
+
+
+@click.group("experiences")
+def command() -> None:
+    """List an experiment's experiences, show one, or compare the lengths of generated and trained responses."""
+
+
+@command.command("ls")
+@experiment_argument
+@click.option("--step", metavar="A:B", help="Planned for the steps A to B; also A, A: or :B.")
+@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--staleness", metavar="'>4'", help="Only this staleness, in weight versions when it was planned.")
+@click.option("--state", type=click.Choice(STATES), help="Only this state.")
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
+@page_options
+@shared_options
+@click.pass_obj
+def ls(
+    settings: Settings,
+    name: str,
+    step: str | None,
+    reward: str | None,
+    staleness: str | None,
+    state: str | None,
+    stage: int | None,
+    order: str,
+    limit: int,
+    offset: int,
+) -> None:
+    """List the experiences of experiment NAME."""
+    from rftd.daemon.http.client.client import Client
+
+    first, last = steps_named(step)
+    low, high = _bounds(reward, "--reward")
+    least, most = _bounds(staleness, "--staleness")
+    with Client(settings) as client:
+        answer = client.ask(
+            experiences.experiences,
+            name=name,
+            first_step=first,
+            last_step=last,
+            min_reward=low,
+            max_reward=high,
+            # Staleness is a whole number, and the API takes whole numbers only: the bounds are rounded inwards.
+            min_staleness=None if least is None else max(0, math.ceil(least)),
+            max_staleness=None if most is None else math.floor(most),
+            state=state,
+            stage=stage,
+            order=order,
+            limit=limit,
+            offset=offset,
+        )
+    if emitted(answer.plain(), settings):
+        return
+    headers = ("ID", "STATE", "REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "FINISH", "AGE")
+    right = ("REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "AGE")
+    console = console_of(settings)
+    clock = SystemClock()
+    ids = shorts([row.id for row in answer.value.items])
+    rows = [(id, *_row(row, clock)) for id, row in zip(ids, answer.value.items, strict=True)]
+    go = ("USES", "AGE", "VERSIONS", "FINISH")
+    console.print(table(headers, rows, right=right, whole=("ID", "STATE"), width=console.width, first_to_go=go))
+    if answer.value.next is not None and settings.verbosity >= 0:
+        say(f"there are more: --offset {answer.value.next}", err=True)
+
+
+@command.command("show")
+@experiment_argument
+@click.argument("id")
+@click.option("--tokens", is_flag=True, help="Print each token of the answer with its id, text and log-probability.")
+@shared_options
+@click.pass_obj
+def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
+    """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
+
+    ID is an id, or 8 or more of its first digits. The text is decoded with the tokenizer in the model's folder;
+    without one, token ids are shown.
+    """
+    from dataclasses import asdict
+
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.transcript import specification, transcript_of
+
+    with Client(settings) as client:
+        answer = client.ask(experiences.experience, name=name, experience=id, tokens=True)
+        transcript = transcript_of(specification(client, name), answer.value, pieces=tokens)
+    hidden = {} if tokens else dict.fromkeys(_TOKEN_LISTS)
+    if emitted({**answer.plain(), **hidden, "text": asdict(transcript)}, settings):
+        return
+    page = msgspec.structs.replace(answer.value, **hidden)
+    say("\n".join([*_page(page), *_texts(transcript, page), *token_lines(page, transcript.pieces)]), indent=LABEL)
+
+
+@command.command("rows")
+@experiment_argument
+@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@shared_options
+@click.pass_obj
+def rows(settings: Settings, name: str, reward: str | None, stage: int | None) -> None:
+    """Print the experiences of experiment NAME as rows to train on: JSON lines with prompt, response and reward.
+
+    The prompt is the whole text that the model was given, so the rows are read with prompt_type: raw. An experience
+    whose tokens no such row says is left out, and counted.
+    """
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.recorded_rows import RecordedRows
+    from rftd.daemon.http.client.transcript import specification
+
+    low, high = _bounds(reward, "--reward")
+    with Client(settings) as client:
+        recorded = RecordedRows(specification(client, name))
+        written = 0
+        offset: int | None = 0
+        while offset is not None:
+            page = client.ask(
+                experiences.experiences,
+                name=name,
+                min_reward=low,
+                max_reward=high,
+                stage=stage,
+                order="oldest",
+                limit=_PAGE,
+                offset=offset,
+            ).value
+            for experience in page.items:
+                shown = client.ask(experiences.experience, name=name, experience=experience.id, tokens=True).value
+                if (row := recorded.row(shown)) is not None:
+                    emit_line(msgspec.to_builtins(row))
+                    written += 1
+            offset = page.next
+    for why, count in recorded.left_out.items():
+        say(f"left out: {count} ({why})", err=True)
+    if not written:
+        say("no row: no experience matches, or none can be said as one", err=True)
+
+
+@command.command("prioritize", context_settings={"ignore_unknown_options": True})
+@experiment_argument
+@click.argument("id")
+@click.argument("priority", type=float)
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_obj
+def prioritize(settings: Settings, name: str, id: str, priority: float, reason: str, request_id: str | None) -> None:
+    """Set the PRIORITY of experience ID of experiment NAME, and of its whole group: the highest is trained first.
+
+    The priority is the tag that the workflow set, 0 by default; a replay buffer's priority function adds to it.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    body = experiences.Tag(priority=priority, reason=reason)
+    with Client(settings) as client:
+        sent = client.send(experiences.prioritize, body, name=name, experience=id, request_id=request_id).value
+    done = {"id": sent.id, "experience": id, "priority": priority, "event": sent.event}
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        say(f"{id}  priority {priority:g}  {sent.event}")
+
+
+@command.command("give-up")
+@experiment_argument
+@click.argument("id")
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_obj
+def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:
+    """Give up experience ID of experiment NAME, whose payload is permanently lost.
+
+    The experience is retired. A batch that holds it and was never executed is abandoned, together with the batches
+    after it: their other experiences return to the buffer and are planned again. An experience that was trained cannot
+    be given up.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    body = Reason(reason=reason)
+    with Client(settings) as client:
+        sent = client.send(experiences.give_up, body, name=name, experience=id, request_id=request_id).value
+    if not emitted({"id": sent.id, "experience": id, "event": sent.event}, settings) and settings.verbosity >= 0:
+        say(f"{id}  given up  {sent.event}")
+
+
+@command.command("lengths")
+@experiment_argument
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@shared_options
+@click.pass_obj
+def lengths(settings: Settings, name: str, stage: int | None) -> None:
+    """Compare the lengths of responses that experiment NAME generated, trained and dropped.
+
+    Long responses take long to generate, become stale and are dropped first; the model then learns from short ones.
+    A Kolmogorov-Smirnov p-value below 0.05 means that the dropped responses differ from the rest.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        answer = client.ask(experiences.lengths, name=name, stage=stage)
+    if emitted(answer.plain(), settings):
+        return
+    console_of(settings).print(_lengths(answer.value))
+
+
+def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
+    versions = (
+        f"{row.oldest_version}"
+        if row.oldest_version == row.newest_version
+        else (f"{row.oldest_version}-{row.newest_version}")
+    )
+    return (
+        f"{row.state} ({row.retired_reason})" if row.retired_reason else row.state,
+        number(row.reward),
+        f"{row.prompt_tokens}+{row.response_tokens}",
+        versions,
+        "-" if row.step is None else str(row.step),
+        "-" if row.staleness_versions is None else str(row.staleness_versions),
+        str(row.uses),
+        row.finish,
+        age(row.produced_ns, clock),
+    )
+
+
+def _page(page: ExperienceView) -> Iterator[str]:
+    """The lines about it, beside its text."""
+    row = page.experience
+    where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
+    yield labelled("experience", row.id)
+    yield labelled("group", f"{row.group}, rollout {row.rollout}")
+    if page.task is not None:
+        yield labelled("task", f"number {page.task.sequence}, row {page.task.row} of epoch {page.task.epoch}")
+    stale = f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""
+    yield labelled("state", f"{where}{stale}")
+    yield labelled("reward", str(row.reward))
+    if row.metrics:
+        parts = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
+        yield labelled("reward parts", parts)
+    yield labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
+    for index, span in enumerate(page.spans):
+        drawn = f"version {span.version} (generation {span.generation})"
+        yield labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
+    for index, used in enumerate(page.sampling):
+        told = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{_others(used.others)}"
+        yield labelled("" if index else "sampling", f"{told}: response tokens {used.start} to {used.end}")
+    for index, turn in enumerate(page.auxiliary):
+        # As Python writes texts: what a model says may hold anything that a terminal obeys.
+        cut = f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else ""
+        text = f"{turn.model}: {turn.text!r}{cut} ({turn.tokens} tokens, question {turn.asked})"
+        yield labelled("" if index else "asked", text)
+
+
+def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
+    """Prompt, answer and truth. Also where no terminal is, without anything that one obeys: it may come to one."""
+    # A table of the tokens shows the ids, too.
+    for ids in transcript.ids if page.tokens is None else ():
+        yield labelled("prompt ids", " ".join(map(str, ids.prompt)))
+        yield labelled("answer ids", " ".join(map(str, ids.answer)))
+    for turn in transcript.turns:
+        yield labelled("prompt", turn.prompt)
+        yield from passage_lines(turn)
+    if transcript.truth is not None:
+        yield labelled("truth", transcript.truth)
+    for note in transcript.notes:
+        yield labelled("note", note)
+
+
+def passage_lines(turn: TextTurn) -> Iterator[str]:
+    """The answer, with the words of the workflow within it below a label of their own."""
+    if not turn.passages:
+        yield labelled("answer", turn.answer)
+    for passage in turn.passages:
+        yield labelled("answer" if passage.by == "model" else "workflow", passage.text)
+
+
+def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
+    """The prompt's ids, and a line for each id of the response with its text, as Python writes it."""
+    if page.tokens is None or page.logprobs is None:
+        return
+    row = page.experience
+    response = page.tokens[row.prompt_tokens :]
+    mask = page.loss_mask or [1] * len(response)
+    yield labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
+    processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
+    texts = [repr(piece) for piece in pieces] or [""] * len(response)
+    width = min(max(map(len, texts), default=0), _WIDEST_PIECE)
+    yield f"  {'PLACE':>5}  {'TOKEN':>7}  {'TEXT' if pieces else '':<{width}}  {'LOGPROB':>9}"
+    columns = zip(response, texts, page.logprobs, processed, mask, strict=False)
+    for index, (token, text, logprob, after, trained) in enumerate(columns):
+        told = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
+        yield f"  {index:>5}  {token:>7}  {text:<{width}}  {told}".rstrip()
+
+
+def _lengths(lengths: Lengths) -> RenderableType:
+    """A table of the lengths, and the verdict below it."""
+    headers = ("RESPONSES", "COUNT", "MEAN", "P50", "P90", "P99", "MAX")
+    rows = [
+        (name, str(row.count), f"{row.mean:.1f}", str(row.p50), str(row.p90), str(row.p99), str(row.max))
+        for name, row in (("generated", lengths.generated), ("trained", lengths.trained), ("dropped", lengths.dropped))
+    ]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in lengths.dropped_by_reason.items())
+    lines = [Text(f"dropped: {reasons}")] if reasons else []
+    if lengths.undecided:
+        lines.append(Text(f"not decided yet: {lengths.undecided}"))
+    if lengths.never_ended:
+        lines.append(Text(f"never ended (failed, timed out, given up): {lengths.never_ended}, of unknown length"))
+    return Group(table(headers, rows, right=frozenset(headers[1:])), *lines, Text(_verdict(lengths)))
+
+
+def _verdict(lengths: Lengths) -> str:
+    """The verdict on drop bias, in words."""
+    if not lengths.dropped.count or not lengths.trained.count:
+        return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
+    biased = lengths.p < _BIASED_BELOW
+    word = "NOT like the rest" if biased else "like the rest"
+    return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: what was dropped is {word}"
+
+
+def _others(settings: Mapping[str, float]) -> str:
+    return "".join(f", {name} {value:g}" for name, value in settings.items())
+
+
+def _bounds(text: str | None, option: str) -> tuple[float | None, float | None]:
+    """Inclusive bounds: the next number that can be written takes the place of a strict one."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"\s*(>=|<=|>|<|=)?\s*(-?\d+(?:\.\d+)?)\s*", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no comparison: write '>0.8', '<=2' or '=1'", param_hint=option)
+    sign = match[1] or "="
+    value = float(match[2])
+    if sign in (">", ">="):
+        return (value if sign == ">=" else math.nextafter(value, math.inf)), None
+    if sign in ("<", "<="):
+        return None, (value if sign == "<=" else math.nextafter(value, -math.inf))
+    return value, value

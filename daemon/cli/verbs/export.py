@@ -1,0 +1,269 @@
+"""`rftd export`: one experiment, whole, into a file; `rftd import`: out of one, into a log that no daemon uses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emit
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, data_folder, shared_options
+
+if TYPE_CHECKING:
+    from rftd.daemon.run.registry import Entry
+    from rftd.storage.portable.experiment import ExportReport
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.ops.clock import Clock
+    from rftd.storage.files.folder_owner import LogIdentity
+    from rftd.storage.portable.experiment import ImportReport, Taken
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+
+
+@click.command("export")
+@click.argument("experiment")
+@click.option("--to", metavar="FILE", type=click.Path(dir_okay=False), help="New file. Default: ./NAME.rftd.")
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["newest", "all", "none"]),
+    default="newest",
+    show_default=True,
+    help="Checkpoints to include; `newest` adds the published weights of an experiment that has not ended.",
+)
+@click.option(
+    "--force", is_flag=True, help="Export an experiment even if a daemon may be running it, in its current state."
+)
+@log_option
+@shared_options
+@click.pass_obj
+def command(
+    settings: Settings, experiment: str, to: str | None, checkpoints: str, force: bool, log_at: LogUrl | None
+) -> None:
+    """Export EXPERIMENT (a name, name@2, an id) to one file: its whole log, artifacts and checkpoints."""
+    import asyncio
+    import os
+    from pathlib import Path
+
+    from rftd.daemon.http.client.address import find_folder
+    from rftd.daemon.run.registry import find_entry
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.daemon.serve.log_source import read_here
+    from rftd.ops.paths import absolute_path
+
+    folder = DataFolder(Path(find_folder(settings, os.environ)))
+
+    async def export(log: EventLog) -> tuple[ExportReport, Path]:
+        entry = await find_entry(log, experiment)
+        path = Path(absolute_path(to or f"{entry.name}.rftd"))
+        lock = _at_rest(entry, folder, log_at, force)
+        try:
+            return await _export(log, entry, path, checkpoints, settings), path
+        finally:
+            if lock is not None:
+                await asyncio.to_thread(lock.release)
+
+    exported, path = read_here(settings, log_at, export)
+    manifest = exported.manifest
+    records = sum(part.records for part in manifest.partitions)
+    if settings.machine_readable:
+        answer = {"file": str(path), "experiment": str(manifest.experiment), "name": manifest.name}
+        counts = {"state": manifest.state, "records": records, "files": len(manifest.files)}
+        emit({**answer, **counts, "size_bytes": path.stat().st_size, "notes": list(exported.notes)}, settings)
+        return
+    for note in exported.notes:
+        say(f"note: {note}", err=True)
+    if settings.verbosity >= 0:
+        say(f"{manifest.name} ({manifest.experiment}), {manifest.state}")
+        say(f"{records} records, {len(manifest.files)} files, {path.stat().st_size} bytes: {path}")
+
+
+async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> ExportReport:
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.releases import release_of
+    from rftd.storage.portable.experiment import export_experiment
+
+    return await export_experiment(
+        log, entry.id, path, release=release_of("rftd"), clock=SystemClock(), checkpoints=checkpoints
+    )
+
+
+def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> Any:
+    """The folder's lock, if the experiment has not ended. Raises ConflictError if a daemon has or may have it."""
+    from rftd.ops.errors import ConflictError
+    from rftd.streams.log.backend import backend_of
+    from rftd.streams.sqlite.lock_file import LockFile
+
+    if force or entry.status is None or entry.status.ended:
+        return None
+    if log_at is not None:
+        raise ConflictError(
+            f"{entry.name} is {entry.status}, and on {backend_of(log_at).name} nobody can see whether a daemon runs it",
+            fix="stop the daemon and its workers, then add --force",
+        )
+    try:
+        # Held while the file is written: a daemon that began meanwhile would append to what is being copied.
+        return LockFile(folder.log)
+    except ConflictError as error:
+        raise ConflictError(
+            f"{entry.name} is {entry.status} and a daemon runs it",
+            where=error.where,
+            fix="stop the daemon, or add --force for a copy of how far it is now",
+        ) from error
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Paths below folder OLD become paths below NEW; repeatable. Default: the job folder goes below --data.",
+)
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    help="Compare the tables of the exported and the imported log.  [default: verify]",
+)
+@log_option
+@shared_options
+@click.pass_context
+def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, log_at: LogUrl | None) -> None:
+    """Import the experiment in FILE into the log of --data, or on Kafka, while no daemon runs. Safe to repeat."""
+    import asyncio
+    from pathlib import Path
+
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.paths import absolute_path
+    from rftd.storage.portable.experiment import import_experiment
+
+    settings: Settings = ctx.obj
+    folder = DataFolder(Path(data_folder(settings)))
+    clock = SystemClock()
+    path = Path(absolute_path(file))
+    moves = [_move(text) for text in maps]
+
+    async def load() -> ImportReport:
+        async with _log(folder, log_at, clock) as (log, own):
+            return await import_experiment(
+                log,
+                path,
+                home=folder.root,
+                clock=clock,
+                moves=moves,
+                verify=verify,
+                before_append=lambda experiment: _mark(folder, experiment, path),
+                taken=await _taken(log),
+                log_id=own.id if own is not None else "",
+            )
+
+    done = asyncio.run(load())
+    # Last of all: whatever failed before this line, the import has to be repeated.
+    folder.importing.unlink(missing_ok=True)
+    _answer(done, settings)
+    ctx.exit(1 if done.equal is False else 0)
+
+
+async def _taken(log: EventLog) -> list[Taken]:
+    """The folders of the experiments that the log holds: one that was removed has none."""
+    from rftd.daemon.run.registry import Registry
+    from rftd.storage.portable.experiment import Taken
+    from rftd.streams.folds.spine import Kept
+
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    entries = [entry for entry in registry.entries.values() if entry.spine.kept is not Kept.REMOVED]
+    return [Taken(entry.id, entry.name, entry.job_dir) for entry in entries]
+
+
+def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
+    """Keeps daemons from starting here until this import ends. Raises ConflictError while another has not ended."""
+    from rftd.ops.durable import write_durable
+    from rftd.ops.errors import ConflictError
+
+    if folder.importing.exists():
+        begun, _, other = folder.importing.read_text(encoding="utf-8").partition(" ")
+        if begun != str(experiment):
+            raise ConflictError(
+                f"the import of experiment {begun} was interrupted",
+                where=str(folder.importing),
+                fix=f"end it first: rftd import {other}",
+            )
+    # On disk before the first record: half of an experiment in the log would be run by the next daemon.
+    write_durable(folder.importing, f"{experiment} {path}".encode())
+
+
+@asynccontextmanager
+async def _log(
+    folder: DataFolder, log_at: LogUrl | None, clock: Clock
+) -> AsyncIterator[tuple[EventLog, LogIdentity | None]]:
+    """The log, for this process alone, and its identity. Raises ConflictError while a daemon has the folder."""
+    from rftd.daemon.serve.log_identity import identity_of
+    from rftd.daemon.serve.log_source import identity_at, owned_log
+    from rftd.ops.ids import SystemIds
+    from rftd.streams.log.backend import backend_of
+    from rftd.streams.sqlite.log import SqliteLog
+
+    folder.check_no_partial_backup()
+    folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if log_at is not None:
+        async with owned_log(folder, log_at, clock=clock, ids=SystemIds(clock)) as owned:
+            yield owned.log, await identity_at(backend_of(log_at).checked(log_at.text))
+        return
+    log = await SqliteLog.open(folder.log)
+    try:
+        yield log, identity_of(folder, SystemIds(clock))
+    finally:
+        await log.close()
+
+
+def _move(text: str) -> tuple[str, str]:
+    """Old and new folder, in the form that `rftd submit` gives to paths."""
+    from rftd.ops.errors import UsageError
+    from rftd.ops.paths import absolute_path, plain_path
+
+    old, _, new = text.partition("=")
+    if not old.startswith("/") or not new or "\0" in text:
+        raise UsageError(
+            f"{text!r} is no OLD=NEW", field="--map", fix="give the old folder's absolute path, =, the new"
+        )
+    return plain_path(old), absolute_path(new)
+
+
+def _answer(done: ImportReport, settings: Settings) -> None:
+    import glob
+    import os
+
+    from rftd.streams.log.stored_path import inputs_of
+
+    name = done.manifest.name
+    id = done.manifest.experiment
+    state = done.manifest.state
+    ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
+    needed = () if ended else inputs_of(done.spec)
+    missing = sorted(path for path in needed if not (os.path.exists(path) or glob.glob(path, recursive=True)))
+    if settings.machine_readable:
+        counts = {"appended": done.appended, "present": done.present, "files": done.files}
+        answer = {"experiment": str(id), "name": name, "state": state, "job_dir": done.spec.job_dir}
+        emit({**answer, **counts, "tables_equal": done.equal, "missing": missing}, settings)
+        return
+    if settings.verbosity >= 0:
+        verdict = {None: "tables not compared", True: "tables equal"}.get(done.equal, "TABLES DIFFER")
+        say(f"{name} ({id}), {state}, in {done.spec.job_dir}")
+        say(f"{done.appended} records appended, {done.present} were there, {done.files} files; {verdict}")
+    for path in missing:
+        say(f"note: the experiment needs {path}, which is not here: map it with --map, or copy it", err=True)

@@ -1,0 +1,400 @@
+"""`rftd get`: one page about one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rftd.daemon.cli.output.data import emit
+from rftd.daemon.cli.output.quantity import age, lasting, number, short, size, sparkline
+from rftd.daemon.cli.output.table import STATE_STYLES, Page, console_of, show, state, table
+from rftd.daemon.cli.output.terminal import one_line, plain
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument
+from rftd.daemon.http.client.moment import Moment, Pace
+from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views.budgets import budget_line
+from rftd.daemon.http.views.experiments import ENDED, ExperimentPage
+from rftd.daemon.http.views.memory import memory_line
+from rftd.daemon.http.views.trackers import tracker_line
+from rftd.daemon.http.views.wire import to_wire
+from rftd.daemon.run.why.wait import Wait, cause_of, sentence_of
+from rftd.ops.clock import Clock, SystemClock, iso
+from rftd.ops.words import Level
+from rftd.storage.queries.books import Books
+from rftd.storage.queries.experiments import ExperimentSummary, StageRow
+from rftd.storage.queries.signal import SignalRow
+from rftd.storage.queries.steps import EvalRow
+from rftd.storage.queries.weights import WorkerRow
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Client
+
+_SILENT_S: Final = 60.0
+_SILENT_STEPS: Final = 5.0
+"""Without a step for a minute, and for as long as five of them take, nobody knows when it will end."""
+
+SHOWN_PARTS: Final = 3
+"""The most parts of a reward beside the score of an evaluation; rftd steps has all of those of training."""
+_LOST: Final = "signal_lost"  # as `workers.control.obstacle` calls it, which imports folds
+"""The code of an experiment that paused because its batches taught nothing."""
+
+
+@click.command("get")
+@experiment_argument
+@shared_options
+@click.pass_obj
+def command(settings: Settings, name: str) -> None:
+    """Show one page about experiment NAME (a name, name@2, an id, or a unique prefix of an id).
+
+    With --json it has more: `why` (see rftd why), `pace`, `queues` of tasks, and `resolved`, the experiment file with
+    every default and argument, as `rftd config show` prints it.
+    """
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.moment import moment_of
+
+    clock = SystemClock()
+    with Client(settings) as client:
+        answer = client.ask(experiments.one, name=name)
+        moment = moment_of(client, answer.value)
+        if settings.machine_readable:
+            more = {"resolved": resolved(client, answer.value.experiment.summary.id), **_more(moment, clock)}
+            emit({**answer.plain(), **more}, settings)
+            return
+    show(console_of(settings), render(moment, clock))
+
+
+def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
+    """The part of the page that no table holds: what its roles wait for, and its pace."""
+    pace = None
+    if moment.pace is not None:
+        told = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
+        pace = {**told, "left_s": left_s(moment, clock)}
+    queues = [to_wire(queue) for queue in moment.queues]
+    return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace, "queues": queues}
+
+
+def resolved(client: Client, id: str) -> dict[str, Any] | None:
+    """The effective experiment of the specification that the log keeps; None if the log has none any more."""
+    from rftd.daemon.config.effective.experiment import effective_config
+    from rftd.daemon.http.client.transcript import specification
+
+    spec = specification(client, id)
+    return None if spec is None else effective_config(spec)
+
+
+def render(moment: Moment, clock: Clock, notes: Sequence[str] = ()) -> RenderableType:
+    """The page, top down: what it is, why, how far, how good, where everything is. `notes` come first of all."""
+    given = moment.page
+    summary = given.experiment.summary
+    parts: list[RenderableType] = [Text(f"{plain(summary.name)}  {plain(summary.project)}", style="bold")]
+    parts += [Text(note, style="bold yellow") for note in notes]
+    parts.append(Page(_lines(moment, clock)))
+    if given.workers:
+        headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
+        rows = [_worker(worker, clock) for worker in given.workers]
+        right = ("VERSION", "PID", "AGE")
+        shown = [number for number, header in enumerate(headers) if header != "REASON" or any(row[-1] for row in rows)]
+        chosen = [tuple(row[number] for number in shown) for row in rows]
+        parts += [Text(""), table([headers[number] for number in shown], chosen, right=right)]
+    return Group(*parts)
+
+
+Line = tuple[str, Text | str]
+
+
+def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
+    """The labelled lines, those first that tell whether it goes on: a low terminal shows no others."""
+    given = moment.page
+    summary = given.experiment.summary
+    yield "id", summary.id
+    since = f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})"
+    yield "state", Text.assemble(state(summary.state), since)
+    if summary.queue_position is not None or (summary.priority and summary.state in ("running", "paused")):
+        place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
+        yield "turn", f"{place}priority {summary.priority}"
+    if summary.code or summary.reason:
+        yield "reason", Text(one_line(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
+    yield from _why(moment)
+    yield from _progress(moment, clock)
+    yield from _rewards(given)
+    if given.signal is not None:
+        yield from _signal(given.signal, clock, told=_lost_is_told(moment))
+    yield from _evals(moment)
+    yield from _decisions(given)
+    for position, budget in enumerate(given.budgets):
+        yield "budgets" if position == 0 else "", budget_line(budget, clock)
+    if summary.staleness_p95 is not None:
+        versions = "version" if summary.staleness_p95 == 1 else "versions"
+        yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"
+    yield "experiences", _books(given.experiment.books)
+    yield from _files(given, clock)
+
+
+def _why(moment: Moment) -> Iterator[Line]:
+    """The worst of the waits that `rftd why` lists, as a sentence."""
+    worst = _worst(moment)
+    if moment.page.waiting:
+        yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
+    elif worst is not None and worst.level <= Level.WAITS:
+        yield "why", Text(one_line(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
+
+
+def _worst(moment: Moment) -> Wait | None:
+    """The worst wait that is news to whoever reads the page."""
+    waits = moment.why.waits if moment.why is not None else []
+    # That the stage has steps left is what the controller waits for all the time, and no news; nor is the reason for
+    # which the experiment is paused, which stands above.
+    summary = moment.page.experiment.summary
+    known = {"experiment"} if summary.reason else set()
+    known |= {"signal"} if summary.code == _LOST else set()
+    told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
+    told = [wait for wait in told if wait.role not in known]
+    worst = next(iter(told), None)
+    return cause_of(worst, told) if worst is not None and worst.level <= Level.WAITS else worst
+
+
+def _lost_is_told(moment: Moment) -> bool:
+    """True if a line above says already why nothing is learnt, and what to do."""
+    worst = _worst(moment)
+    shown = worst is not None and worst.role == "signal" and not moment.page.waiting
+    return shown or moment.page.experiment.summary.code == _LOST
+
+
+def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
+    detail = moment.page.experiment
+    summary = detail.summary
+    for position, stage in enumerate(detail.stages):
+        yield "stages" if position == 0 else "", _stage(stage, summary)
+    if summary.parent is not None:
+        parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
+        yield "forked", f"at step {summary.forked_step} of {parent}"
+    yield "steps", f"{summary.step} of {summary.total_steps}{_share(summary)}{_generation(summary.generation)}"
+    if moment.pace is not None:
+        yield "pace", _pace(moment, moment.pace, clock)
+    for queue in moment.queues:
+        yield (
+            "tasks",
+            f"{queue.added} added, {queue.tried} tried; {'no more will come' if queue.ended else 'more may come'}",
+        )
+
+
+def _share(summary: ExperimentSummary) -> str:
+    return f" ({summary.step / summary.total_steps:.0%})" if summary.total_steps else ""
+
+
+def _pace(moment: Moment, pace: Pace, clock: Clock) -> str:
+    text = f"{pace.step_s:.3g} s a step, {pace.tokens_per_s:,.0f} trained tokens/s"
+    left = left_s(moment, clock)
+    if left is None:
+        return f"{text}; the last step ended {age(pace.last_ns, clock)} ago"
+    stages = moment.page.experiment.stages
+    whole = not stages or moment.page.experiment.summary.stage == stages[-1].name
+    return f"{text}, about {lasting(left)} left" + ("" if whole else " in this stage")
+
+
+def left_s(moment: Moment, clock: Clock) -> float | None:
+    """The time until its stage ends, if it goes on as it went; None if nothing goes on now."""
+    summary = moment.page.experiment.summary
+    pace = moment.pace
+    if pace is None or summary.state != "running":
+        return None
+    # Below zero where the clock was set back, or is another machine's.
+    silent_s = max(0.0, (clock.now_ns() - pace.last_ns) / 1e9)
+    if silent_s > max(_SILENT_S, _SILENT_STEPS * pace.step_s):
+        return None
+    stage = next((each for each in moment.page.experiment.stages if each.name == summary.stage), None)
+    first = 0 if stage is None or stage.first_version is None else stage.first_version
+    end = summary.total_steps if stage is None else first + stage.total_steps
+    return max(0.0, (end - summary.step) * pace.step_s - silent_s)
+
+
+def _rewards(given: ExperimentPage) -> Iterator[Line]:
+    rewards = [point.reward_mean for point in given.reward_curve]
+    if not rewards:
+        return
+    curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+    if inherited := [point.step for point in given.reward_curve if point.inherited]:
+        curve += f" (inherited up to step {inherited[-1]})"
+    yield "reward", curve
+    yield "", f"{number(given.experiment.summary.reward_mean)} over the last 256 rollouts"
+
+
+def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
+    """The weights, the checkpoints and the folders."""
+    detail = given.experiment
+    summary = detail.summary
+    if announced := [weight for weight in given.weights if weight.counts]:
+        newest = announced[-1]
+        published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
+        workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
+        used = f", used by {workers}" if summary.state not in ENDED else ""
+        yield "weights", f"{published}, {size(newest.size_bytes)}{used}"
+    if given.overdue:
+        yield "overdue", Text(one_line(_overdue(given, clock)), style="yellow")
+    for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):
+        kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
+        place = checkpoint.path.removeprefix(f"{detail.job_dir}/")
+        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {place}"
+        yield "checkpoints" if position == 0 else "", text
+    for position, row in enumerate(given.memory):
+        yield "memory" if position == 0 else "", one_line(memory_line(row))
+    for position, tracker in enumerate(given.trackers):
+        text = one_line(tracker_line(tracker, summary.step))
+        yield "trackers" if position == 0 else "", Text(text, style="yellow" if tracker.error else "")
+    yield "folder", detail.job_dir
+    if summary.kept != "here":
+        where = f" in {summary.kept_path}" if summary.kept_path else ""
+        yield "files", Text(plain(f"{summary.kept}{where}"), style="yellow")
+    for warning in detail.warnings:
+        yield "warning", Text(one_line(warning), style="yellow")
+
+
+def reason_of(of: ExperimentSummary | WorkerRow) -> str:
+    return ": ".join(part for part in (of.code, of.reason) if part)
+
+
+def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
+    begun, waits = ("not finished", "never begun") if summary.state in ENDED else ("under way", "waits")
+    progress = "done" if stage.completed_ns else begun if stage.started_ns else waits
+    if stage.shared_steps:
+        progress = f"{stage.shared_steps} of them shared" if stage.shared_steps < stage.total_steps else "shared"
+    done = 0 if stage.first_version is None else max(0, min(stage.total_steps, summary.step - stage.first_version))
+    return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
+
+
+def _generation(generation: int | None) -> str:
+    times = "once" if generation == 1 else f"{generation} times"
+    return f"   resumed {times}" if generation else ""
+
+
+def _books(books: Books) -> str:
+    retired = sum(books.retired.values())
+    used = {reason: f", {count} of them used before" for reason, count in books.retired_used.items()}
+    reasons = "; ".join(f"{reason} {count}{used.get(reason, '')}" for reason, count in sorted(books.retired.items()))
+    text = (
+        f"{books.produced} produced = {books.waiting} waiting + {books.cooling} cooling + {books.planned} planned"
+        f" + {retired} retired" + (f" ({reasons})" if reasons else "")
+    )
+    extra = [
+        f"{count} {what}"
+        for count, what in (
+            (books.open, "in open groups"),
+            (books.late, "late"),
+            (books.failed_rollouts, "rollouts failed"),
+        )
+        if count
+    ]
+    extra += [f"{count} tasks given up ({code})" for code, count in sorted(books.given_up.items())]
+    if books.balance:
+        extra.append(f"BOOKS OFF BY {books.balance}")
+    return text + (f"; {', '.join(extra)}" if extra else "")
+
+
+def _overdue(page: ExperimentPage, clock: Clock) -> str:
+    last = page.overdue[-1]
+    stages = page.experiment.stages
+    stage = stages[last.stage].name if last.stage < len(stages) else str(last.stage)
+    others = f"{page.overdue_windows} windows; the last: " if page.overdue_windows > 1 else ""
+    then = f"went on with version {last.version}" if last.version >= 0 else "went on waiting"
+    return f"{others}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
+
+
+def _evals(moment: Moment) -> Iterator[Line]:
+    sets: dict[str, list[EvalRow]] = {}
+    for each in moment.page.evals:
+        if each.score is not None:
+            sets.setdefault(each.taskset, []).append(each)
+    label = "evals"
+    for name, rows in sets.items():
+        scores = [row.score for row in rows if row.score is not None]
+        told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
+        text = f"{name}  {sparkline(scores, width=24)}  {told}{_interval(rows[-1])}{_parts(rows[-1])}"
+        yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
+        label = ""
+    for wait in moment.why.waits if moment.why is not None else ():
+        if wait.role == "evaluation":
+            yield label, f"under way: {wait.waiting_for}"
+
+
+def _interval(row: EvalRow) -> str:
+    """The interval of 95 % of the score; empty where a release did not compute one."""
+    low, high = row.metrics.get("score/low"), row.metrics.get("score/high")
+    return f" [{low:.3f} to {high:.3f}]" if low is not None and high is not None else ""
+
+
+def _decisions(given: ExperimentPage) -> Iterator[Line]:
+    """The best checkpoint of each stage, and the evaluation that ended it."""
+    several = len(given.experiment.stages) > 1
+    for stage in given.experiment.stages:
+        of_stage = f" of {stage.name}" if several else ""
+        if stage.best_version is not None and stage.best_value is not None:
+            base = f", {stage.best_base:.3f} before training" if stage.best_base is not None else ""
+            paths = [row.path for row in given.checkpoints if row.step == stage.best_version]
+            place = f"  {paths[-1].removeprefix(f'{given.experiment.job_dir}/')}" if paths else ""
+            figure = str(stage.best_figure).removeprefix("eval/")
+            yield "best", plain(f"step {stage.best_version}{of_stage}: {figure} {stage.best_value:.3f}{base}{place}")
+        if stage.stopped_by is not None:
+            yield "stopped", one_line(f"{stage.name} early: {stage.stopped_reason}")
+
+
+def _parts(row: EvalRow) -> str:
+    """The mean of each named part of the rewards of an evaluation; empty if they have none."""
+    from rftd.streams.figures.reward_parts import part_of
+
+    means = [(part_of(figure), value) for figure, value in row.metrics.items()]
+    shown = [f"{part} {value:.3f}" for part, value in means if part is not None and value is not None]
+    more = f" and {len(shown) - SHOWN_PARTS} more" if len(shown) > SHOWN_PARTS else ""
+    return f" ({', '.join(shown[:SHOWN_PARTS])}{more})" if shown else ""
+
+
+def _worthless(row: EvalRow) -> str:
+    """The rows of an evaluation that score 0 whatever the model is worth; empty if there are none."""
+    told = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
+    # Counted are answers, of which a row may have several.
+    answers = round(row.rows * (row.metrics.get("tries") or 1.0))
+    parts = [f"{count:.0f} of {answers} {what}" for name, what in told if (count := row.metrics.get(name))]
+    return f"  {', '.join(parts)}" if parts else ""
+
+
+def _signal(signal: SignalRow, clock: Clock, *, told: bool) -> Iterator[Line]:
+    """Whether it is lost, or the task solved, and the figures of the newest step; the reason unless it was `told`."""
+    label, _, words = signal_words(signal).partition(" ")
+    if words:
+        if label == "signal" and told:
+            words = f"lost at step {signal.since_step}: {signal.cause}"
+        ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
+        yield label, Text(one_line(f"{words}{ago}"), style="yellow" if label == "signal" else "green")
+    shares = (
+        (signal.equal_groups, "of groups with equal rewards"),
+        (signal.prompts_cut, "of prompts cut"),
+        (signal.answers_cut, "of answers cut"),
+        (signal.answers_empty, "of answers empty"),
+    )
+    known = [f"{share:.0%} {what}" for share, what in shares if share is not None]
+    if signal.step is not None:
+        known.append(f"{signal.tokens:,} tokens trained")
+        known += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
+        yield "" if label == "signal" else "signal", f"step {signal.step}: {', '.join(known)}"
+
+
+def signal_words(signal: SignalRow | None) -> str:
+    """`signal lost at step ...` or `solved since step ...`, with the reason; empty while something is learnt."""
+    if signal is None or signal.cause is None:
+        return ""
+    from rftd.streams.folds.signal import SOLVED  # late: few pages need it, and every `rftd get` would wait for it
+
+    if signal.cause == SOLVED:
+        return f"solved since step {signal.since_step}: {(signal.reason or '').replace('; fix: ', '; ')}"
+    return f"signal lost at step {signal.since_step}: {signal.cause}: {signal.reason}"
+
+
+def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
+    name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
+    version = "-" if worker.version is None else str(worker.version)
+    reason = one_line(reason_of(worker))
+    return name, state(worker.state), version, str(worker.pid), worker.host, age(worker.started_ns, clock), reason

@@ -1,0 +1,259 @@
+"""`rftd archive`, `restore`, `rm`: files of an experiment that has ended; `gc`: files that no event names."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emit, emitted
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
+from rftd.daemon.http.views import commands, experiments
+from rftd.daemon.http.views.commands import Receipt
+from rftd.daemon.http.views.experiments import ENDED
+from rftd.daemon.http.views.route import CommandRoute
+from rftd.ops.paths import absolute_path
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Client
+if TYPE_CHECKING:
+    from rftd.daemon.run.registry import Entry
+    from rftd.daemon.run.supervisor.kept_tables import KeptTables
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.storage.files.folder_owner import LogIdentity
+    from rftd.storage.files.unreferenced import Unreferenced
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+
+
+_TABLES: Final = "tables"
+"""The word for the files of tables where an experiment's name stands."""
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+@click.command("archive")
+@experiment_argument
+@click.option(
+    "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New archive file. Default: one in --data/archives."
+)
+@request_id_option
+@shared_options
+@click.pass_obj
+def archive(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
+    """Archive experiment NAME: its log, artifacts and checkpoints go into one file; its events stay in the log."""
+    body = commands.To(to=absolute_path(to) if to else "")
+    _keep(settings, commands.archive, body, name, target="archived", request_id=request_id)
+
+
+@click.command("restore")
+@experiment_argument
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Archive file, if it was moved."
+)
+@request_id_option
+@shared_options
+@click.pass_obj
+def restore(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
+    """Restore experiment NAME from its archive: every file is checked before it is put in place."""
+    body = commands.From(source=absolute_path(source) if source else "")
+    _keep(settings, commands.restore, body, name, target="here", request_id=request_id)
+
+
+@click.command("rm")
+@experiment_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--archive", is_flag=True, help="Archive it first, in --data/archives.")
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_context
+def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, request_id: str | None) -> None:
+    """Delete the files of experiment NAME: checkpoints, weights, artifacts, logs. `rftd ls --all` still shows it."""
+    settings: Settings = ctx.obj
+    if not yes:
+        # A prompt that nobody reads would hang a script for ever.
+        if not sys.stdin.isatty():
+            raise click.UsageError("there is no terminal to ask for confirmation: give --yes", ctx=ctx)
+        click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
+    body = commands.Remove(reason=reason, archive=archive)
+    _keep(settings, commands.remove, body, name, target="removed", request_id=request_id)
+
+
+def _keep(
+    settings: Settings, command: CommandRoute[B, Receipt], body: B, name: str, *, target: str, request_id: str | None
+) -> None:
+    """Sends a command that may take long, and says what came of it."""
+    from rftd.daemon.http.client.client import Client
+
+    with Client(replace(settings, timeout_s=max(settings.timeout_s, command.timeout_s))) as client:
+        done = _kept(client, command, body, name, target=target, request_id=request_id)
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        already = "already " if done["already"] else ""
+        say(f"{done['name']}  {already}{done['files']}  {done['path'] or ''}".rstrip())
+
+
+def _kept(
+    client: Client, command: CommandRoute[B, Receipt], body: B, name: str, *, target: str, request_id: str | None
+) -> dict[str, Any]:
+    """The answer. An experiment that is in its target state already is no error."""
+    from rftd.ops.errors import ConflictError
+
+    try:
+        sent = client.send(command, body, name=name, request_id=request_id).value
+    # Asking twice is asking once: the state that was wanted is there, so this is no error.
+    except ConflictError:
+        summary = client.ask(experiments.summary, name=name).value
+        if summary.kept != target or summary.state not in ENDED:
+            raise
+        known = {"name": summary.name, "id": summary.id, "files": target, "path": summary.kept_path}
+        return {**known, "already": True, "event": None, "position": None}
+    summary = client.ask(experiments.summary, name=sent.id, after=sent.position).value
+    done = {"name": summary.name, "id": summary.id, "files": summary.kept, "path": summary.kept_path}
+    return {**done, "already": False, "event": sent.event, "position": sent.position}
+
+
+@click.command("gc")
+@click.argument("experiment", required=False)
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@log_option
+@shared_options
+@click.pass_context
+def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl | None) -> None:
+    """Delete what a crash left in the folders of EXPERIMENT (default: all): rftd's files that no event refers to.
+
+    Experiments that a daemon may be running are skipped; the daemon cleans up after them itself. Without EXPERIMENT the
+    files of database tables go too that no experiment reads any more.
+    """
+    import asyncio
+    import os
+    from pathlib import Path
+
+    from rftd.daemon.http.client.address import find_folder
+    from rftd.daemon.run.registry import find_entry
+    from rftd.daemon.run.supervisor.kept_tables import KeptTables
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.daemon.serve.log_source import read_here
+    from rftd.ops.clock import SystemClock
+    from rftd.storage.files.folder_owner import is_of_another
+    from rftd.streams.sqlite.lock_file import LockFile
+
+    settings: Settings = ctx.obj
+    folder = DataFolder(Path(find_folder(settings, os.environ)))
+    found: list[tuple[str, Unreferenced]] = []
+
+    async def look(log: EventLog) -> None:
+        chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
+        lock = _lock(LockFile, folder.log, log_at)
+        try:
+            own = await _identity(folder, log_at, locked=lock is not None)
+            for entry in chosen:
+                if own is not None and is_of_another(Path(entry.job_dir), own):
+                    say(f"note: {entry.job_dir} belongs to another log, of which this one is a copy", err=True)
+                elif entry.spine.ended or lock is not None:
+                    found.extend((entry.name, each) for each in await _garbage(log, entry, SystemClock().now_ns()))
+                else:
+                    say(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
+            if lock is not None and not experiment:
+                kept = KeptTables(own)
+                found.extend((_TABLES, unused) for unused in await _unread_tables(log, folder, kept, chosen))
+            if not dry_run:
+                from rftd.storage.files.unreferenced import remove
+
+                await asyncio.to_thread(remove, [each.path for _, each in found])
+        finally:
+            if lock is not None:
+                await asyncio.to_thread(lock.release)
+
+    read_here(settings, log_at, look)
+    _answer(found, dry_run, settings)
+
+
+def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
+    """The log's lock, so that no daemon begins meanwhile; None if one has it or may be elsewhere."""
+    from rftd.ops.errors import ConflictError
+
+    try:
+        return None if log_at is not None else kind(log)
+    except ConflictError:
+        return None
+
+
+async def _identity(folder: DataFolder, log_at: LogUrl | None, *, locked: bool) -> LogIdentity | None:
+    """The identity of the log: a copy of a folder gets its own as soon as nobody else has its lock."""
+    from rftd.daemon.serve.log_identity import identity_of, last_identity
+    from rftd.daemon.serve.log_source import identity_at
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+    from rftd.streams.log.backend import backend_of
+
+    if log_at is not None:
+        return await identity_at(backend_of(log_at).checked(log_at.text))
+    return identity_of(folder, SystemIds(SystemClock())) if locked else last_identity(folder)
+
+
+async def _every(log: EventLog) -> list[Entry]:
+    from rftd.daemon.run.registry import Registry
+
+    registry = Registry(log)
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    return sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
+
+
+async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreferenced]:
+    """The unreferenced files of one experiment. Artifacts are judged only if it has any: that reads every record."""
+    import asyncio
+
+    from rftd.storage.files.unreferenced import GRACE_S, ours, referenced_in, unreferenced
+    from rftd.streams.folds.spine import Kept
+
+    if entry.spine.kept is not Kept.HERE:
+        return []  # the daemon removes them when it starts
+    found = await asyncio.to_thread(ours, entry.spec)
+    if not found:
+        return []
+    kept = await referenced_in(log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+    # An experiment that has not ended may have workers on another machine, whose newest files no event names yet.
+    grace_s = 0.0 if entry.spine.ended else GRACE_S
+    return list(unreferenced(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
+
+
+async def _unread_tables(
+    log: EventLog, folder: DataFolder, kept: KeptTables, entries: list[Entry]
+) -> list[Unreferenced]:
+    """The files of tables that no experiment reads any more; none where the log lost what may have named one."""
+    import asyncio
+
+    from rftd.ops.clock import SystemClock
+    from rftd.storage.files.survivors import LossesFile, of_log_folder
+    from rftd.streams.log.losses import losses_of
+
+    unused = await asyncio.to_thread(kept.unused, entries, now_ns=SystemClock().now_ns())
+    if unused and (LossesFile(folder.losses).read() or await losses_of(log, of_log_folder(folder.log))):
+        say("note: the log lost records: the files of tables stay, for an experiment among them may read one", err=True)
+        return []
+    return unused
+
+
+def _answer(found: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
+    size_bytes = sum(each.size_bytes for _, each in found)
+    if settings.machine_readable:
+        items = [
+            {"experiment": name, "path": each.path, "size_bytes": each.size_bytes, "why": each.why}
+            for name, each in found
+        ]
+        emit({"items": items, "size_bytes": size_bytes, "removed": not dry_run}, settings)
+        return
+    for _, each in found:
+        say(f"{each.size_bytes:>12}  {each.path}  ({each.why})")
+    if settings.verbosity >= 0:
+        verb = "would be removed" if dry_run else "removed"
+        say(f"{len(found)} files and folders, {size_bytes} bytes {verb}")

@@ -1,0 +1,157 @@
+"""`rftd ls`: the experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.terminal import plain, say
+from rftd.daemon.cli.settings import Settings, shared_options
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from rftd.daemon.http.views.refusals import RefusedRequest
+    from rftd.storage.queries.experiments import ExperimentSummary
+
+STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
+
+_INDENT: Final = 4
+_LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
+
+
+@click.command("ls")
+@click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only these states: {', '.join(STATES)}.")
+@click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label; repeatable.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
+@click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
+@click.option("--refused", is_flag=True, help="List instead what other programs asked for by records and did not get.")
+@shared_options
+@click.pass_obj
+def command(
+    settings: Settings, states: str | None, labels: tuple[str, ...], limit: int, removed: bool, refused: bool
+) -> None:
+    """List the experiments, newest first; a fork is shown below its parent."""
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.views import experiments
+
+    if refused:
+        if states or labels or removed:
+            raise click.UsageError("--refused lists requests, of which --state, --label and --all say nothing")
+        _refused(settings, limit)
+        return
+    chosen = [state.strip() for state in states.split(",")] if states else []
+    if wrong := next((state for state in chosen if state not in STATES), None):
+        raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
+    with Client(settings) as client:
+        answer = client.ask(
+            experiments.listed, state=chosen or None, label=list(labels) or None, removed=removed or None, limit=limit
+        )
+    if emitted(answer.plain(), settings):
+        return
+    from rftd.daemon.cli.output.quantity import age, number, short, shorts
+    from rftd.daemon.cli.output.table import console_of, table
+    from rftd.ops.clock import SystemClock
+
+    clock = SystemClock()
+    names = {row.id: row.name for row in answer.value.items}
+    ids = dict(zip(names, shorts(list(names)), strict=True))
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
+            _state(row),
+            row.stage or "-",
+            f"{row.step}/{row.total_steps}",
+            number(row.reward_mean),
+            "-" if row.staleness_p95 is None else str(row.staleness_p95),
+            age(row.submitted_ns, clock),
+            ids[row.id],
+            _turn(row),
+            ", ".join(f"{key}={value}" for key, value in sorted(row.labels.items())),
+            "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
+        )
+        for depth, row in tree_of(answer.value.items)
+    ]
+    if not rows:
+        wanted = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
+        say(" ".join(["no experiments", *wanted]) + "; start with `rftd submit FILE`" * (not wanted), err=True)
+        return
+    headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "LABELS", "FORKED-AT")
+    shown = [
+        number
+        for number, header in enumerate(headers)
+        if header not in ("TURN", "LABELS", "FORKED-AT") or any(str(row[number]) for row in rows)
+    ]
+    console = console_of(settings)
+    made = table(
+        [headers[number] for number in shown],
+        [tuple(row[number] for number in shown) for row in rows],
+        right=("STEP", "REWARD", "STALE-P95", "AGE"),
+        whole=("ID", "STATE"),
+        width=console.width,
+        first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD", "LABELS"),
+    )
+    console.print(made)
+    if answer.value.next is not None:
+        say(f"more than {limit}; give --limit", err=True)
+
+
+def _refused(settings: Settings, limit: int) -> None:
+    """Prints each refused request with its reason below it: that is what its author has to read."""
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.views import refusals
+
+    with Client(settings) as client:
+        answer = client.ask(refusals.refused, limit=limit)
+    if emitted(answer.plain(), settings):
+        return
+    if not answer.value.items:
+        say("no request by a record was refused", err=True)
+    for line in refusal_lines(answer.value.items):
+        say(line, indent=_INDENT)
+
+
+def refusal_lines(refused: Sequence[RefusedRequest]) -> Iterator[str]:
+    """A line for each, and its reason below it. What a stranger wrote does not look like a line of ours."""
+    from rftd.ops.clock import iso
+
+    for each in refused:
+        asked = f"{each.type or '(no type)'}  source={each.source} id={each.id}  {each.place}"
+        yield plain(f"{iso(each.refused_ns)}  {asked.translate(_LINE_FEEDS)}")
+        # A reason has a line for each thing that is wrong.
+        yield from (f"    {plain(line)}" for line in f"{each.code}: {each.reason}".splitlines())
+
+
+def _state(row: ExperimentSummary) -> Text:
+    """Its outcome, and the place of its files where that is another one."""
+    from rich.text import Text
+
+    from rftd.daemon.cli.output.table import state
+
+    outcome = state(row.state)
+    return outcome if row.kept == "here" else Text.assemble(outcome, f", {row.kept}")
+
+
+def _turn(row: ExperimentSummary) -> str:
+    """Its place in the queue; of others only a priority that is not the usual one."""
+    priority = f"priority {row.priority}" if row.priority else ""
+    if row.queue_position is None:
+        return priority if row.state in ("submitted", "running", "paused") else ""
+    return f"{row.queue_position}, {priority}" if priority else str(row.queue_position)
+
+
+def tree_of(rows: Sequence[ExperimentSummary]) -> Iterator[tuple[int, ExperimentSummary]]:
+    """The rows in their order, each with its depth; a fork follows what it was forked from, if that is listed."""
+    here = {row.id for row in rows}
+    forks: dict[str | None, list[ExperimentSummary]] = {}
+    for row in rows:
+        forks.setdefault(row.parent if row.parent in here else None, []).append(row)
+    # A stack of its own and no recursion: forks of forks may be as deep as somebody makes them.
+    waiting = [(0, row) for row in reversed(forks.get(None, []))]
+    while waiting:
+        depth, row = waiting.pop()
+        yield depth, row
+        waiting += [(depth + 1, fork) for fork in reversed(forks.get(row.id, []))]

@@ -1,0 +1,43 @@
+"""`rftd open`: signs a browser in at the daemon, by a one-time link."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.http.views import access
+
+
+@click.command("open")
+@click.option("--print", "only_print", is_flag=True, help="Print the link; open no browser.")
+@shared_options
+@click.pass_obj
+def command(settings: Settings, only_print: bool) -> None:
+    """Open the daemon in a browser, signed in with the rights of your token. The link works once, for five minutes."""
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        link = client.send(access.new_link, access.NewLink()).value
+        url = client.url + link.path
+    if emitted({"url": url, "role": link.role}, settings):
+        return
+    if only_print or not _has_screen():
+        click.echo(url)
+        return
+    import webbrowser
+
+    if not webbrowser.open(url):
+        click.echo(url)
+        return
+    say(f"opened in your browser, with the role {link.role}")
+
+
+def _has_screen() -> bool:
+    """True if a browser may be shown to whoever asks: a text browser in a script would only wait."""
+    graphical = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return graphical and sys.stdout.isatty()

@@ -1,0 +1,133 @@
+"""`rftd rebuild`: the state database, made anew from the log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rftd.daemon.cli.daemon_file import checked_postgres_url
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emit
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, postgres_option, shared_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rftd.daemon.serve.data_folder import DataFolder
+    from rftd.storage.projector.rebuild import RebuildReport
+    from rftd.streams.log.backend import LogUrl
+
+
+@click.command("rebuild")
+@click.option("--verify", is_flag=True, help="Only compare with the tables in use; exit 1 if they differ.")
+@log_option
+@postgres_option
+@shared_options
+@click.pass_context
+def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: str | None) -> None:
+    """Rebuild the tables from the log, and replace the old ones."""
+    import os
+    from pathlib import Path
+
+    from rftd.daemon.http.client.address import find_folder
+    from rftd.daemon.serve.data_folder import DataFolder
+
+    settings: Settings = ctx.obj
+    place = _Place(DataFolder(Path(find_folder(settings, os.environ))), log_at, postgres)
+    report = place.compare() if verify else place.replace()
+    if settings.machine_readable:
+        tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}
+        compared = report.live is not None
+        emit({"digest": report.rebuilt.total, "compared": compared, "tables": tables}, settings)
+    elif settings.verbosity >= 0:
+        for name in report.different:
+            say(f"differs: {name}")
+        count, digest = len(report.rebuilt.tables), report.rebuilt.total[:16]
+        if not verify:
+            verdict = f"{count} tables rebuilt, sha256 {digest}; they have replaced the old ones"
+        elif report.live is None:
+            verdict = f"{count} tables rebuilt, sha256 {digest}; there are none in use to compare them with"
+        else:
+            verdict = f"{count} tables compared, sha256 {digest}; {len(report.different)} differ"
+        say(verdict)
+    ctx.exit(1 if verify and report.different else 0)
+
+
+def _tables(report: RebuildReport) -> list[tuple[str, str]]:
+    return sorted(report.rebuilt.tables.items())
+
+
+class _Place:
+    """The places of the log and of the tables."""
+
+    def __init__(self, folder: DataFolder, log_at: LogUrl | None, postgres: str | None) -> None:
+        self._folder = folder
+        self._log_at = log_at
+        self._postgres = checked_postgres_url(postgres) if postgres else None
+        self._old = folder.root / "state.db"
+        self._new = folder.root / "state.rebuilt.db"
+
+    def compare(self) -> RebuildReport:
+        """Rebuilds beside the tables in use, up to where they stand, and throws the copy away."""
+        import asyncio
+
+        from rftd.storage.database.engine import sqlite_url
+
+        live = self._postgres or (sqlite_url(self._old) if self._old.exists() else None)
+        self._new.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return asyncio.run(self._rebuild(sqlite_url(self._new), live))
+        finally:
+            _remove(self._new)
+
+    def replace(self) -> RebuildReport:
+        """Rebuilds and takes the place of the tables. Raises ConflictError while a daemon uses them."""
+        import asyncio
+
+        from rftd.ops.errors import NotFoundError
+        from rftd.storage.database.engine import sqlite_url
+        from rftd.streams.sqlite.lock_file import LockFile
+
+        # The lock that a daemon holds: of the embedded log its file's, elsewhere that of the data folder.
+        locked = self._folder.log if self._log_at is None else self._folder.root
+        if not locked.is_dir():
+            raise NotFoundError(
+                f"there is no event log at {locked}", fix="name the folder given to `rftd serve --data`"
+            )
+        lock = LockFile(locked)
+        try:
+            if self._postgres is not None:
+                return asyncio.run(self._rebuild(self._postgres, None))
+            report = asyncio.run(self._rebuild(sqlite_url(self._new), None))
+            # With its -wal and -shm files: SQLite would replay those of the old database into the new one.
+            _remove(self._old)
+            self._new.replace(self._old)
+            return report
+        finally:
+            lock.release()
+            _remove(self._new)
+
+    async def _rebuild(self, target: str, live_url: str | None) -> RebuildReport:
+        from rftd.daemon.serve.log_source import log_to_read
+        from rftd.ops.clock import SystemClock
+        from rftd.ops.cycles import tune_collector
+        from rftd.ops.ids import SystemIds
+        from rftd.storage.database.engine import open_database
+        from rftd.storage.projector.rebuild import rebuild
+
+        tune_collector()
+        clock = SystemClock()
+        live = open_database(live_url) if live_url is not None else None
+        try:
+            async with log_to_read(self._folder, self._log_at, clock=clock, ids=SystemIds(clock)) as log:
+                return await rebuild(log, target, clock=clock, live=live)
+        finally:
+            if live is not None:
+                await live.dispose()
+
+
+def _remove(database: Path) -> None:
+    for path in (database, database.with_name(database.name + "-wal"), database.with_name(database.name + "-shm")):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,251 @@
+"""`rftd submit`: reads an experiment file, sends it, and may wait for its end; `rftd fork`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rftd.daemon.cli.output.data import emit
+from rftd.daemon.cli.output.stage_line import stage_line
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument, request_id_option
+from rftd.daemon.http.views.memory import MemoryRow, memory_line, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rftd.daemon.config.loading import Submission
+    from rftd.daemon.http.client.client import Answer, Client
+    from rftd.daemon.http.views.commands import ForkReceipt, SubmitReceipt
+    from rftd.streams.spec.spec import ExperimentSpec
+    from rftd.workers.devices.host import Host
+
+
+@click.command("submit")
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the experiment; repeatable.")
+@click.option("--priority", type=int, metavar="N", help="Priority in the queue: the highest goes first. Default: 0.")
+@click.option("--wait", is_flag=True, help="Follow the experiment to its end; exit 1 if it does not complete.")
+@click.option("--dry-run", is_flag=True, help="Check the file as the daemon would, and submit nothing.")
+@click.option("--pull", is_flag=True, help="First fetch what the daemon's cache lacks of the Hugging Face hub.")
+@click.option(
+    "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a submission changes nothing."
+)
+@shared_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    overrides: tuple[str, ...],
+    labels: tuple[str, ...],
+    priority: int | None,
+    wait: bool,
+    dry_run: bool,
+    pull: bool,
+    request_id: str | None,
+) -> None:
+    """Submit the experiment in a YAML FILE (- for standard input)."""
+    from functools import partial
+
+    from rftd.daemon.cli.verbs.arguments import load_experiment, read_experiment
+    from rftd.daemon.config.issue import say_where
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.views import commands
+    from rftd.ops.errors import RftdError, UsageError
+    from rftd.workers.devices.host import ANY_HOST
+
+    settings: Settings = ctx.obj
+    named = dict(pair(label) for label in labels)
+    text, origin = read_experiment(file)
+    wanted = overrides if priority is None else (*overrides, f"priority={priority}")
+    if dry_run:
+        if pull:
+            raise UsageError("--dry-run changes nothing, and --pull fetches files", fix="leave one of them out")
+        _dry_run(partial(load_experiment, text, origin, wanted), named, settings)
+        return
+    submission = load_experiment(text, origin, wanted, ANY_HOST, True)
+    # The daemon warns of the rest by itself: it knows the devices and the engines.
+    _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
+    with Client(settings) as client:
+        if pull:
+            _pull(client, submission, settings)
+        body = commands.Submit(config=submission.config, labels=named)
+        try:
+            accepted = client.send(commands.submit, body, request_id=request_id)
+        except RftdError as error:
+            if submission.wrong and not isinstance(error, UsageError):
+                raise submission.wrong from None
+            # The daemon knows fields, not lines: the file is here, so here an error gets its line and column.
+            say_where(error, submission.source)
+            raise
+        _warn(accepted.value.warnings, settings)
+        ctx.exit(taken_in(client, accepted, settings, f"stages: {stage_line(submission.spec)}", wait=wait))
+
+
+def _warn(warnings: Iterable[str], settings: Settings) -> None:
+    if settings.verbosity >= 0:
+        for warning in warnings:
+            say(f"warning: {warning}", err=True)
+
+
+def _pull(client: Client, submission: Submission, settings: Settings) -> None:
+    """Fetches what the daemon's cache of the hub lacks."""
+    import sys
+
+    from rftd.daemon.config.issue import say_where
+    from rftd.daemon.http.client.pulling import pull
+    from rftd.daemon.http.views import hub
+    from rftd.ops.errors import RftdError
+
+    def tell(text: str) -> None:
+        if settings.verbosity >= 0:
+            say(text, err=True)
+
+    try:
+        bars = settings.verbosity >= 0 and sys.stderr.isatty()
+        pull(submission.config, client.ask(hub.hub_cache).value, tell, bars=bars)
+    except RftdError as error:
+        say_where(error, submission.source)
+        raise
+
+
+def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], settings: Settings) -> None:
+    """Shows what a submission would come to, asked of the daemon if there is one."""
+    import os
+
+    import msgspec
+
+    from rftd.daemon.http.client.dry_run import judged
+
+    found = judged(load, settings, os.environ, labels)
+    submission = found.submission
+    there = found.there
+    memory = _memory_here(submission.spec) if there.report is None else there.report.memory
+    _warn(found.warnings, settings)
+    if settings.machine_readable:
+        plan: dict[str, Any] = {
+            "ok": True,
+            "daemon": there.url if there.report else None,
+            "said": there.said,
+            "config": submission.config,
+            "warnings": found.warnings,
+            "memory": msgspec.to_builtins(memory),
+        }
+        emit(plan, settings)
+        return
+    spec = submission.spec
+    say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}; nothing was submitted")
+    for row in memory:
+        say(f"memory: {memory_line(row)}")
+    say(there.said)
+
+
+def _memory_here(spec: ExperimentSpec) -> list[MemoryRow]:
+    """The memory that workers would take of the devices of this machine; nothing of models that cannot be read here."""
+    from rftd.daemon.run.supervisor.memory_plan import with_memory
+    from rftd.ops.errors import RftdError
+    from rftd.workers.devices.discovery import find_host
+
+    try:
+        return rows_of(with_memory(spec, find_host()).memory)
+    except (RftdError, OSError):  # what is wrong with a model, `rftd doctor FILE` says
+        return []
+
+
+def taken_in(
+    client: Client, accepted: Answer[SubmitReceipt] | Answer[ForkReceipt], settings: Settings, what: str, *, wait: bool
+) -> int:
+    """Shows the receipt of an experiment, with a line that says `what` it is, and may wait for its end.
+
+    The exit status that the end means; 0 if nobody waits for it.
+    """
+    receipt = accepted.value
+    handle = _handle_of(client, receipt.name, receipt.id, receipt.position)
+    if settings.machine_readable and not wait:
+        emit(accepted.plain(), settings)
+    elif settings.verbosity >= 0:
+        say(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
+        say(f"  {what}", err=wait)
+        typed = shlex.quote(handle)
+        say(f"  watch: rftd watch {typed}   logs: rftd logs {typed}   stop: rftd cancel {typed}", err=wait)
+    if not wait:
+        return 0
+    from rftd.daemon.cli.verbs.watch import follow_to_end
+
+    return follow_to_end(client, receipt.id, settings, after=receipt.position, handle=handle)
+
+
+def _handle_of(client: Client, name: str, id: str, position: str) -> str:
+    """The handle for the next commands: the name if it means this experiment, else the id."""
+    from rftd.daemon.http.views import experiments
+    from rftd.ops.errors import RftdError
+
+    try:
+        return name if client.ask(experiments.summary, name=name, after=position).value.id == id else id
+    except RftdError:
+        return id
+
+
+def pair(text: str) -> tuple[str, str]:
+    """A label: its key and value."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
+    return key, value
+
+
+@click.command("fork")
+@experiment_argument
+@click.option(
+    "--at-step", type=click.IntRange(min=0), required=True, metavar="N", help="Weight version to continue from."
+)
+@click.option("-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one field; repeatable.")
+@click.option("--name", "fork_name", metavar="NAME", help="Name of the fork. Default: PARENT-fork-N.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
+@click.option("--wait", is_flag=True, help="Follow the fork to its end; exit 1 if it does not complete.")
+@request_id_option
+@shared_options
+@click.pass_context
+def fork(
+    ctx: click.Context,
+    name: str,
+    at_step: int,
+    overrides: tuple[str, ...],
+    fork_name: str | None,
+    labels: tuple[str, ...],
+    wait: bool,
+    request_id: str | None,
+) -> None:
+    """Start a new experiment from step N of experiment NAME, with its configuration and the given changes."""
+    from rftd.daemon.cli.verbs.submit import pair, taken_in
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.views import commands
+
+    settings: Settings = ctx.obj
+    named = dict(pair(label) for label in labels)
+    with Client(settings) as client:
+        body = commands.Fork(at_step=at_step, set=_portable(client, name, overrides), name=fork_name, labels=named)
+        accepted = client.send(commands.fork, body, name=name, request_id=request_id)
+        receipt = accepted.value
+        if settings.verbosity >= 0:
+            for warning in receipt.warnings:
+                say(f"warning: {warning}", err=True)
+        what = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
+        ctx.exit(taken_in(client, accepted, settings, what, wait=wait))
+
+
+def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str]:
+    """The overrides as the daemon reads them: paths absolute, `${...}` resolved here."""
+    if not overrides:
+        return []
+    from rftd.daemon.config.loading import portable_overrides
+    from rftd.daemon.http.views import experiments
+
+    # The parent's configuration decides how an override is read: which fields are paths, and which of them are
+    # relative.
+    config = client.ask(experiments.one, name=name).value.experiment.config
+    return portable_overrides(config, overrides)

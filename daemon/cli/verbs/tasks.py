@@ -1,0 +1,110 @@
+"""`rftd tasks`: tasks for an experiment whose taskset is a queue, while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+import click
+
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
+from rftd.daemon.http.views import commands, experiments
+from rftd.daemon.http.views import tasks as view
+
+_TASKS: Final = 500
+"""The most tasks that the command sends in one request; the daemon takes twice as many."""
+_SIZE_BYTES: Final = 400_000
+"""The longest lines of one request together."""
+
+
+@click.group("tasks")
+def tasks() -> None:
+    """Add tasks to an experiment whose taskset has `storage_type: queue`, or tell their end."""
+
+
+@tasks.command("add")
+@experiment_argument
+@click.argument("file", type=click.File("rb"))
+@click.option("--end", is_flag=True, help="Tell the end of the queue behind them.")
+@request_id_option
+@shared_options
+@click.pass_obj
+def add(settings: Settings, name: str, file: BinaryIO, end: bool, request_id: str | None) -> None:
+    """Add the tasks of FILE, JSON Lines or `-` for standard input, to experiment NAME.
+
+    Adding the same file again adds nothing, so that a command that was cut off may be repeated; with another
+    --request-id its tasks are other ones.
+    """
+    from hashlib import sha256
+
+    from rftd.daemon.http.client.client import Client
+    from rftd.ops.ids import NAMESPACE, derive
+
+    added = 0
+    receipt: commands.Receipt | None = None
+    with Client(settings) as client:
+        summary = client.ask(experiments.summary, name=name).value
+        for rows in _parts(file):
+            # The same lines at the same place have the same key: a repeated command gets the answers of the first.
+            digest = sha256(b"\n".join(rows)).hexdigest()
+            key = derive(NAMESPACE, "tasks of a file", summary.id, request_id or "", added, digest)
+            body = view.AddTasks(tasks=[_row(line, file.name, added + number) for number, line in enumerate(rows)])
+            receipt = client.send(view.add_tasks, body, name=summary.id, request_id=str(key)).value
+            added += len(rows)
+        if end:
+            receipt = client.send(view.end_tasks, commands.Reason(), name=summary.id).value
+    position = receipt.position if receipt is not None else None
+    done = {"name": summary.name, "id": summary.id, "added": added, "ended": end, "position": position}
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        say(f"{summary.name}  {added} tasks added" + (", and no more will come" if end else ""))
+
+
+@tasks.command("end")
+@experiment_argument
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_obj
+def end(settings: Settings, name: str, reason: str, request_id: str | None) -> None:
+    """Tell the end of the tasks of experiment NAME: it completes with the step that takes in the last of them."""
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        receipt = client.send(view.end_tasks, commands.Reason(reason=reason), name=name, request_id=request_id).value
+    done = {"name": name, "ended": True, "event": receipt.event, "position": receipt.position}
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        say(f"{name}  no more tasks will come  {receipt.event}")
+
+
+def _parts(file: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines that are not blank, as many at once as a request may hold."""
+    rows: list[bytes] = []
+    size_bytes = 0
+    for line in file:
+        row = line.strip()
+        if not row:
+            continue
+        if rows and (len(rows) == _TASKS or size_bytes + len(row) > _SIZE_BYTES):
+            yield rows
+            rows = []
+            size_bytes = 0
+        rows.append(row)
+        size_bytes += len(row)
+    if rows:
+        yield rows
+
+
+def _row(line: bytes, file: str, number: int) -> dict[str, Any]:
+    from rftd.ops.decoding import UNREADABLE, json_decoder
+    from rftd.ops.errors import DataError
+
+    try:
+        return json_decoder(dict[str, Any]).decode(line)
+    except UNREADABLE as error:
+        what = f"task {number + 1} is no JSON object: {error}"
+        raise DataError(
+            what, where=file, fix="write one JSON object per line; the tasks before it were added"
+        ) from None

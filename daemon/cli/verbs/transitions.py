@@ -1,0 +1,136 @@
+"""`rftd pause`, `rftd resume`, `rftd cancel`: one command for each named experiment; and `rftd prioritize`.
+
+Asking twice is asking once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument, experiments_argument, reason_option, request_id_option
+from rftd.daemon.http.views import commands, experiments
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Client
+
+PARTIAL: Final = 7
+"""The exit status if some of several experiments failed."""
+_TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+_COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel": commands.cancel}
+
+
+def _verb(name: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @experiments_argument
+    @reason_option
+    @click.option("--wait", is_flag=True, help=f"Return once the experiment is {_TARGETS[name]}.")
+    @request_id_option
+    @shared_options
+    @click.pass_context
+    def command(ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, request_id: str | None) -> None:
+        if request_id and len(names) > 1:
+            raise click.UsageError("--request-id names one command; give one experiment", ctx=ctx)
+        ctx.exit(_run(name, names, ctx.obj, reason=reason, wait=wait, request_id=request_id))
+
+    return command
+
+
+pause = _verb("pause", "Pause experiments: current work is finished, and nothing new starts.")
+resume = _verb("resume", "Resume paused experiments.")
+cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
+
+
+# A negative priority looks like an option to click.
+@click.command("prioritize", context_settings={"ignore_unknown_options": True})
+@experiment_argument
+@click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))
+@reason_option
+@request_id_option
+@shared_options
+@click.pass_obj
+def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:
+    """Set the PRIORITY of experiment NAME, 0 by default: in the queue, the highest goes first.
+
+    A running experiment continues; its priority counts when a daemon with fewer slots is started.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    body = commands.Prioritize(priority=priority, reason=reason)
+    with Client(settings) as client:
+        sent = client.send(commands.prioritize, body, name=name, request_id=request_id).value
+        summary = client.ask(experiments.summary, name=sent.id, after=sent.position).value
+    done = {
+        "name": summary.name,
+        "id": sent.id,
+        "priority": summary.priority,
+        "state": summary.state,
+        "queue_position": summary.queue_position,
+        "event": sent.event,
+        "position": sent.position,
+    }
+    if not emitted(done, settings) and settings.verbosity >= 0:
+        place = f", number {summary.queue_position} in the queue" if summary.queue_position else ""
+        say(f"{summary.name}  {summary.state}  priority {summary.priority}{place}  {sent.event}")
+
+
+def _run(
+    verb: str, names: tuple[str, ...], settings: Settings, *, reason: str, wait: bool, request_id: str | None
+) -> int:
+    from rftd.daemon.cli.output.failure import show
+    from rftd.daemon.http.client.client import Client
+    from rftd.ops.errors import RftdError
+
+    done: list[dict[str, Any]] = []
+    statuses: list[int] = []
+    with Client(settings) as client:
+        for name in names:
+            try:
+                done.append(_command(client, verb, name, settings, reason=reason, wait=wait, key=request_id))
+                statuses.append(0)
+            except RftdError as error:
+                done.append({"name": name, "error": {"code": error.code, "what": error.what, "fix": error.fix}})
+                statuses.append(error.exit_status)
+                show(error, as_data=settings.output in ("json", "jsonl"))
+    if not emitted({"items": done}, settings) and settings.verbosity >= 0:
+        for item in (item for item in done if "state" in item):
+            already = "already " if item["already"] else ""
+            say(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
+    failed = [status for status in statuses if status]
+    return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
+
+
+def _command(
+    client: Client, verb: str, name: str, settings: Settings, *, reason: str, wait: bool, key: str | None
+) -> dict[str, Any]:
+    from rftd.daemon.http.client.client import follow
+    from rftd.ops.errors import ConflictError
+
+    target = _TARGETS[verb]
+    try:
+        sent = client.send(_COMMANDS[verb], commands.Reason(reason=reason), name=name, request_id=key).value
+    except ConflictError:
+        summary = client.ask(experiments.summary, name=name).value
+        if summary.state != target:
+            raise
+        return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}
+    state = target
+    if verb == "resume":  # what was released waits for its turn
+        state = client.ask(experiments.summary, name=sent.id, after=sent.position).value.state
+    if wait:
+        for page in follow(client, sent.id, after=sent.position, patience_s=settings.timeout_s):
+            state = page.value.experiment.summary.state
+            if state == target:
+                break
+    return {
+        "name": name,
+        "id": sent.id,
+        "state": state,
+        "already": False,
+        "event": sent.event,
+        "position": sent.position,
+    }

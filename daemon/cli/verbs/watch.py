@@ -1,0 +1,162 @@
+"""`rftd watch`: the page of `rftd get`, live, until the experiment ends; Ctrl-C stops nothing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rftd.daemon.cli.output.data import emit_line
+from rftd.daemon.cli.output.quantity import lasting, number, sparkline
+from rftd.daemon.cli.output.table import console_of
+from rftd.daemon.cli.output.terminal import one_line, say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument
+from rftd.daemon.cli.verbs.get import reason_of, render, signal_words
+from rftd.daemon.http.client.moment import Moment, moment_of
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.ops.clock import SystemClock, iso
+from rftd.ops.errors import UnreachableError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.page_feed import PageFeed
+
+REDRAW_S: Final = 1.0
+"""The page is drawn anew this often although nothing happened: its ages and the time left go on."""
+
+_ASKED_S: Final = 2.0
+"""Longest wait for what stands beside the page: a daemon that hangs must not stop the clock."""
+
+
+@click.command("watch")
+@experiment_argument
+@shared_options
+@click.pass_context
+def command(ctx: click.Context, name: str) -> None:
+    """Follow experiment NAME until it ends; exit 1 if it does not complete. Ctrl-C detaches.
+
+    Redraws the page of `rftd get` every second. If the daemon stops answering, waits for it as long as --timeout says.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    with Client(ctx.obj) as client:
+        ctx.exit(follow_to_end(client, name, ctx.obj))
+
+
+def follow_to_end(
+    client: Client, name: str, settings: Settings, *, after: str | None = None, handle: str | None = None
+) -> int:
+    """Shows the experiment until it ended; the exit status that its end means."""
+    from rftd.daemon.http.client.page_feed import PageFeed
+
+    last: ExperimentPage | None = None
+    try:
+        with PageFeed(client, name, after=after, patience_s=settings.timeout_s) as feed:
+            for page in _shown(client, feed, settings):
+                last = page
+    except KeyboardInterrupt:
+        say(f"\ndetached; nothing was stopped. Again: rftd watch {shlex.quote(handle or name)}", err=True)
+        return 130
+    assert last is not None
+    summary = last.experiment.summary
+    if not settings.machine_readable and summary.state != "completed":
+        reason = one_line(reason_of(summary))
+        say(f"{summary.name} {summary.state}" + (f"  {reason}" if reason else ""), err=True)
+    return 0 if summary.state == "completed" else 1
+
+
+def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
+    """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
+    console = console_of(settings)
+    if console.is_terminal and not settings.machine_readable:
+        yield from _live(client, feed, settings)
+        return
+    from rftd.daemon.http.client.page_feed import Away
+
+    away = False
+    shown = ""
+    for news in feed.each(REDRAW_S):
+        if isinstance(news, Away):
+            if not away and settings.verbosity >= 0:
+                say(f"{_gone(client)}; waiting {lasting(settings.timeout_s)} for it", err=True)
+            away = True
+        elif news is not None:
+            away = False
+            if settings.machine_readable:
+                emit_line(news.plain())
+            elif (line := brief(news.value)) != shown:
+                # Most news of a run, such as each finished rollout, is on the page and not in the line.
+                click.echo(line)
+                shown = line
+            yield news.value
+
+
+def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
+    """Draws the page at each news, and each second without any."""
+    from rich.live import Live
+
+    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.page_feed import Away
+
+    clock = SystemClock()
+    moment: Moment | None = None
+    cut_off = False
+    away_s: float | None = None
+    # Refreshed here only: rich's own thread would draw the same page four times a second.
+    with (
+        Client(replace(settings, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
+        Live(console=console_of(settings), auto_refresh=False) as live,
+    ):
+        for news in feed.each(REDRAW_S):
+            if isinstance(news, Away):
+                cut_off = True
+            elif news is not None:
+                cut_off = False
+                moment = Moment(news.value)
+            if moment is None:
+                continue
+            known = None if cut_off else _asked(asked, moment)
+            if known is not None:
+                away_s = None
+                moment = known
+            else:
+                away_s = time.monotonic() if away_s is None else away_s
+                moment = replace(moment, pace=None)  # nobody knows how far it is by now
+            live.update(render(moment, clock, _notes(client, away_s, settings)), refresh=True)
+            if news is not None and not isinstance(news, Away):
+                yield news.value
+
+
+def _asked(client: Client, moment: Moment) -> Moment | None:
+    """The page as it was, with what is asked of the daemon now; None if it does not answer."""
+    try:
+        return moment_of(client, moment.page)
+    except (UnreachableError, WaitTimeoutError):
+        return None
+
+
+def _notes(client: Client, away_s: float | None, settings: Settings) -> tuple[str, ...]:
+    if away_s is None:
+        return ()
+    old = lasting(time.monotonic() - away_s)
+    patience = lasting(settings.timeout_s)
+    return (f"{_gone(client)}: this page is {old} old. Waiting up to {patience} for one; start it with `rftd serve`",)
+
+
+def _gone(client: Client) -> str:
+    return f"no daemon answers at {client.url}"
+
+
+def brief(page: ExperimentPage) -> str:
+    """The page in one line, for where no terminal is."""
+    summary = page.experiment.summary
+    curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
+    return (
+        f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
+        f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
+    ) + (f"  {told}" if (told := signal_words(page.signal)) else "")

@@ -1,0 +1,75 @@
+"""`rftd why`: each role's work or wait, worst first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.text import Text
+
+from rftd.daemon.cli.log_option import log_option
+from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.quantity import age, short
+from rftd.daemon.cli.output.table import console_of, table
+from rftd.daemon.cli.output.terminal import fitted, one_line, say
+from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import experiment_argument
+from rftd.daemon.http.views import experiments as view
+from rftd.daemon.run.why.wait import Wait, Why, next_of, what_of
+from rftd.ops.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+
+_STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
+"""Styles by a wait's level."""
+_WIDE: Final = 120
+"""The least columns in which five of them can be read beside each other."""
+_INDENT: Final = 4
+
+
+@click.command("why")
+@experiment_argument
+@log_option
+@shared_options
+@click.pass_obj
+def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
+    """Show what each role of experiment NAME does or waits for, since when, and what unblocks it; worst first.
+
+    Without a daemon, the answer comes from the log that --data or --kafka names.
+    """
+    from rftd.daemon.http.client.client import asked_or_read
+
+    async def read(log: EventLog) -> Why:
+        from rftd.daemon.run.why.answer import why_offline
+
+        return await why_offline(log, name, clock=SystemClock())
+
+    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
+    if not emitted(plain, settings):
+        _show(value, settings)
+
+
+def _show(why: Why, settings: Settings) -> None:
+    """Prints one line for each role; on a narrow terminal its text is below the line."""
+    live = "" if why.live else "; no daemon answers, this is what the log says"
+    say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
+    clock = SystemClock()
+    headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
+    rows = [_row(wait, clock) for wait in why.waits]
+    console = console_of(settings)
+    if console.width >= _WIDE:
+        console.print(table(headers, rows, right=("FOR",), whole=("STATE",)))
+        return
+    for role, status, since, *texts in rows:
+        console.print(Text.assemble(role, "  ", status, f"  for {since}"))
+        for text in filter(None, texts):
+            for line in fitted(str(text), console.width - _INDENT, indent=0).split("\n"):
+                console.print(" " * _INDENT + line, markup=False)
+
+
+def _row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
+    role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
+    status = Text(wait.state, style=_STYLES.get(wait.level, ""))
+    return role, status, age(wait.since_ns, clock), one_line(what_of(wait)), one_line(next_of(wait))

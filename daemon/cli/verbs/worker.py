@@ -1,0 +1,251 @@
+"""`rftd worker explorer|trainer`: one worker process. The daemon starts them; so can you, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rftd.daemon.cli.daemon_file import config_option
+from rftd.daemon.cli.folders_option import begin_process, folders_option
+from rftd.daemon.cli.log_option import worker_log_option
+from rftd.daemon.cli.trace_option import trace_option
+from rftd.ops import limits
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from rftd.ops.own_folder import FolderAccess
+    from rftd.ops.tracing.trace_options import TraceOptions
+    from rftd.ops.tracing.tracer import Tracer
+    from rftd.streams.log.backend import LogUrl
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _log_options(function: F) -> F:
+    for option in (
+        click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
+        click.option("--worker", type=click.UUID, hidden=True),
+        folders_option,
+        trace_option,
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error", "critical"]),
+            default="info",
+            show_default=True,
+            help="Lowest level of its log lines. The daemon takes the experiment's log.level.",
+        ),
+        click.option("--experiment", help="Id of the experiment. Default: any running one."),
+        worker_log_option,
+        config_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("worker")
+def command() -> None:
+    """Run one worker process: of one experiment, or of any that is under way."""
+
+
+@command.command()
+@_log_options
+@click.option(
+    "--slot", type=click.IntRange(0, limits.WORKER_SLOTS - 1), help="Slot whose leases the worker takes. Default: any."
+)
+def explorer(
+    log_at: LogUrl,
+    experiment: str | None,
+    spine_offset: int,
+    worker: UUID | None,
+    slot: int | None,
+    folders: FolderAccess,
+    traces: TraceOptions | None,
+    log_level: str,
+) -> None:
+    """Run rollouts of leased tasks."""
+    _begin(folders, log_level)
+    _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
+
+
+@command.command()
+@_log_options
+def trainer(
+    log_at: LogUrl,
+    experiment: str | None,
+    spine_offset: int,
+    worker: UUID | None,
+    folders: FolderAccess,
+    traces: TraceOptions | None,
+    log_level: str,
+) -> None:
+    """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
+    _begin(folders, log_level)
+    _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
+
+
+def _begin(folders: FolderAccess, log_level: str) -> None:
+    from rftd.ops.logs import configure
+
+    begin_process(folders)
+    configure(level=log_level, libraries=True)
+
+
+@command.command(hidden=True)
+@click.option("--kind", required=True, help="Kind of the tracker, of those that the experiment has.")
+@click.option("--experiment", type=click.UUID, required=True, help="Id of the experiment.")
+@click.option("--spine-offset", type=click.IntRange(0), default=0)
+@worker_log_option
+@config_option
+def tracker(log_at: LogUrl, kind: str, experiment: UUID, spine_offset: int) -> None:
+    """Follow an experiment for one of its trackers. The daemon starts it."""
+    import asyncio
+
+    from rftd.ops.logs import configure
+    from rftd.streams.log.backend import backend_of
+
+    configure(libraries=True)
+    asyncio.run(_track(backend_of(log_at).checked(log_at.text), experiment, kind, spine_offset))
+
+
+async def _track(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) -> None:
+    import asyncio
+    import os
+    import signal
+
+    from rftd.daemon.serve.log_source import connect_log
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+    from rftd.ops.logs import logger
+    from rftd.workers.tracking.process import run_tracker, stop_when_orphaned
+
+    clock = SystemClock()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log = await connect_log(url, clock=clock, ids=SystemIds(clock))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            # A daemon that was killed leaves it behind, and the next one starts its own.
+            orphaned = tasks.create_task(stop_when_orphaned(stop, clock))
+            await run_tracker(
+                log,
+                experiment,
+                kind,
+                stop=stop,
+                clock=clock,
+                logger=logger(role="tracker", tracker=kind),
+                environ=os.environ,
+                spine_offset=spine_offset,
+            )
+            orphaned.cancel()
+    finally:
+        await log.close()
+
+
+def _run(
+    role: str,
+    log_at: LogUrl,
+    experiment: str | None,
+    slot: int | None,
+    spine_offset: int,
+    worker: UUID | None,
+    traces: TraceOptions | None,
+) -> None:
+    import asyncio
+    import gc
+    from uuid import UUID
+
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.cycles import PYTHONS_THRESHOLDS, tune_collector
+    from rftd.ops.errors import UsageError
+    from rftd.ops.logs import logger
+    from rftd.ops.tracing.trace_options import tracing
+    from rftd.streams.log.backend import backend_of
+    from rftd.workers.hosts.started_here import StartedHere
+
+    url = backend_of(log_at).checked(log_at.text)
+    try:
+        id = UUID(experiment) if experiment else None
+    except ValueError:
+        raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
+    if role == "explorer":
+        tune_collector()
+    else:  # a trainer's cycles may hold activations: they are looked for as often as Python does by itself
+        gc.set_threshold(*PYTHONS_THRESHOLDS)
+    started = StartedHere()
+    if ended := started.end_of_the_dead():
+        logger(role=role).warning("worker.leftovers_ended", processes=ended)
+    try:
+        with tracing(traces, role, clock=SystemClock(), logger=logger(role=role)) as tracer:
+            asyncio.run(_work(role, url, id, slot, spine_offset, worker, tracer))
+    finally:
+        started.end()
+
+
+async def _work(
+    role: str,
+    url: LogUrl,
+    experiment: object,
+    slot: int | None,
+    spine_offset: int,
+    worker: UUID | None,
+    tracer: Tracer | None,
+) -> None:
+    import asyncio
+    import signal
+    from functools import partial
+    from uuid import UUID
+
+    from rftd.daemon.serve.external_worker import ExternalWorker
+    from rftd.daemon.serve.log_source import connect_log, identity_at
+    from rftd.daemon.serve.patience import opened_in_time
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.errors import RftdError
+    from rftd.ops.ids import SystemIds
+    from rftd.ops.logs import logger
+    from rftd.workers.hosts.process import run_explorer, run_trainer
+
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    if slot is None:
+        slot = ids.new().int % limits.WORKER_SLOTS
+    bound = logger(role=role, slot=slot)
+    stop = asyncio.Event()
+    connected = asyncio.Event()
+    starting = asyncio.current_task()
+
+    def on_signal() -> None:
+        stop.set()
+        if not connected.is_set() and starting is not None:
+            starting.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+    def on_error(error: RftdError) -> None:
+        bound.warning("waiting", part="log", code=error.code, reason=error.what, fix=error.fix)
+
+    try:
+        # A worker that was ordered ends if the log is away: whoever ordered it starts another one. One that nobody
+        # ordered has to wait by itself.
+        if isinstance(experiment, UUID):
+            log = await connect_log(url, clock=clock, ids=ids)
+        else:
+            log = await opened_in_time(lambda: connect_log(url, clock=clock, ids=ids), on_error=on_error, clock=clock)
+    except asyncio.CancelledError:
+        if stop.is_set():
+            return
+        raise
+    connected.set()
+    same: dict[str, Any] = {"clock": clock, "ids": ids, "logger": bound, "tracer": tracer}
+    try:
+        if not isinstance(experiment, UUID):
+            await ExternalWorker(log, role, slot, **same, identity=await identity_at(url)).run(stop)
+        else:
+            work = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
+            await work(log, experiment, stop=stop, spine_offset=spine_offset, worker=worker, **same)
+    finally:
+        await log.close()

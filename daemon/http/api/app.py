@@ -1,0 +1,211 @@
+"""`make_app`: the API as one ASGI application, counted and traced, behind `Guard`, which asks for a token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import Counter
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rftd.daemon.http.api import login, probes, routes, stream
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.http.api.guard import Guard
+from rftd.daemon.http.api.methods import Methods
+from rftd.daemon.http.api.probes import readiness
+from rftd.daemon.http.api.problem import answer, on_error
+from rftd.daemon.http.api.schema import install
+from rftd.daemon.http.api.services import Applied, Services
+from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.observe.metrics_scrape import Scrape
+from rftd.daemon.run.operations import Operations
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard
+from rftd.daemon.serve.patience import Troubles
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import RftdError, UsageError
+from rftd.ops.health import Health
+from rftd.ops.ids import Ids, SystemIds
+from rftd.ops.metrics import Metrics
+from rftd.ops.releases import release_of
+from rftd.ops.tracing import conventions as names
+from rftd.ops.tracing.span import SpanKind
+from rftd.ops.tracing.trace_context import parsed
+from rftd.ops.tracing.tracer import Tracer
+from rftd.streams.log.log import EventLog
+
+PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Asked by machines every few seconds: no trace begins with them."""
+
+COMMANDS: Final = "/v1/experiments"
+"""The beginning of every path whose requests other than GET change an experiment: they are always traced."""
+
+NO_ROUTE: Final = "none"
+"""The label of requests that no route took, or that were refused before: their paths are what strangers write."""
+
+
+class NotedAnswer:
+    """`send` of one request, which notes the status on its way."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 500
+        """500 for a request whose handler raised before it answered."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])
+        await self._send(message)
+
+
+class Traced:
+    """A layer within the guard: a stranger cannot have spans made."""
+
+    def __init__(self, app: ASGIApp, *, tracer: Tracer) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = parsed(Headers(scope=scope).get("traceparent"))
+        began_ns = self._tracer.now_ns()
+        method = names.http_method(scope["method"])
+        looked_at = caller is not None or scope["path"] not in PROBES
+        # A command is rare, and what it becomes is in its trace: a pause must not be missed.
+        always = caller is None and method != "GET" and scope["path"].startswith(COMMANDS)
+        span = self._tracer.begin(method, SpanKind.SERVER, parent=caller, always=always) if looked_at else None
+        answer = NotedAnswer(send)
+        try:
+            if span is None:
+                await self._app(scope, receive, answer)
+            else:
+                with span.active():
+                    await self._app(scope, receive, answer)
+        finally:
+            if span is None and answer.status >= 500:
+                # An error is traced whatever is sampled; what it did meanwhile is not.
+                span = self._tracer.always(method, SpanKind.SERVER, parent=caller)
+                span.start_ns = began_ns
+            if span is not None:
+                # The router writes the route that it chose into the scope, whose `path` holds names of experiments.
+                route = getattr(scope.get("route"), "path", None)
+                span.name = method if route is None else f"{method} {route}"
+                span.attributes[names.HTTP_METHOD] = method
+                span.attributes[names.HTTP_STATUS] = answer.status
+                if route is not None:
+                    span.attributes[names.HTTP_ROUTE] = route
+                if answer.status >= 500:
+                    span.fail(str(answer.status))
+                span.end()
+
+
+class Tally:
+    """A layer around the app and its guard."""
+
+    def __init__(self, app: ASGIApp, *, requests: Counter) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = NotedAnswer(send)
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            # The router writes the route that it chose into the scope, whose `path` holds names of experiments.
+            path = getattr(scope.get("route"), "path", NO_ROUTE)
+            self._requests.labels(path, str(answer.status)).inc()
+
+
+def make_app(
+    *,
+    operations: Operations,
+    log: EventLog,
+    engine: AsyncEngine,
+    projector: Applied,
+    feed: MetricsFeed | None = None,
+    health: Health | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    doorkeeper: Doorkeeper | None = None,
+    guard: DiskGuard | None = None,
+    troubles: Troubles | None = None,
+    tracer: Tracer | None = None,
+    prices: Mapping[str, float] = MappingProxyType({}),
+    daemon_log: Path | None = None,
+) -> FastAPI:
+    """The API of a daemon.
+
+    Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars for
+    an hour of an accelerator, by its kind.
+    """
+    clock = clock or SystemClock()
+    doorkeeper = doorkeeper or Doorkeeper(None)
+    feed = feed or MetricsFeed(Metrics(version=release_of("rftd")))
+    services = Services(
+        operations=operations,
+        engine=engine,
+        log=log,
+        applied=projector,
+        health=health or readiness(log, engine, projector, guard, troubles),
+        scrape=Scrape(feed, log=log, engine=engine, applied=projector, clock=clock, tracer=tracer, prices=prices),
+        clock=clock,
+        ids=ids or SystemIds(clock),
+        version=release_of("rftd"),
+        daemon_log=daemon_log,
+        keyring=doorkeeper.keyring,
+    )
+    doorkeeper.refused = feed.metrics.http_refused
+    app = FastAPI(
+        title="rftd",
+        version=services.version,
+        description="Reinforcement fine-tuning of language models, with an event log as the single source of truth.",
+        docs_url=None,
+        redoc_url=None,
+        # A missing slash is a wrong path, not a redirect that drops the body.
+        redirect_slashes=False,
+    )
+    app.add_middleware(Methods, served=app)
+    if tracer is not None:
+        app.add_middleware(Traced, tracer=tracer)
+    app.add_middleware(Guard, doorkeeper=doorkeeper, uses=doorkeeper.uses)
+    # Added last, so that it is around the guard: what that refuses is counted, too.
+    app.add_middleware(Tally, requests=feed.metrics.http_requests)
+    # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
+    # all middleware and raises the error again for the server's log.
+    for kind in (RftdError, HTTPException, DBAPIError, PoolTimeoutError, ExceptionGroup, Exception):
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    _add_routes(app, services)
+    return app
+
+
+def _add_routes(app: FastAPI, services: Services) -> None:
+    declared = routes.declared_routes()
+    app.include_router(routes.router(services, declared))
+    for part in (stream, probes):
+        app.include_router(part.router(services))
+    app.include_router(login.router(services.keyring))
+    install(app, declared)
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    """A parameter that is not what the document says."""
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0])
+    place = [str(part) for part in first.get("loc", ())]
+    field = ".".join(place[1:]) or "request"
+    given = repr(first.get("input"))[:80]
+    return answer(UsageError(f"{given}: {first.get('msg', 'is wrong')}", field=field, fix="see GET /openapi.json"))

@@ -1,0 +1,128 @@
+"""OpenAPI of the answers: schemas come from the very structs that are sent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from rftd.daemon.http.api.doorkeeper import OPEN_PATHS
+from rftd.daemon.http.views.problem import MEDIA_TYPE, Problem
+from rftd.daemon.http.views.route import YAML, CommandRoute, Route
+from rftd.daemon.http.views.wire import wire_name
+from rftd.daemon.trust.asker import AccessRole
+from rftd.ops.health import Verdict
+
+SCHEMES: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token: the owner's, or one of `rftd token add`."},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "rftd_session",
+        "description": "The session of a browser that `/login` signed in; its name ends in the folder's id.",
+    },
+}
+"""The ways to say who asks."""
+_REFUSALS: Final = {
+    "401": "No valid token; which kind of wrong it is, is not told.",
+    "403": "The token's role is too small, or the daemon's configuration does not allow what is named.",
+    "429": "A limit of the token is reached.",
+}
+_FILE: Final = "The experiment file itself, paths absolute and no secret as a value; a `${...}` in it stays text."
+
+
+def answers(
+    kind: type[msgspec.Struct], *, status: int = 200, text: str = "", besides: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers `kind` (or another media type of `besides`), or a problem."""
+    said = text or (kind.__doc__ or "").partition("\n")[0]
+    return {
+        status: {"description": said, "content": {**_json(kind.__name__), **(besides or {})}},
+        "4XX": {"description": "The request is wrong.", "content": _json("Problem", MEDIA_TYPE)},
+        "5XX": {"description": "The daemon cannot answer now.", "content": _json("Problem", MEDIA_TYPE)},
+    }
+
+
+def takes(kind: type[msgspec.Struct], *, required: bool, file: bool = False) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads a body of `kind`, or an experiment file as it is."""
+    content = _json(kind.__name__)
+    if file:
+        content[YAML] = {"schema": {"type": "object", "description": _FILE}}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def install(app: FastAPI, declared: list[Route[Any]]) -> None:
+    """Adds the structs that are read and answered to the app's document; those within them follow."""
+    bodies: list[type[msgspec.Struct]] = [each.body for each in declared if isinstance(each, CommandRoute)]
+    kinds: list[type[msgspec.Struct]] = [*bodies, *(each.answer for each in declared), Problem, Verdict]
+
+    roles = {(each.path, "post" if isinstance(each, CommandRoute) else "get"): each.role for each in declared}
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                tags=app.openapi_tags,
+            )
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for name in ("HTTPValidationError", "ValidationError"):
+                components.pop(name, None)
+            components.update(schemas_of(list(dict.fromkeys(kinds)), asked=bodies))
+            schema["components"]["securitySchemes"] = SCHEMES
+            for path, operations in schema["paths"].items():
+                for method, operation in operations.items():
+                    # FastAPI's own error form; ours is in 4XX.
+                    operation["responses"].pop("422", None)
+                    _guarded(operation, path, roles.get((path, method), AccessRole.READ))
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _guarded(operation: dict[str, Any], path: str, role: AccessRole) -> None:
+    """Adds who may ask to an operation, and how whoever may not is answered."""
+    if path in OPEN_PATHS:
+        operation["security"] = []
+        return
+    operation["security"] = [{name: []} for name in SCHEMES]
+    needs = f"Needs a token of role `{role.label}`."
+    operation["description"] = f"{operation['description']}\n\n{needs}" if operation.get("description") else needs
+    for status, text in _REFUSALS.items():
+        operation["responses"].setdefault(status, {"description": text, "content": _json("Problem", MEDIA_TYPE)})
+    operation["responses"]["429"] = {
+        **operation["responses"]["429"],
+        "headers": {"Retry-After": {"description": "Seconds, where only time helps.", "schema": {"type": "integer"}}},
+    }
+
+
+def _json(name: str, media_type: str = "application/json") -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+def schemas_of(kinds: list[type[msgspec.Struct]], *, asked: list[type[msgspec.Struct]]) -> dict[str, Any]:
+    """The JSON schemas of what `to_wire` makes of these structs and of those within them, by name.
+
+    Those that are `asked` for come from a client, as they are.
+    """
+    _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    as_they_are = {kind.__name__ for kind in asked}
+    return {name: schema if name in as_they_are else _on_the_wire(schema) for name, schema in components.items()}
+
+
+def _on_the_wire(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    renamed = {wire_name(name): _as_time(part) if name.endswith("_ns") else part for name, part in properties.items()}
+    # `to_wire` leaves nothing out.
+    return {**schema, "properties": renamed, "required": sorted(renamed)} if properties else schema
+
+
+def _as_time(part: dict[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {"type": "string", "format": "date-time"}
+    nullable = any(choice.get("type") == "null" for choice in part.get("anyOf", ()))
+    return {"anyOf": [text, {"type": "null"}]} if nullable else text

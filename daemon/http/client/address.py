@@ -1,0 +1,227 @@
+"""The daemon's address and token: as given, else as its folder says, else of this user's daemon, else the usual port.
+
+The last two are asked only where nobody named a folder. A token goes to the URL that it belongs to, and to no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from rftd.daemon.cli.settings import Settings, data_folder, names_folder
+from rftd.daemon.serve.data_folder import FOLDER_HEADER, DataFolder
+from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.daemon.trust.user_state import UserState
+from rftd.ops.errors import UnreachableError, UsageError
+from rftd.ops.redaction import Secret
+
+DEFAULT_URL: Final = "http://127.0.0.1:7070"
+ENDPOINT_FILE: Final = "endpoint.json"
+LISTENS_TIMEOUT_S: Final = 5.0
+
+
+class Address(NamedTuple):
+    """The place of a daemon."""
+
+    url: str
+    """Its URL, without a slash at its end."""
+    folder: str = ""
+    """The data folder that names this URL as its daemon's, as a person names it; empty if no folder does."""
+    folder_id: str = ""
+    """The id of that folder; empty if it is not known."""
+    token: Secret = Secret("")
+    """The token that belongs to this URL; empty if none is known."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The token, and the header by which the daemon of another folder knows that it is not meant, if known.
+
+        Raises UsageError for a token that no header can carry.
+        """
+        folder = {FOLDER_HEADER: self.folder_id} if self.folder_id else {}
+        return folder | authorization(self.token.reveal())
+
+
+class NoDaemonError(UnreachableError):
+    """No daemon serves from the folder that was named: none has written its address there."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"no daemon serves from {folder}: none has written its address there",
+            where=str(Path(folder) / ENDPOINT_FILE),
+            fix=f"start one with `rftd serve --data {shlex.quote(folder)}`, or name a daemon's address with --server",
+        )
+
+
+class OtherDaemonError(NoDaemonError):
+    """The daemon that answers at the address written in a folder is the one of another folder."""
+
+    def __init__(self, address: Address) -> None:
+        UnreachableError.__init__(
+            self,
+            f"no daemon serves from {address.folder}: at the address that is written there, {address.url}, answers the"
+            " daemon of another folder",
+            where=str(Path(address.folder) / ENDPOINT_FILE),
+            fix=f"start this folder's with `rftd serve --data {shlex.quote(address.folder)}`, or ask the other one with"
+            f" --server {address.url}",
+        )
+
+
+def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
+    """The URL of `find_address`."""
+    return find_address(settings, environ).url
+
+
+def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
+    """The daemon's address, with the token that belongs to it.
+
+    Raises UsageError for one that is no URL, and NoDaemonError for a named folder in which no daemon wrote its address.
+    """
+    folder = data_folder(settings, environ)
+    named = settings.server or environ.get("RFTD_SERVER")
+    announced = _announced(folder)
+    address = Address(named) if named else announced
+    if address is None and names_folder(settings, environ):
+        # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
+        raise NoDaemonError(folder)
+    address = _checked(address or _own_daemon(environ) or Address(DEFAULT_URL))
+    if token := environ.get("RFTD_TOKEN", ""):
+        return address._replace(token=Secret(token))
+    return address._replace(token=Secret(_token_for(address.url, announced, environ)))
+
+
+def find_folder(settings: Settings, environ: Mapping[str, str]) -> str:
+    """The data folder of the daemon of `find_address`, for verbs that read its log themselves.
+
+    A folder that is named, or that lies here with a log or an address in it, comes first, as it does there.
+    """
+    folder = data_folder(settings, environ)
+    if names_folder(settings, environ) or _announced(folder) is not None or DataFolder(Path(folder)).log.is_dir():
+        return folder
+    if url := settings.server or environ.get("RFTD_SERVER"):
+        url = url.rstrip("/")
+        return next((daemon.folder for daemon in UserState(environ).daemons() if daemon.url == url), folder)
+    own = _own_daemon(environ)
+    return own.folder if own is not None else folder
+
+
+def _own_daemon(environ: Mapping[str, str]) -> Address | None:
+    """The one daemon of this user, or of several the one at the usual address."""
+    daemons = UserState(environ).daemons()
+    chosen = daemons if len(daemons) == 1 else [daemon for daemon in daemons if daemon.url == DEFAULT_URL]
+    return Address(chosen[0].url, chosen[0].folder, chosen[0].folder_id) if chosen else None
+
+
+def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) -> str:
+    """The owner's token for exactly this URL: of the folder that names it, else of this user's daemon there."""
+    token = ""
+    if announced is not None and announced.url == url:
+        with suppress(FileNotFoundError, TokenFileError):
+            token = TokenFile(Path(announced.folder)).owner_token()
+    if not token:
+        token = next((daemon.token for daemon in UserState(environ).daemons() if daemon.url == url), "")
+    # A daemon that was killed leaves its address behind, and another user's program may have its port by now.
+    return "" if token and is_others_port(url) else token
+
+
+def _checked(address: Address) -> Address:
+    """The address in its plain form. Raises UsageError for one that is no URL."""
+    url = address.url.rstrip("/")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port  # raises ValueError for a port that is no number
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or url in ("http:", "https:"):
+        raise no_address(url)
+    return address._replace(url=parts.geturl())
+
+
+def no_address(url: str) -> UsageError:
+    """The error for a URL at which no daemon can be."""
+    return UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
+
+
+def _announced(folder: str) -> Address | None:
+    """The address that a daemon of this folder wrote down when it began to listen."""
+    try:
+        written = json.loads((Path(folder) / ENDPOINT_FILE).read_text())
+        return Address(str(written["url"]), folder, str(written.get("folder", "")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def somebody_listens(url: str, *, timeout_s: float = LISTENS_TIMEOUT_S) -> bool:
+    """True if a connection to that address can be made: to ask costs nobody the import of an HTTP client."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=timeout_s):
+            return True
+    except (OSError, UnicodeError):  # the latter of a name that no name server knows how to spell
+        return False
+
+
+def authorization(token: str) -> dict[str, str]:
+    """The header that carries the token, if there is one. Raises UsageError for what no header can carry."""
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            "it holds a character that no header can carry", field="RFTD_TOKEN", fix="use the daemon's token"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def trusted_by(url: str) -> ssl.SSLContext | bool:
+    """The certificates that a client of `url` trusts: those of SSL_CERT_FILE or SSL_CERT_DIR, else the usual ones.
+
+    Nobody's where the address needs none: to read the usual ones takes longer than most answers.
+    """
+    if urlsplit(url).scheme != "https":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context()  # OpenSSL reads both variables by itself
+    return True
+
+
+_LISTENS: Final = "0A"
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def is_others_port(url: str) -> bool:
+    """True if another user than ours or root listens on the loopback port of `url`.
+
+    A daemon that was killed leaves its address in its folder, and anybody on the machine can take the port: the owner's
+    token must not go there. Where the kernel does not say who listens, False.
+    """
+    parts = urlsplit(url)
+    if not _is_loopback(parts.hostname or "") or parts.port is None:
+        return False
+    users = set[int]()
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == parts.port:
+                users.add(int(fields[7]))
+    return bool(users - {0, os.geteuid()})
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,301 @@
+"""`Client`: asks a daemon what `rftd.daemon.http.views` declares. Blocking; raises the errors of `rftd.ops.errors`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+import httpx
+import msgspec
+
+from rftd.daemon.cli.settings import Settings, data_folder
+from rftd.daemon.http.client.address import NoDaemonError, OtherDaemonError, find_address, no_address, trusted_by
+from rftd.daemon.http.client.errors import error_of, stranger
+from rftd.daemon.http.views.experiments import ENDED, ExperimentPage
+from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, url_of
+from rftd.daemon.http.views.wire import from_wire, to_wire
+from rftd.ops import limits
+from rftd.ops.clock import SystemClock
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, WaitTimeoutError
+from rftd.ops.health import Verdict
+from rftd.ops.ids import SystemIds
+
+if TYPE_CHECKING:
+    from rftd.streams.log.backend import LogUrl
+    from rftd.streams.log.log import EventLog
+
+
+class CertificateError(UnreachableError):
+    """The daemon's certificate is not for this address, or nobody that this machine trusts signed it."""
+
+    code = "RFTD-NET-002"
+    remedy = (
+        "Use the name that the certificate is for; for one that your own authority signed, set `SSL_CERT_FILE` to that "
+        "authority's certificate."
+    )
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+B = TypeVar("B", bound=msgspec.Struct)
+Parameter = str | int | float | bool | Sequence[str] | None
+
+
+class Answer(Generic[R]):
+    """One answer, as JSON and as a view."""
+
+    def __init__(self, body: bytes, kind: type[R], *, status: int, url: str) -> None:
+        """Raises UnreachableError for what no daemon of this release says."""
+        try:
+            self._plain = msgspec.json.decode(body)
+            self.value: R = from_wire(self._plain, kind)
+        except UNREADABLE as error:
+            raise stranger(status, url) from error
+
+    def plain(self) -> Any:
+        """The whole answer as JSON, for output in a machine-readable form."""
+        return self._plain
+
+
+class Readiness(NamedTuple):
+    """The answer of a daemon to the question whether it is ready."""
+
+    verdict: Verdict
+    clock_s: float | None
+    """The daemon's clock when it answered, in seconds since 1970 and to the second; None if it does not say."""
+
+
+class Client:
+    """A connection to one daemon. `settings` say where it is and how long to wait for it."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
+        self._address = find_address(settings, environ)
+        self.url = self._address.url
+        self._timeout_s = settings.timeout_s
+        self._ids = SystemIds(SystemClock())
+        headers = self._address.headers
+        try:
+            # A proxy of the environment is for the internet, not for a daemon next door.
+            self._http = httpx.Client(
+                base_url=self.url,
+                timeout=settings.timeout_s,
+                headers=headers,
+                verify=trusted_by(self.url),
+                trust_env=False,
+            )
+        except httpx.InvalidURL as error:
+            raise no_address(self.url) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def ask(self, read: ReadRoute[R], *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
+        """The answer to a read. The daemon may wait for `wait_s` before it answers; then that is a parameter, too."""
+        path, query = read.url(parameters)
+        if wait_s:
+            query["wait_s"] = wait_s
+        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
+        request = self._http.build_request("GET", path, params=_given(query), timeout=timeout)
+        return self._ask(request, read.answer)
+
+    def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
+        """The receipt of a command; with the same `request_id` it takes effect once. Without one it gets a fresh one.
+
+        `places` are the parameters that the command's path names.
+        """
+        path, _ = command.url(places)
+        # Always with a key, also where nobody chose one: a proxy that repeats a request must not change things twice.
+        headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
+        request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
+        return self._ask(request, command.answer)
+
+    def readiness(self) -> Readiness:
+        """The daemon's verdict on itself, for which no token is needed. Raises UnreachableError."""
+        answer = self._send(self._http.build_request("GET", "/readyz", params={"verbose": "1"}))
+        try:
+            verdict = json_decoder(Verdict).decode(answer.content)
+        except UNREADABLE as error:
+            raise stranger(answer.status_code, self.url) from error
+        try:
+            clock_s = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        except ValueError:
+            clock_s = None
+        return Readiness(verdict, clock_s)
+
+    @property
+    def has_token(self) -> bool:
+        """True if a token is known for this daemon."""
+        return bool(self._address.token.reveal())
+
+    def metrics(self) -> str:
+        """The daemon's metrics, as Prometheus reads them. Raises UnreachableError, and UsageError for a wrong token."""
+        answer = self._send(self._http.build_request("GET", "/metrics"))
+        if answer.status_code >= 400:
+            raise error_of(answer.status_code, answer.content, self.url)
+        return answer.text
+
+    def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
+        """The page of an experiment whenever it changed, until the experiment has ended."""
+        timeout = httpx.Timeout(self._timeout_s, read=max(self._timeout_s, 60.0))  # the daemon says something each 15 s
+        path, query = url_of(STREAM, {"name": name, "after": after})
+        request = self._http.build_request("GET", path, params=_given(query), timeout=timeout)
+        answer = self._send(request, stream=True)
+        try:
+            if answer.status_code >= 400:
+                raise error_of(answer.status_code, answer.read(), self.url)
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise stranger(answer.status_code, self.url)
+            yield from self._pages(answer)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        except httpx.DecodingError as error:
+            raise stranger(answer.status_code, self.url) from error
+        finally:
+            answer.close()
+
+    def _pages(self, answer: httpx.Response) -> Iterator[Answer[ExperimentPage]]:
+        event = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: ") and event == "page":
+                data = line.removeprefix("data: ").encode()
+                yield Answer(data, ExperimentPage, status=answer.status_code, url=self.url)
+            elif line.startswith("data: ") and event == "end":
+                return
+
+    def _ask(self, request: httpx.Request, kind: type[R]) -> Answer[R]:
+        answer = self._send(request)
+        if answer.status_code >= 400:
+            raise error_of(answer.status_code, answer.content, self.url)
+        return Answer(answer.content, kind, status=answer.status_code, url=self.url)
+
+    def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
+        try:
+            given = self._http.send(request, stream=stream)
+        # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
+        except httpx.ConnectTimeout as error:
+            raise self._unreachable(error) from error
+        except httpx.TimeoutException as error:
+            raise WaitTimeoutError(
+                f"no answer within {self._timeout_s:g} s", where=self.url, fix="give --timeout; the command may be done"
+            ) from error
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        except httpx.DecodingError as error:
+            raise UnreachableError(f"the answer is none of rftd's: {error}", where=self.url) from error
+        except UnicodeError as error:  # of a host name that no name server knows how to spell
+            raise no_address(self.url) from error
+        if given.status_code == HTTPStatus.MISDIRECTED_REQUEST and self._address.folder_id:
+            given.close()
+            raise OtherDaemonError(self._address)
+        return given
+
+    def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
+        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return CertificateError(str(error).partition(": ")[2] or str(error), where=self.url)
+        return UnreachableError(
+            f"no daemon answers: {str(error) or type(error).__name__}",
+            where=self.url,
+            fix="start one with `rftd serve`, or name its address with --server",
+        )
+
+
+def nobody_listens(error: RftdError) -> bool:
+    """True if the error says that the daemon is not there at all: nothing was sent, or only to one that refuses it."""
+    if isinstance(error, CertificateError):
+        return False
+    return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+
+
+def follow(
+    client: Client,
+    name: str,
+    *,
+    after: str | None = None,
+    patience_s: float,
+    on_away: Callable[[UnreachableError], None] | None = None,
+) -> Iterator[Answer[ExperimentPage]]:
+    """The page whenever it changed, until the experiment has ended.
+
+    A daemon that is being restarted is waited for, and `on_away` told at each try that found none. Raises
+    UnreachableError once it was away for `patience_s`.
+    """
+    failures = 0
+    shown = False
+    away_s: float | None = None
+    wanted = name
+    while True:
+        try:
+            for page in client.pages(wanted, after=after):
+                failures = 0
+                shown = True
+                away_s = None
+                # From here on by its id: another experiment may take the name.
+                wanted = page.value.experiment.summary.id
+                after = None
+                yield page
+                if page.value.experiment.summary.state in ENDED:
+                    return
+        except UnreachableError as error:
+            # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a
+            # restart.
+            if not shown:
+                raise
+            # Not since the last page: an experiment that waits has none for a long time.
+            away_s = time.monotonic() if away_s is None else away_s
+            if time.monotonic() - away_s > patience_s:
+                raise
+            if on_away is not None:
+                on_away(error)
+        failures += 1
+        time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
+
+
+def _given(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in parameters.items()
+        if value is not None
+    }
+
+
+def asked_or_read(
+    settings: Settings,
+    log_at: LogUrl | None,
+    ask: Callable[[Client], Answer[R]],
+    read: Callable[[EventLog], Awaitable[R]],
+) -> tuple[R, Any]:
+    """The daemon's answer and its JSON; without a daemon, what `read` makes of the log that --data or `log_at` names.
+
+    A daemon that answers with an error, or late, is there: its error is raised.
+    """
+    try:
+        with Client(settings) as client:
+            answer = ask(client)
+        return answer.value, answer.plain()
+    except UnreachableError as away:
+        if not nobody_listens(away):
+            raise
+        # Only where there is a log: without one, "no daemon answers" is the error that helps.
+        if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
+            raise
+        from rftd.daemon.serve.log_source import read_here
+
+        try:
+            value = read_here(settings, log_at, read)
+        except NotFoundError as error:
+            raise error from away
+        return value, to_wire(value)

@@ -1,0 +1,167 @@
+"""`Pulling`: the models and datasets of the Hugging Face hub that a daemon's cache lacks, fetched by its client."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rftd.daemon.cli.output.quantity import size
+from rftd.daemon.config.field_path import show
+from rftd.daemon.http.views.hub import HubFolder, hub_folder
+from rftd.daemon.run.supervisor.hub_cache import HubCache, HubName, check_whole, hub_names, read_files, unread_files
+from rftd.ops.errors import DataError, OutputError, RftdError, UnreachableError, UsageError
+from rftd.ops.extras import DATA, not_installed
+from rftd.ops.hub_id import MODEL
+
+if TYPE_CHECKING:
+    from huggingface_hub import DryRunFileInfo
+
+_PACKAGE: Final = "huggingface_hub"
+_OF_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def pull(config: dict[str, Any], daemons: HubFolder, tell: Callable[[str], None], *, bars: bool) -> None:
+    """Fetches into the daemon's cache what a configuration names and it lacks; `tell` hears of each file.
+
+    With `bars` standard error shows how far each file is.
+
+    Raises UsageError if that cache is not on this machine, NotInstalledError, DataError for a name that the hub does
+    not have, UnreachableError if the hub does not answer, and OutputError if there is no room.
+    """
+    names = list({(name.id, name.kind): name for name in hub_names(config)}.values())
+    if not names:
+        tell("nothing to fetch: the file names nothing on the Hugging Face hub")
+        return
+    cache = HubCache(_shared(daemons))
+    if lacking := [name for name in names if not _is_whole(cache, name)]:
+        if find_spec(_PACKAGE) is None:
+            raise not_installed(DATA, "rftd submit --pull", [_PACKAGE])
+        for name in lacking:
+            with _named(name):
+                _fetch(name, cache.root, tell, bars=bars)
+
+
+def _shared(daemons: HubFolder) -> Path:
+    """The daemon's cache, which is made if there is none. Raises UsageError if it is another machine's."""
+    folder = Path(daemons.folder)
+    if daemons.inode is None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"the daemon's cache cannot be made: {error.strerror}",
+                where=daemons.folder,
+                fix="run the command as the daemon's user",
+            ) from None
+    elif hub_folder(daemons.folder).inode != daemons.inode:
+        raise UsageError(
+            f"the daemon's cache {daemons.folder} is not on this machine",
+            fix="run `rftd submit --pull`, or `hf download`, on the daemon's machine",
+        )
+    return folder
+
+
+def _is_whole(cache: HubCache, name: HubName) -> bool:
+    """True if nothing of a name has to be fetched."""
+    snapshot = cache.snapshot(name.id, name.kind)
+    if snapshot is None:
+        return False
+    try:
+        check_whole(snapshot, name.kind)
+    except DataError:
+        return False
+    return all((snapshot / path).exists() for path in read_files(snapshot, name.kind))
+
+
+def _fetch(name: HubName, root: Path, tell: Callable[[str], None], *, bars: bool) -> None:
+    """Fetches the files of a name one after another, and at last lets its revision stand for them."""
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+    disable_progress_bars()  # of the lists: they would come and go beside the lines
+    whole: dict[str, Any] = {"repo_type": name.kind, "cache_dir": root, "ignore_patterns": unread_files(name.kind)}
+    commit = HfApi().repo_info(name.id.repository, repo_type=name.kind, revision=name.id.revision).sha
+    files = snapshot_download(name.id.repository, revision=commit, dry_run=True, **whole)
+    _check_weights(name, files)
+    wanted = sorted((file for file in files if file.will_download), key=lambda file: file.filename)
+    total_bytes = sum(file.file_size for file in wanted)
+    _check_room(root, total_bytes)
+    what = f"{name.kind} {name.id.repository}"
+    tell(f"fetching {what}: {len(wanted)} files, {size(total_bytes)}, into {root}")
+    if bars:
+        enable_progress_bars()
+    fetched_bytes = 0
+    for number, file in enumerate(wanted, 1):
+        hf_hub_download(name.id.repository, file.filename, repo_type=name.kind, revision=commit, cache_dir=root)
+        fetched_bytes += file.file_size
+        tell(
+            f"fetching {what}: {number} of {len(wanted)} files, {size(fetched_bytes)} of {size(total_bytes)}"
+            f" ({file.filename})"
+        )
+    disable_progress_bars()
+    snapshot_download(name.id.repository, revision=name.id.revision, **whole)
+    tell(f"fetched {what} at {commit}")
+
+
+def _check_weights(name: HubName, files: Sequence[DryRunFileInfo]) -> None:
+    """Raises DataError for a model whose files hold no weights that are read."""
+    if name.kind == MODEL and not any(file.filename.endswith(".safetensors") for file in files):
+        raise DataError(
+            f"the model {name.id.repository} has no weights in safetensors, and others are not read; nothing was"
+            " fetched",
+            fix="name another model or revision, or convert it with save_pretrained",
+        )
+
+
+def _check_room(root: Path, wanted_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(root).free
+    if wanted_bytes > free_bytes:
+        raise OutputError(
+            f"{size(wanted_bytes)} are to be fetched, and {size(free_bytes)} are free; nothing was fetched",
+            where=str(root),
+            fix="free some space, or let HF_HUB_CACHE of the daemon and of this command name a larger disk",
+        )
+
+
+@contextmanager
+def _named(name: HubName) -> Iterator[None]:
+    """Errors of the hub and of the disk, in our words."""
+    from httpx import HTTPError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    what = f"{name.kind} {name.id.repository}"
+    field = show(name.field)
+    try:
+        yield
+    except RftdError as error:
+        error.field = field
+        raise
+    except GatedRepoError:
+        fix = "accept its terms on its page there, and sign in: hf auth login"
+        raise DataError(
+            f"the hub gives the {what} to those alone who accepted its terms", field=field, fix=fix
+        ) from None
+    except RepositoryNotFoundError:
+        fix = "correct the name; if it is a private one, sign in: hf auth login"
+        raise DataError(f"the hub has no {what}", field=field, fix=fix) from None
+    except RevisionNotFoundError:
+        fix = f"name another revision, or none for the newest: {name.id.repository}"
+        raise DataError(f"the {what} has no revision {name.id.revision!r}", field=field, fix=fix) from None
+    except (HTTPError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_DISK:
+            raise OutputError(
+                f"the {what} cannot be written: {error.strerror}",
+                where=str(error.filename or ""),
+                fix="free some space, or run the command as the daemon's user; what was fetched stays",
+            ) from None
+        cause = str(error).strip().partition("\n")[0]
+        raise UnreachableError(
+            f"the {what} cannot be fetched: {cause or type(error).__name__}",
+            field=field,
+            fix="repeat the command, which goes on where it stopped; or set HF_ENDPOINT to a mirror of the hub",
+        ) from None

@@ -1,0 +1,85 @@
+"""`RecordedRows` makes rows of text of recorded experiences, which a later experiment trains on as its own data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.http.client.transcript import experience_turns
+from rftd.daemon.http.views.experiences import ExperienceView
+from rftd.ops.errors import NotFoundError
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.datasets.conversation import ended
+from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
+from rftd.workers.datasets.tokenizer import Tokenizer
+
+SEVERAL: Final = "a rollout of several turns, or with words of its workflow"
+EMPTY: Final = "without a prompt or an answer"
+OTHERWISE: Final = "text that the tokenizer reads as other tokens"
+
+
+class RecordedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as it stood before the model, chat template and all, and the answer: a row of `prompt_type: raw`."""
+
+    prompt: str
+    response: str
+    reward: float | None
+    experience: str
+    version: int
+    """The oldest weight version that drew a token of the answer."""
+
+
+class RecordedRows:
+    """Rows of an experiment's experiences, and the reasons for which some have none."""
+
+    def __init__(self, spec: ExperimentSpec | None) -> None:
+        """Raises NotFoundError if the log keeps no specification of the experiment."""
+        if spec is None:
+            raise NotFoundError("the log keeps no specification of this experiment", fix="restore the whole log")
+        self._spec = spec
+        self._tokenizers: dict[int, Tokenizer] = {}
+        self.left_out: dict[str, int] = {}
+        """Experiences without a row, by reason."""
+
+    def row(self, shown: ExperienceView) -> RecordedRow | None:
+        """The row of an experience that was asked for with its tokens; None where no row says the same. Blocks."""
+        why = SEVERAL
+        turns = experience_turns(self._tokenizer(shown.experience.stage), shown)
+        if len(turns) == 1 and not turns[0].passages:
+            why = EMPTY
+            prompt = turns[0].prompt
+            answer = turns[0].answer
+            if prompt and answer:
+                why = OTHERWISE
+                for text in self._prompts(shown.experience.stage, prompt):
+                    if self._reads(shown, text, answer):
+                        return RecordedRow(
+                            prompt=text,
+                            response=answer,
+                            reward=shown.experience.reward,
+                            experience=shown.experience.id,
+                            version=shown.experience.oldest_version,
+                        )
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+        return None
+
+    def _tokenizer(self, stage: int) -> Tokenizer:
+        if stage not in self._tokenizers:
+            self._tokenizers[stage] = stage_tokenizer(self._spec.stages[stage])
+        return self._tokenizers[stage]
+
+    def _prompts(self, stage: int, prompt: str) -> list[str]:
+        """The prompt, and the prompt without what the tokenizer itself puts before a bare text."""
+        tokenizer = self._tokenizer(stage)
+        opening = tokenizer.decode(tokenizer.encode("", special=True), special=True)
+        return [prompt, prompt.removeprefix(opening)] if opening and prompt.startswith(opening) else [prompt]
+
+    def _reads(self, shown: ExperienceView, prompt: str, answer: str) -> bool:
+        """True if a stage that trains on the row learns the tokens that were drawn, and their end."""
+        tokenizer = self._tokenizer(shown.experience.stage)
+        tokens = shown.tokens or []
+        middle = shown.experience.prompt_tokens
+        if tokenizer.encode(prompt, special=True) != tokens[:middle]:
+            return False
+        return ended(tokenizer, tokenizer.encode(answer)) == ended(tokenizer, tokens[middle:])

@@ -1,0 +1,138 @@
+"""Experiments side by side: the figures of each after equally many steps, trained tokens or seconds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.route import After, Daemon, read
+from rftd.ops.errors import UsageError
+from rftd.storage.queries.experiments import ExperimentSummary, get_summary
+from rftd.storage.queries.steps import EvalRow, StepTotal, list_evals, list_steps, step_totals
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+MOST_COMPARED: Final = 32
+"""The most experiments that are compared at once."""
+MOST_POINTS: Final = 100
+REWARD: Final = "reward_mean"
+HELD_OUT: Final = "held-out/"
+"""The beginning of a figure's name that is the score of a held-out taskset."""
+Basis: TypeAlias = Literal["steps", "tokens", "time"]
+"""The measure that is equal for all experiments."""
+
+
+class ComparedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment at one point: the newest step that it had trained by then."""
+
+    step: int
+    tokens: int
+    time_s: float
+    """The seconds since the experiment was started."""
+    figures: dict[str, float | None]
+    """The figures of the step by name, and the newest score of each held-out taskset."""
+
+
+class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """All experiments after equally much."""
+
+    at: float
+    """Steps, tokens or seconds."""
+    standings: list[ComparedStep | None]
+    """One for each experiment; null for one that had trained no step by then."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Experiments at equal steps, tokens or time."""
+
+    by: str
+    items: list[ExperimentSummary]
+    """The experiments, in the order in which they were named."""
+    points: list[ComparedPoint]
+    """None if an experiment has trained no step."""
+
+
+class _Course(msgspec.Struct, frozen=True):
+    """The way of one experiment so far."""
+
+    id: UUID
+    summary: ExperimentSummary
+    totals: list[StepTotal]
+    evals: list[EvalRow]
+
+    def time_s(self, total: StepTotal) -> float:
+        """The seconds between the start and the end of a step; a fork's shared steps took none of its own."""
+        began_ns = self.summary.started_ns or self.summary.submitted_ns
+        return max(0.0, (total.completed_ns - began_ns) / 1e9)
+
+
+@read("/v1/comparison", Comparison, tag="experiments")
+async def comparison(
+    daemon: Daemon,
+    name: Annotated[list[str] | None, Meta(description="The experiments: two or more, repeated.")] = None,
+    by: Basis = "steps",
+    points: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = 5,
+    after: After = None,
+) -> Comparison:
+    """Experiments side by side after equally many steps, trained tokens or seconds, up to what all of them reached."""
+    names = name or []
+    if not 2 <= len(names) <= MOST_COMPARED:
+        fix = f"name two to {MOST_COMPARED} experiments"
+        raise UsageError(f"{len(names)} experiments are no comparison", field="name", fix=fix)
+    async with daemon.read(after) as connection:
+        ids = [await daemon.resolve(connection, each) for each in names]
+        if (twice := next((each for each, id in zip(names, ids, strict=True) if ids.count(id) > 1), None)) is not None:
+            raise UsageError(f"{twice!r} is named twice", field="name", fix="name different experiments")
+        courses = [await _course(connection, id) for id in ids]
+        compared = [
+            ComparedPoint(at=at, standings=[await _standing(connection, course, by, at) for course in courses])
+            for at in _grid(courses, by, points)
+        ]
+    return Comparison(by=by, items=[course.summary for course in courses], points=compared)
+
+
+async def _course(connection: AsyncConnection, experiment: UUID) -> _Course:
+    return _Course(
+        id=experiment,
+        summary=await get_summary(connection, experiment),
+        totals=await step_totals(connection, experiment),
+        evals=await list_evals(connection, experiment),
+    )
+
+
+def _measure(course: _Course, by: Basis) -> Callable[[StepTotal], float]:
+    if by == "time":
+        return course.time_s
+    return (lambda total: total.step) if by == "steps" else (lambda total: total.tokens)
+
+
+def _grid(courses: Sequence[_Course], by: Basis, points: int) -> list[float]:
+    """Points in equal distances up to what every experiment has reached, each once."""
+    if not all(course.totals for course in courses):
+        return []
+    end = min(_measure(course, by)(course.totals[-1]) for course in courses)
+    grid = [end * number / points for number in range(1, points + 1)]
+    if by != "time":
+        grid = [float(int(at)) for at in grid]
+    return sorted({at for at in grid if at > 0})
+
+
+async def _standing(connection: AsyncConnection, course: _Course, by: Basis, at: float) -> ComparedStep | None:
+    """The experiment at a point; None before its first step."""
+    reached = bisect_right(course.totals, at, key=_measure(course, by))
+    if not reached:
+        return None
+    total = course.totals[reached - 1]
+    [row] = await list_steps(connection, course.id, first_step=total.step, last_step=total.step, limit=1)
+    figures = {**row.metrics, REWARD: row.reward_mean}
+    for scored in course.evals:  # in the order of versions, so that the newest stays
+        if scored.version <= total.step:
+            figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
+    return ComparedStep(step=total.step, tokens=total.tokens, time_s=course.time_s(total), figures=figures)

@@ -1,0 +1,131 @@
+"""Dead letters: what was set aside, one of them with what lies behind it, and what may be decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.commands import Said, Text
+from rftd.daemon.http.views.route import After, Daemon, Limit, Offset, command, read
+from rftd.daemon.run.dlq.letter import (
+    FORMS,
+    Dead,
+    DeadLetterList,
+    DeadLetterPage,
+    DeadLetterReceipt,
+    TryView,
+    listed,
+    meant,
+)
+from rftd.daemon.trust.asker import AccessRole
+from rftd.ops.errors import CodecError
+
+if TYPE_CHECKING:
+    from rftd.streams.log.envelope import Record
+    from rftd.streams.log.log import EventLog
+
+SHOWN_SIZE_BYTES: Final = 256
+"""The bytes that are shown of a record which nobody can read."""
+_TAG: Final = "dead letters"
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/dead-letters/retry."""
+
+    id: Said
+    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
+    reason: Text = ""
+    by: Text = ""
+    """The person who decided; kept with the event."""
+
+
+class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/dead-letters/drop."""
+
+    id: Said
+    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
+    reason: Said
+    """The reason why it needs no more attention."""
+
+
+@read("/v1/dead-letters", DeadLetterList, tag=_TAG)
+async def many(
+    daemon: Daemon,
+    experiment: Annotated[str | None, Meta(description="Only tasks of this one.")] = None,
+    all: Annotated[bool, Meta(description="Those that were retried or dropped too.")] = False,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    after: After = None,
+) -> DeadLetterList:
+    """Records that no reader could use, and tasks of which too few rollouts succeeded; newest first."""
+    # `after` is waited for once, before the name is looked up: an experiment that was submitted just now has to be
+    # found.
+    id = await daemon.find(experiment, after) if experiment is not None else None
+    return listed(await _dead(daemon, after), everything=all, experiment=id, limit=limit, offset=offset)
+
+
+@read("/v1/dead-letters/one", DeadLetterPage, tag=_TAG)
+async def one(
+    daemon: Daemon,
+    id: Annotated[str, Meta(min_length=1, max_length=500, description=f"Which: {FORMS}.")],
+    after: After = None,
+) -> DeadLetterPage:
+    """One of them with the record or the attempts behind it."""
+    return await page_of(daemon.log, meant(await _dead(daemon, after), id))
+
+
+@command("/v1/dead-letters/retry", Decide, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
+async def retry(daemon: Daemon, body: Decide, key: UUID) -> DeadLetterReceipt:
+    """Lets one take effect after all; asking twice is asking once."""
+    chosen = meant(await _dead(daemon), body.id)
+    return await daemon.operations.retry_dead_letter(chosen, by=body.by, reason=body.reason, request_id=key)
+
+
+@command("/v1/dead-letters/drop", Drop, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
+async def drop(daemon: Daemon, body: Drop, key: UUID) -> DeadLetterReceipt:
+    """Takes one from the list of what is open, with a reason; asking twice is asking once."""
+    chosen = meant(await _dead(daemon), body.id)
+    return await daemon.operations.drop_dead_letter(chosen, by=body.by, reason=body.reason, request_id=key)
+
+
+async def _dead(daemon: Daemon, after: str | None = None) -> list[Dead]:
+    from rftd.storage.queries.failed_tasks import failed_tasks
+
+    async with daemon.read(after) as connection:
+        tasks = await failed_tasks(connection)
+    return await daemon.operations.dead_letters(tasks)
+
+
+async def page_of(log: EventLog, dead: Dead) -> DeadLetterPage:
+    """The dead letter's page, with the record or the attempts that the log holds of it."""
+    from rftd.daemon.run.dlq.desk import record_at
+
+    tries = [TryView(**msgspec.structs.asdict(each)) for each in dead.task.tries] if dead.task else []
+    record = None if dead.task else _record(await record_at(log, dead.place))
+    return DeadLetterPage(letter=dead.letter, tries=tries, record=record)
+
+
+def _record(record: Record | None) -> dict[str, Any]:
+    from rftd.daemon.http.views.event_json import plain, view_unread
+    from rftd.streams.log.deadletters import decode_ours
+
+    if record is None:
+        return {"missing": True}
+    bytes_of = {
+        "head_size_bytes": len(record.head),
+        "value_size_bytes": len(record.value),
+        "head_hex": record.head[:SHOWN_SIZE_BYTES].hex(),
+        "value_hex": record.value[:SHOWN_SIZE_BYTES].hex(),
+    }
+    try:
+        decoded = decode_ours(record)
+    except CodecError as error:
+        try:
+            claimed = plain(view_unread(record, error))
+        except CodecError:
+            claimed = {"reason": error.what}
+        return {"readable": False, **claimed, **bytes_of}
+    return {"readable": True, "type": decoded.head.type, "payload": plain(decoded.event), **bytes_of}

@@ -1,0 +1,260 @@
+"""The answers of evaluations: of one version, against another one, and of one held-out row through all versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.route import After, Daemon, Int, Name, Offset, Step, Word, read
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.evaluations import evaluation_of, evaluations_of, folder_of, lease_holders, score_places
+from rftd.storage.queries.steps import EvalRow
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rftd.storage.files.answered_rows import AnsweredRows
+    from rftd.storage.queries.evaluations import ScorePlace
+    from rftd.streams.figures.eval_answers import EvalAnswer
+
+_VERSIONS: Final = 200
+"""The newest versions in which a row is looked up."""
+Answers = Annotated[int, Meta(ge=1, le=100)]
+Which = Literal["row", "worst", "best", "changed"]
+"""The order of answers: by row, from the lowest or the highest reward on, or those that changed, lost ones first."""
+
+
+class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to a held-out row."""
+
+    row: int
+    attempt: int
+    """Its number among the answers to the row, from 0."""
+    reward: float
+    right: bool | None
+    """Null where the reward does not say so."""
+    parts: dict[str, float]
+    """The named parts of the reward."""
+    finish: str
+    tokens: int
+    """The length of the answer."""
+    kept: bool
+    """False: of this answer there is no text, only its scores."""
+    prompt: str
+    text: str
+    """The answer, or its beginning."""
+    chars: int
+    """The length of the whole answer."""
+    truth: str
+    category: str
+    error: str
+    """The reason why there is no answer."""
+
+
+class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, and the one to the same row by the version that it is compared with."""
+
+    answer: AnswerView
+    before: AnswerView | None
+
+
+class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A version against an earlier one, over the rows that both answered."""
+
+    version: int
+    """The one that it is compared with."""
+    won: int
+    """Rows whose mean reward rose."""
+    lost: int
+    same: int
+    difference: float
+    """The mean change of a row's reward."""
+    p: float
+    """The probability of so uneven a division of won and lost rows by chance alone (sign test, two-sided)."""
+
+
+class EvaluationPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation with some of its answers."""
+
+    evaluation: EvalRow
+    comparison: VersionComparison | None
+    answers: int
+    """All answers."""
+    kept: int
+    """Those whose texts were kept."""
+    items: list[PairedAnswer]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+    notes: list[str]
+    """The reasons for what is missing."""
+
+
+class RowAnswersView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to a row by one version."""
+
+    version: int
+    generation: int
+    answers: list[AnswerView]
+
+
+class HeldOutRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One held-out row through the versions that were evaluated on it."""
+
+    taskset: str
+    row: int
+    items: list[RowAnswersView]
+    notes: list[str]
+
+
+@read("/v1/experiments/{name}/evals/{version}", EvaluationPage, tag="history", name="evaluation")
+async def evaluation(
+    daemon: Daemon,
+    name: Name,
+    version: Step,
+    taskset: Word = None,
+    order: Which = "row",
+    against: Int = None,
+    limit: Answers = 20,
+    offset: Offset = 0,
+    after: After = None,
+) -> EvaluationPage:
+    """The answers of one weight version to held-out rows; with `against`, beside those of another version."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        rows = await evaluations_of(connection, id, taskset=taskset)
+        chosen = evaluation_of(rows, version)
+        compared_with = None if against is None else evaluation_of(rows, against, field="against")
+        now_places = await _places(connection, chosen)
+        before_places = None if compared_with is None else await _places(connection, compared_with)
+    now = await _read(daemon, now_places)
+    before = None if before_places is None else await _read(daemon, before_places)
+    pairs = _ordered(now, before, order)
+    shown = pairs[offset : offset + limit]
+    return EvaluationPage(
+        evaluation=chosen,
+        comparison=None if compared_with is None or before is None else _compared(now, before, compared_with.version),
+        answers=len(now.answers),
+        kept=len(now.kept),
+        items=[PairedAnswer(answer=_view(now, key), before=_before(before, key)) for key in shown],
+        next=offset + limit if offset + limit < len(pairs) else None,
+        notes=[*now.notes, *([] if before is None else before.notes)],
+    )
+
+
+@read("/v1/experiments/{name}/held-out/{row}", HeldOutRow, tag="history", name="held_out")
+async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, after: After = None) -> HeldOutRow:
+    """One held-out row, as each version answered it."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        rows = (await evaluations_of(connection, id, taskset=taskset))[-_VERSIONS:]
+        places = [await _places(connection, evaluation) for evaluation in rows]
+    items: list[RowAnswersView] = []
+    notes: list[str] = []
+    for evaluation, kept in zip(rows, places, strict=True):
+        holding = [place for place in kept.scores if place.row_start <= row][-1:]
+        answered = await _read(daemon, kept._replace(scores=holding))
+        answers = [_view(answered, key) for key in sorted(answered.answers) if key[0] == row]
+        notes += [f"version {evaluation.version}: {note}" for note in answered.notes]
+        if answers:
+            version = RowAnswersView(version=evaluation.version, generation=evaluation.generation, answers=answers)
+            items.append(version)
+    if not items and not notes:
+        raise NotFoundError(f"no answer to row {row} of {rows[-1].taskset!r}", field="row", fix="rows count from 0")
+    return HeldOutRow(taskset=rows[-1].taskset, row=row, items=items, notes=notes)
+
+
+class _AnswerPlaces(NamedTuple):
+    """Where an evaluation's answers are."""
+
+    folder: str | None
+    """The folder of its experiment."""
+    scores: list[ScorePlace]
+    holders: dict[UUID, UUID]
+
+
+async def _places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
+    return _AnswerPlaces(
+        folder=await folder_of(connection, row.id),
+        scores=await score_places(connection, row.id),
+        holders=await lease_holders(connection, row.id),
+    )
+
+
+async def _read(daemon: Daemon, kept: _AnswerPlaces) -> AnsweredRows:
+    from rftd.storage.files.answered_rows import answered_rows
+    from rftd.storage.files.artifacts import ArtifactStore
+
+    store = None if kept.folder is None else ArtifactStore(Path(kept.folder) / "artifacts")
+    return await answered_rows(daemon.log, kept.scores, store, kept.holders)
+
+
+def _ordered(now: AnsweredRows, before: AnsweredRows | None, order: Which) -> list[tuple[int, int]]:
+    """The rows and attempts of the answers that are shown; of equal ones those with a text come first."""
+    keys = sorted(now.answers)
+    if order == "row":
+        return keys
+    if order == "changed":
+        change = {key: _change(now, before, key) for key in keys}
+        return sorted([key for key in keys if change[key]], key=lambda key: change[key] or 0.0)
+    sign = 1 if order == "worst" else -1
+    return sorted(keys, key=lambda key: (sign * now.answers[key].reward, key not in now.kept))
+
+
+def _change(now: AnsweredRows, before: AnsweredRows | None, key: tuple[int, int]) -> float | None:
+    """The change of an answer's reward; None without the other one."""
+    old = None if before is None else before.answers.get(key)
+    return None if old is None else now.answers[key].reward - old.reward
+
+
+def _compared(now: AnsweredRows, before: AnsweredRows, version: int) -> VersionComparison:
+    from rftd.streams.figures.estimators import sign_test
+
+    changes = list(_changes(now, before))
+    won = sum(change > 0 for change in changes)
+    lost = sum(change < 0 for change in changes)
+    return VersionComparison(
+        version=version,
+        won=won,
+        lost=lost,
+        same=len(changes) - won - lost,
+        difference=sum(changes) / len(changes) if changes else 0.0,
+        p=sign_test(won, lost),
+    )
+
+
+def _changes(now: AnsweredRows, before: AnsweredRows) -> Iterable[float]:
+    """The change of each row that both answered."""
+    for row in now.rows():
+        new = now.reward_of(row)
+        old = before.reward_of(row)
+        if new is not None and old is not None:
+            yield new - old
+
+
+def _before(before: AnsweredRows | None, key: tuple[int, int]) -> AnswerView | None:
+    return None if before is None or key not in before.answers else _view(before, key)
+
+
+def _view(answered: AnsweredRows, key: tuple[int, int]) -> AnswerView:
+    answer: EvalAnswer = answered.answers[key]
+    return AnswerView(
+        row=answer.row,
+        attempt=answer.attempt,
+        reward=answer.reward,
+        right=answer.right,
+        parts=dict(answer.parts),
+        finish=answer.finish,
+        tokens=answer.tokens,
+        kept=key in answered.kept,
+        prompt=answer.prompt,
+        text=answer.text,
+        chars=answer.chars,
+        truth=answer.truth,
+        category=answer.category,
+        error=answer.error,
+    )

@@ -1,0 +1,83 @@
+"""The events of an experiment, read from the log and not from the tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.route import Daemon, Limit, Name, read
+from rftd.ops.errors import UsageError
+
+# Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
+MAX_WAIT_S: Final = 30.0
+
+TIDYING_NS: Final = 600 * 10**9
+"""The time after the newest event that the tables know in which the last records come: rollouts end, workers leave."""
+MOST_NEWEST: Final = 10_000
+"""The most events before the end with which a page can begin."""
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of an experiment."""
+
+    id: str
+    type: str
+    version: int
+    time: str
+    """ISO-8601 UTC."""
+    position: str
+    """`stream/partition@offset`."""
+    source: str
+    role: str
+    epoch: int
+    causation: str | None = None
+    correlation: str | None = None
+    payload: dict[str, Any]
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events, and where the next page begins."""
+
+    items: list[EventView]
+    next: str
+    """`after` of the next page; stays the same at the end of the log."""
+    more: bool
+    """False if the page ends at the end of the log."""
+
+
+@read("/v1/experiments/{name}/events", EventPage, tag="events")
+async def events(
+    daemon: Daemon,
+    name: Name,
+    type: Annotated[list[str] | None, Meta(description="A type, or the beginning of some: `experiment`.")] = None,
+    after: Annotated[str | None, Meta(description="`next` of an earlier page.")] = None,
+    limit: Limit = 100,
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,
+    full: Annotated[bool, Meta(description="Long lists whole.")] = False,
+    newest: Annotated[
+        int | None, Meta(ge=1, le=MOST_NEWEST, description="Begin so many events before the end, not with the first.")
+    ] = None,
+) -> EventPage:
+    """Events from the log, merged by time; arrays as their shape."""
+    from rftd.daemon.http.views.event_pages import EventPager, decode_cursor
+    from rftd.storage.queries.last_event import last_event_ns
+
+    if after and newest is not None:
+        raise UsageError("it says where to begin, and so does `after`", field="newest", fix="give one of them")
+    start = decode_cursor(after) if after else {}
+    id = await daemon.find(name)
+    pager = EventPager(daemon.log, id, types=tuple(type or ()), full=full)
+    if newest is not None:
+
+        async def last_ns() -> int:
+            async with daemon.read() as connection:
+                return await last_event_ns(connection, id) + TIDYING_NS
+
+        start = await pager.before_the_end(newest, until_ns=last_ns)
+    if wait_s <= 0:
+        return await pager.page(start, limit=limit)
+    # A wait holds a connection and a subscription: only so many clients may do that at once.
+    with daemon.follower():
+        return await pager.follow(start, limit=limit, wait_s=wait_s)

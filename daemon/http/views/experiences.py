@@ -1,0 +1,260 @@
+"""Experiences: those that pass a filter, one with its tokens, the lengths of all; and what may be said about one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.commands import Reason, Receipt, Text, receipt_of
+from rftd.daemon.http.views.route import After, Daemon, Int, Limit, Name, Offset, Real, command, read
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.experiences import (
+    ExperienceFilter,
+    ExperienceRow,
+    TaskRow,
+    find_experience,
+    get_experience,
+    list_experiences,
+    task_of,
+)
+from rftd.storage.queries.lengths import Lengths, lengths_of
+
+if TYPE_CHECKING:
+    from rftd.streams.events.experience import ExperienceProduced
+    from rftd.streams.log.log import EventLog
+
+MOST_PRIORITY: Final = 1e15
+"""The largest priority of an experience, either way."""
+
+ExperienceId = Annotated[
+    str,
+    Meta(max_length=100, description="Its id, or 8 or more digits with which only this id of the experiment begins."),
+]
+Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
+"""The order of a list of experiences; a name with a minus sign sorts from the highest down."""
+State = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
+
+
+class ExperienceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some experiences."""
+
+    items: list[ExperienceRow]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+
+
+class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One experience; the lists are there if tokens were asked for."""
+
+    experience: ExperienceRow
+    spans: list[SpanView]
+    tokens: list[int] | None = None
+    """Prompt and response ids."""
+    loss_mask: list[int] | None = None
+    """A 1 for each response token that is trained, else 0."""
+    logprobs: list[float] | None = None
+    """The log-probability of each response token under the weights that drew it."""
+    processed_logprobs: list[float] | None = None
+    """The log-probability of each response token in the distribution that drew it; None unless it was asked for."""
+    sampling: list[SamplingView] = []
+    """Empty if the workflow recorded none."""
+    steps: list[StepView] = []
+    """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
+    auxiliary: list[AuxiliaryTurnView] = []
+    """What auxiliary models answered."""
+    task: TaskRow | None
+    """The task that it is an answer to."""
+
+
+class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of an auxiliary model."""
+
+    model: str
+    asked: str
+    """A digest of the question."""
+    text: str
+    """The answer, or its beginning."""
+    chars: int
+    """The length of the whole answer."""
+    prompt_tokens: int
+    tokens: int
+
+
+class SpanView(msgspec.Struct, frozen=True, kw_only=True):
+    """Response tokens [start, end) were drawn from these weights."""
+
+    version: int
+    generation: int
+    start: int
+    end: int
+
+
+class SamplingView(msgspec.Struct, frozen=True, kw_only=True):
+    """Response tokens [start, end) were drawn with these settings."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    others: dict[str, float] = {}
+    """Further settings that were not the usual ones."""
+    start: int
+    end: int
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence of several."""
+
+    tokens: int
+    """The tokens of prompt and response together."""
+    prompt_tokens: int
+    reward: float
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of an experience's prioritize."""
+
+    priority: Annotated[float, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+    reason: Text = ""
+
+
+@read("/v1/experiments/{name}/experiences", ExperienceList, tag="experiences")
+async def experiences(
+    daemon: Daemon,
+    name: Name,
+    first_step: Int = None,
+    last_step: Int = None,
+    min_reward: Real = None,
+    max_reward: Real = None,
+    min_staleness: Int = None,
+    max_staleness: Int = None,
+    stage: Int = None,
+    state: State | None = None,
+    order: Order = "newest",
+    limit: Limit = 50,
+    offset: Offset = 0,
+    after: After = None,
+) -> ExperienceList:
+    """Experiences that pass the filter; bounds are inclusive, staleness in versions."""
+    where = ExperienceFilter(
+        first_step=first_step,
+        last_step=last_step,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        min_staleness_versions=min_staleness,
+        max_staleness_versions=max_staleness,
+        stage=stage,
+        state=state,
+    )
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        # One more than asked for tells whether a next page exists, without a count over all rows.
+        rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
+    return ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
+
+
+@read("/v1/experiments/{name}/lengths", Lengths, tag="experiences")
+async def lengths(daemon: Daemon, name: Name, stage: Int = None, after: After = None) -> Lengths:
+    """Lengths of responses that were generated, trained and dropped, and whether the drops were biased."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        return await lengths_of(connection, id, stage=stage)
+
+
+@read("/v1/experiments/{name}/experiences/{experience}", ExperienceView, tag="experiences")
+async def experience(
+    daemon: Daemon, name: Name, experience: ExperienceId, tokens: bool = False, after: After = None
+) -> ExperienceView:
+    """One experience; with `tokens` its ids, mask and log-probabilities too."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        row = await get_experience(connection, await find_experience(connection, id, experience))
+        task = await task_of(connection, UUID(row.group))
+    return _view(row, await _payload(daemon.log, row), task, tokens=tokens)
+
+
+@command(
+    "/v1/experiments/{name}/experiences/{experience}/prioritize",
+    Tag,
+    Receipt,
+    tag="experiences",
+    name="prioritize_experience",
+)
+async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
+    """Change the priority of an experience, and of its group with it: groups stay together in every order."""
+    id = await daemon.find(name)
+    async with daemon.read() as connection:
+        found = await find_experience(connection, id, experience)
+        group = UUID((await get_experience(connection, found)).group)
+    done = await daemon.operations.tag(id, group, priority=body.priority, reason=body.reason, request_id=key)
+    return receipt_of(id, done)
+
+
+@command(
+    "/v1/experiments/{name}/experiences/{experience}/give-up",
+    Reason,
+    Receipt,
+    tag="experiences",
+    optional=True,
+    name="give_up_experience",
+    summary="Give up",
+)
+async def give_up(daemon: Daemon, body: Reason, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
+    """Retire an experience whose payload is gone for good; a batch that it is in is abandoned, and made anew."""
+    id = await daemon.find(name)
+    async with daemon.read() as connection:
+        found = await find_experience(connection, id, experience)
+        await get_experience(connection, found)
+    return receipt_of(id, await daemon.operations.give_up(id, found, reason=body.reason, request_id=key))
+
+
+async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
+    """The payload of an experience from the log. Raises NotFoundError if the log no longer holds it."""
+    from rftd.streams.events.experience import ExperienceProduced
+    from rftd.streams.log import topics
+    from rftd.streams.log.codec import decode_as
+    from rftd.streams.log.topics import Partition
+
+    records = await log.read(Partition(topics.EXPERIENCES, row.partition), row.offset, max_records=1)
+    # A log that has dropped the record answers with the next one that it holds.
+    if not records or records[0].offset != row.offset:
+        raise NotFoundError(f"the log holds no payload of experience {row.id}", where=f"{row.partition}@{row.offset}")
+    return decode_as(records[0], ExperienceProduced)
+
+
+def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *, tokens: bool) -> ExperienceView:
+    view = ExperienceView(
+        experience=row,
+        task=task,
+        spans=[SpanView(version=x.version, generation=x.generation, start=x.start, end=x.end) for x in event.spans],
+        sampling=[
+            SamplingView(
+                temperature=x.temperature, top_p=x.top_p, top_k=x.top_k, others=dict(x.others), start=x.start, end=x.end
+            )
+            for x in event.sampling
+        ],
+        steps=[StepView(tokens=x.tokens, prompt_tokens=x.prompt_tokens, reward=x.reward) for x in event.steps],
+        auxiliary=[
+            AuxiliaryTurnView(
+                model=x.model,
+                asked=x.asked,
+                text=x.text,
+                chars=x.chars,
+                prompt_tokens=x.prompt_tokens,
+                tokens=x.tokens,
+            )
+            for x in event.auxiliary
+        ],
+    )
+    if not tokens:
+        return view
+    processed = event.processed_logprobs
+    return msgspec.structs.replace(
+        view,
+        tokens=event.tokens.view().tolist(),
+        loss_mask=event.loss_mask.view().tolist(),
+        logprobs=event.logprobs.view().tolist(),
+        processed_logprobs=None if processed is None else processed.view().tolist(),
+    )

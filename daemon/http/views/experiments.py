@@ -1,0 +1,206 @@
+"""Experiments: the list, one line of it, the page that tells everything about one, and what its roles wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.budgets import BudgetRow
+from rftd.daemon.http.views.memory import MemoryRow, with_peaks
+from rftd.daemon.http.views.route import After, Daemon, Limit, Name, Offset, read
+from rftd.daemon.http.views.trackers import TrackerRow
+from rftd.daemon.run.why.wait import Why, worst_first
+from rftd.storage.queries.books import Books
+from rftd.storage.queries.curve import RewardCurves, RewardPoint
+from rftd.storage.queries.experiments import (
+    ExperimentDetail,
+    ExperimentSummary,
+    StageRow,
+    get_experiment,
+    get_summary,
+    list_experiments,
+)
+from rftd.storage.queries.signal import SignalRow, signal_of
+from rftd.storage.queries.steps import EvalRow, list_evals
+from rftd.storage.queries.weights import (
+    CheckpointRow,
+    OverdueRow,
+    WeightRow,
+    WorkerRow,
+    list_checkpoints,
+    list_overdue,
+    list_weights,
+    list_workers,
+    memory_peaks,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rftd.streams.folds.spine import Status
+
+
+ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
+"""States that nothing leaves, as `Status.ended` says."""
+CURVE_POINTS: Final = 200
+"""The most points of a curve on a page; of more, neighbours are averaged."""
+NEWEST: Final = 8
+"""Weight versions and checkpoints that a page shows."""
+SHOWN_WORKERS: Final = 32
+SHOWN_EVALS: Final = 100
+
+
+class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some experiments, newest first."""
+
+    items: list[ExperimentSummary]
+    next: int | None
+    """`offset` of the rest; null at the end."""
+
+
+class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one page about an experiment shows."""
+
+    experiment: ExperimentDetail
+    reward_curve: list[RewardPoint]
+    """The curve in at most 200 points; neighbours are averaged."""
+    evals: list[EvalRow]
+    weights: list[WeightRow]
+    """The newest."""
+    overdue: list[OverdueRow]
+    """The newest windows for which explorers waited longer than `sync_timeout`."""
+    overdue_windows: int
+    """The number of such windows in all."""
+    checkpoints: list[CheckpointRow]
+    """The newest that are still there, and the older ones that are kept for their evaluation."""
+    workers: list[WorkerRow]
+    """The newest."""
+    signal: SignalRow | None
+    """Whether the newest batches teach anything, and why not."""
+    waiting: str | None
+    """The reason why nothing moves although the experiment has not ended: the log takes no appends. Else the workers
+    that open their engines, with the time since when."""
+    memory: list[MemoryRow]
+    """The memory that workers were expected to take of their devices when the experiment was accepted."""
+    trackers: list[TrackerRow]
+    """Whatever follows the experiment to show its figures elsewhere."""
+    budgets: list[BudgetRow]
+    """What is spent of each budget in `limits`, and when it pauses because nobody has looked at it."""
+
+
+@read("/v1/experiments", ExperimentList, tag="experiments")
+async def listed(
+    daemon: Daemon,
+    state: Annotated[list[Status] | None, Meta(description="Only those in one of these states.")] = None,
+    label: Annotated[list[str] | None, Meta(description="Only those with each of these: KEY=VALUE, or KEY.")] = None,
+    removed: Annotated[bool, Meta(description="Also those that were removed.")] = False,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    after: After = None,
+) -> ExperimentList:
+    """Experiments, newest first."""
+    async with daemon.read(after) as connection:
+        states = tuple(each.value for each in state or ())
+        rows = await list_experiments(
+            connection, states=states, labels=tuple(label or ()), removed=removed, limit=limit + 1, offset=offset
+        )
+    return ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
+
+
+@read("/v1/experiments/{name}", ExperimentPage, tag="experiments")
+async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage:
+    """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
+    async with daemon.read(after) as connection:
+        id = await daemon.resolve(connection, name)
+        return await page_of(
+            connection,
+            id,
+            daemon.curves,
+            daemon.waiting(id),
+            memory=daemon.memory(id),
+            trackers=await daemon.trackers(id),
+            budgets=await daemon.budgets(connection, id),
+        )
+
+
+@read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
+async def summary(daemon: Daemon, name: Name, after: After = None) -> ExperimentSummary:
+    """Answers one line of the list of experiments, for whoever asks often how far this one is and needs no page."""
+    async with daemon.read(after) as connection:
+        return await get_summary(connection, await daemon.resolve(connection, name))
+
+
+async def page_of(
+    connection: AsyncConnection,
+    experiment: UUID,
+    curves: RewardCurves,
+    waiting: str | None = None,
+    *,
+    books: Books | None = None,
+    memory: Sequence[MemoryRow] = (),
+    trackers: Sequence[TrackerRow] = (),
+    budgets: Sequence[BudgetRow] = (),
+) -> ExperimentPage:
+    """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
+    # All on one connection, within one transaction: a page never mixes two states of the tables.
+    checkpoints = await list_checkpoints(connection, experiment)
+    detail = await get_experiment(connection, experiment, books)
+    overdue = await list_overdue(connection, experiment)
+    return ExperimentPage(
+        experiment=detail,
+        reward_curve=thinned(await curves.of(connection, experiment)),
+        evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
+        weights=await list_weights(connection, experiment, newest=NEWEST),
+        overdue=overdue[-NEWEST:],
+        overdue_windows=len(overdue),
+        checkpoints=_shown(checkpoints, detail.stages),
+        workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+        signal=await signal_of(connection, experiment),
+        waiting=None if detail.summary.state in ENDED else waiting,
+        memory=with_peaks(memory, await memory_peaks(connection, experiment)) if memory else [],
+        trackers=list(trackers),
+        budgets=list(budgets),
+    )
+
+
+def _shown(checkpoints: Sequence[CheckpointRow], stages: Sequence[StageRow]) -> list[CheckpointRow]:
+    """The newest checkpoints, and before them the older ones that are kept for their evaluation."""
+    there = [row for row in checkpoints if row.deleted_reason is None]
+    kept = {version for stage in stages for version in stage.best_kept}
+    return [row for row in there[:-NEWEST] if row.step in kept] + there[-NEWEST:]
+
+
+def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
+    """The curve in at most `most` points, each the mean, over its experiences, of as many neighbours.
+
+    One that holds both inherited and own steps counts as own.
+    """
+    # Rounded up: with the quotient rounded down, a curve of 399 points would be drawn in 399.
+    size = -(-len(points) // most)
+    return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
+
+
+def _merged(points: list[RewardPoint]) -> RewardPoint:
+    # Weighted by experiences: the mean of the means would give a small last batch the weight of a full one.
+    count = sum(point.experiences for point in points)
+    return RewardPoint(
+        step=points[-1].step,
+        stage=points[-1].stage,
+        reward_mean=sum(point.reward_mean * point.experiences for point in points) / count,
+        reward_min=min(point.reward_min for point in points),
+        reward_max=max(point.reward_max for point in points),
+        experiences=count,
+        inherited=points[-1].inherited,
+    )
+
+
+@read("/v1/experiments/{name}/why", Why, tag="experiments")
+async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
+    """Each role's work or wait, since when, for whom, and what would unblock it; worst first."""
+    experiment = await daemon.find(name, after)
+    answer = await daemon.operations.why(experiment)
+    return msgspec.structs.replace(answer, waits=worst_first([*answer.waits, *daemon.strangers(experiment)]))

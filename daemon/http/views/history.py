@@ -1,0 +1,91 @@
+"""An experiment's history: steps, batches, evaluations; what any one thing was made of, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.route import After, Daemon, Int, Limit, Name, Offset, Step, Word, read
+from rftd.ops.errors import NotFoundError
+from rftd.storage.lineage.graph import CHILDREN, DEPTH, FORMS, LineageGraph
+from rftd.storage.queries.batches import BatchRow, ItemRow, list_batches, list_items
+from rftd.storage.queries.shares import ENDLESS, shares_of
+from rftd.storage.queries.steps import EvalRow, StepRow, list_evals, list_steps
+
+
+class StepList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steps, in order."""
+
+    items: list[StepRow]
+    next: int | None
+    """`first` of the rest; null at the end."""
+
+
+class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One step's batch and its items, in the order in which they are trained."""
+
+    batch: BatchRow
+    items: list[ItemRow]
+
+
+class EvalList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every evaluation, in the order of weight versions."""
+
+    items: list[EvalRow]
+
+
+@read("/v1/experiments/{name}/steps", StepList, tag="history")
+async def steps(
+    daemon: Daemon, name: Name, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
+) -> StepList:
+    """Training steps in order, with their metrics; of each the newest generation. Inherited ones are marked."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        bound = last if last is not None else ENDLESS
+        rows = await list_steps(connection, id, first_step=first, last_step=bound, limit=limit + 1)
+    return StepList(items=rows[:limit], next=rows[limit].step if len(rows) > limit else None)
+
+
+@read("/v1/experiments/{name}/batches/{step}", BatchPage, tag="history")
+async def batch(daemon: Daemon, name: Name, step: Step, after: After = None) -> BatchPage:
+    """The items that one step is trained on, in order; of a step shared with an ancestor, the ancestor's batch."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        # The last share has no end, so that one is always found: beyond the fork's shared steps, its own.
+        owner = next(each for each in await shares_of(connection, id) if step <= each.last)
+        found = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
+        if not found:
+            raise NotFoundError(f"no batch was planned for step {step}", field="step")
+        return BatchPage(batch=found[-1], items=await list_items(connection, UUID(found[-1].id)))
+
+
+@read("/v1/experiments/{name}/evals", EvalList, tag="history")
+async def evals(daemon: Daemon, name: Name, taskset: Word = None, after: After = None) -> EvalList:
+    """Evaluations in the order of weight versions. Inherited ones are marked."""
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        return EvalList(items=await list_evals(connection, id, taskset=taskset))
+
+
+# Bounds of one answer, which is held in memory as a whole.
+MOST_CHILDREN: Final = 100_000
+MOST_DEPTH: Final = 1000
+
+
+@read("/v1/lineage", LineageGraph, tag="lineage", name="one")
+async def lineage(
+    daemon: Daemon,
+    id: Annotated[str, Meta(min_length=1, max_length=500, description=f"What: {FORMS}.")],
+    direction: Literal["both", "up", "down"] = "both",
+    depth: Annotated[int, Meta(ge=0, le=MOST_DEPTH)] = DEPTH,
+    children: Annotated[int, Meta(ge=1, le=MOST_CHILDREN, description="Most of a kind below one thing.")] = CHILDREN,
+    after: After = None,
+) -> LineageGraph:
+    """Everything that a thing was made of (`up`) and that became of it (`down`), as nodes and links."""
+    from rftd.storage.lineage import walk
+
+    async with daemon.read(after) as connection:
+        return await walk.lineage(connection, id, direction=direction, depth=depth, children=children)

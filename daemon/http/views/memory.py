@@ -1,0 +1,65 @@
+"""The memory of an experiment's workers against their devices: as expected at acceptance, and as it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rftd.daemon.cli.output.quantity import size
+
+if TYPE_CHECKING:
+    from rftd.streams.spec.engine_needs import WorkerMemory
+
+
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of a stage on one device."""
+
+    role: str
+    stage: str
+    workers: int
+    """The number of workers that share the device."""
+    device: str
+    device_bytes: int
+    """All of its memory."""
+    size_bytes: int
+    """The peak of one worker, with the longest texts."""
+    needs: dict[str, int]
+    """The parts of it, in bytes."""
+    used_bytes: int | None
+    """The resident memory of the largest of them that lives, libraries and all, at its last heartbeat."""
+    peak_bytes: int | None = None
+    """The most resident memory of a worker of the role that has ended, over all stages; none has ended, or told."""
+
+
+def rows_of(memory: Iterable[WorkerMemory], used_bytes: Mapping[tuple[str, str], int] | None = None) -> list[MemoryRow]:
+    """The rows as the API answers them, with what the largest worker by role and stage has now."""
+    return [
+        MemoryRow(
+            role=row.role,
+            stage=row.stage,
+            workers=row.workers,
+            device=row.device,
+            device_bytes=row.device_bytes,
+            size_bytes=sum(need.size_bytes for need in row.needs),
+            needs={need.what: need.size_bytes for need in row.needs},
+            used_bytes=(used_bytes or {}).get((row.role, row.stage)),
+        )
+        for row in memory
+    ]
+
+
+def with_peaks(rows: Iterable[MemoryRow], peak_bytes: Mapping[str, int]) -> list[MemoryRow]:
+    """The rows with the most that an ended worker of their role had."""
+    return [msgspec.structs.replace(row, peak_bytes=peak_bytes.get(row.role)) for row in rows]
+
+
+def memory_line(row: MemoryRow) -> str:
+    """`trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB + ...`."""
+    several = f"{row.workers} x " if row.workers > 1 else ""
+    needs = " + ".join(f"{what} {size(size_bytes)}" for what, size_bytes in row.needs.items())
+    device = f"{size(row.device_bytes)} of {row.device}"
+    used = f"; resident now: {size(row.used_bytes)}" if row.used_bytes else ""
+    peak = f"; resident before, at most: {size(row.peak_bytes)}" if row.peak_bytes else ""
+    return f"{row.role} of {row.stage}: {several}{size(row.size_bytes)} of {device}: {needs}{used}{peak}"

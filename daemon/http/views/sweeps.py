@@ -1,0 +1,310 @@
+"""Sweeps: submit, cancel; the list, and the table of one: mean and spread over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.daemon.http.views.commands import KEEPING_TIMEOUT_S, Reason, Receipt, receipt_of
+from rftd.daemon.http.views.comparison import HELD_OUT, REWARD
+from rftd.daemon.http.views.route import MOST, NAME_CHARACTERS, After, Commanded, Daemon, command, read
+from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.experiments import ExperimentSummary, get_summary
+from rftd.storage.queries.steps import list_evals
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from rftd.daemon.run.operations import StandingSweep
+
+MOST_RUNS: Final = 1000
+"""The most runs of one sweep."""
+_TAG: Final = "sweeps"
+_ACCURACY: Final = "accuracy/mean"
+TO_COME: Final = "to come"
+"""The state of a run that was not submitted yet."""
+REFUSED: Final = "refused"
+STOPPED: Final = "stopped"
+"""The state of a run that a halving ended."""
+SKIPPED: Final = "skipped"
+"""The state of a run that does not begin, since its sweep was cancelled."""
+SweepName = Annotated[
+    str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
+]
+
+
+class SweptField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field that one run has otherwise than the sweep's file."""
+
+    path: Annotated[list[str | int], Meta(max_length=64)]
+    """The keys and indices that lead to it."""
+    value: Any
+
+
+class SweptPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run of a sweep."""
+
+    settings: dict[str, str] = {}
+    """What the table calls it: runs of equal settings are one line, over their seeds."""
+    seed: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] = 42
+    """The seed that its file has, for the table; `changes` set it."""
+    changes: list[SweptField] = []
+
+
+class HalveSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the half of the settings with the lower held-out scores is stopped."""
+
+    at: Annotated[list[Annotated[int, Meta(ge=1, le=MOST)]], Meta(min_length=1, max_length=32)]
+    """The weight versions, in order; the taskset is evaluated there."""
+    taskset: Annotated[str, Meta(max_length=NAME_CHARACTERS)] = ""
+    """The held-out taskset whose score decides; the first, if it is left out."""
+
+
+class SubmitSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/sweeps."""
+
+    config: dict[str, Any]
+    """The experiment file, as for POST /v1/experiments."""
+    points: Annotated[list[SweptPoint], Meta(min_length=1, max_length=MOST_RUNS)]
+    """The runs, in the order in which they begin."""
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
+    """The sweep's name, from which those of the runs follow; the file's, if it is left out."""
+    at_once: Annotated[int, Meta(ge=1, le=MOST_RUNS)] | None = None
+    """The most runs under way; as many as the daemon runs at once, if it is left out."""
+    halving: HalveSweep | None = None
+
+
+class SweepReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The sweep is in the log."""
+
+    id: str
+    name: str
+    event: str
+    position: str
+    runs: int
+    at_once: int
+
+
+class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list of sweeps."""
+
+    id: str
+    name: str
+    submitted_ns: int
+    runs: int
+    at_once: int
+    states: dict[str, int]
+    """The number of runs in each state."""
+    over: bool
+    cancelled: bool
+
+
+class SweepList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every sweep, newest first."""
+
+    items: list[SweepSummary]
+
+
+class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    name: str
+    settings: dict[str, str]
+    seed: int
+    state: str
+    """The state of its experiment, or `to come`, `refused`, `skipped`, `stopped`."""
+    reason: str | None
+    experiment: str | None
+    """The id of its experiment, once it was submitted."""
+    step: int
+    total_steps: int
+    figures: dict[str, float | None]
+    """The mean reward of its newest experiences, and the newest score of each held-out taskset."""
+
+
+class SeedSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure over the seeds of one setting."""
+
+    runs: int
+    """The number of runs that have it."""
+    mean: float
+    deviation: float | None
+    """The standard deviation of the runs; null for one run."""
+    best: float
+    worst: float
+
+
+class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of equal settings."""
+
+    settings: dict[str, str]
+    runs: int
+    states: dict[str, int]
+    figures: dict[str, SeedSpread]
+
+
+class SweepPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of one sweep, complete or while it runs."""
+
+    sweep: SweepSummary
+    cells: list[SweepCell]
+    runs: list[SweepRun]
+
+
+@command("/v1/sweeps", SubmitSweep, SweepReceipt, tag=_TAG, timeout_s=KEEPING_TIMEOUT_S, submits=True, name="submit")
+async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> SweepReceipt:
+    """Submit a sweep: experiments that differ in some fields of one file. Each is checked before any is begun."""
+    from rftd.daemon.run.operations import WantedSweep
+    from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
+
+    points = [
+        SweepPoint(
+            name="",
+            settings=point.settings,
+            seed=point.seed,
+            changes=tuple(FieldChange(tuple(change.path), change.value) for change in point.changes),
+        )
+        for point in body.points
+    ]
+    halving = None
+    if body.halving is not None:
+        halving = Halving(at=tuple(body.halving.at), taskset=body.halving.taskset)
+    wanted = WantedSweep(body.config, tuple(points), name=body.name, at_once=body.at_once, halving=halving)
+    taken = await daemon.operations.sweep(wanted, request_id=key)
+    sweep = taken.standing.sweep
+    return SweepReceipt(
+        id=str(sweep.id),
+        name=sweep.name,
+        event=str(taken.done.event),
+        position=str(taken.done.position),
+        runs=len(sweep.points),
+        at_once=sweep.submitted.at_once,
+    )
+
+
+@command("/v1/sweeps/{sweep}/cancel", Reason, Receipt, tag=_TAG, optional=True, name="cancel", summary="Cancel")
+async def cancel_sweep(daemon: Commanded, body: Reason, key: UUID, sweep: SweepName) -> Receipt:
+    """Cancel a sweep: no further run begins, and those that have not ended are cancelled."""
+    standing = await daemon.operations.sweep_named(sweep)
+    id = standing.sweep.id
+    return receipt_of(id, await daemon.operations.cancel_sweep(id, reason=body.reason, request_id=key))
+
+
+@read("/v1/sweeps", SweepList, tag=_TAG, name="listed")
+async def sweeps(daemon: Daemon) -> SweepList:
+    """Every sweep, newest first, with the number of its runs in each state."""
+    known = await daemon.operations.sweeps()
+    return SweepList(items=[_summary(standing, _states(standing)) for standing in reversed(known)])
+
+
+@read("/v1/sweeps/{sweep}", SweepPage, tag=_TAG, name="one")
+async def sweep_page(daemon: Daemon, sweep: SweepName, after: After = None) -> SweepPage:
+    """The table of a sweep: its runs, and for each setting the mean and the spread of its figures over the seeds."""
+    standing = await daemon.operations.sweep_named(sweep)
+    states = _states(standing)
+    ids = {run.point: run.experiment for run in standing.runs}
+    runs: list[SweepRun] = []
+    async with daemon.read(after) as connection:
+        for number, point in enumerate(standing.sweep.points):
+            experiment = ids.get(number)
+            summary = None if experiment is None else await _summary_of(connection, experiment)
+            refused = standing.sweep.refused.get(number)
+            reason = summary.reason if summary is not None else None
+            runs.append(
+                SweepRun(
+                    name=point.name,
+                    settings=point.settings,
+                    seed=point.seed,
+                    state=states[number],
+                    reason=f"{refused.code}: {refused.reason}" if refused is not None else reason,
+                    experiment=None if experiment is None else str(experiment),
+                    step=0 if summary is None else summary.step,
+                    total_steps=0 if summary is None else summary.total_steps,
+                    figures={} if experiment is None else await _figures(connection, experiment, summary),
+                )
+            )
+    return SweepPage(sweep=_summary(standing, states), cells=list(_cells(runs)), runs=runs)
+
+
+async def _summary_of(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary | None:
+    try:
+        return await get_summary(connection, experiment)
+    except NotFoundError:  # the tables have not come so far
+        return None
+
+
+async def _figures(
+    connection: AsyncConnection, experiment: UUID, summary: ExperimentSummary | None
+) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {}
+    if summary is not None and summary.reward_mean is not None:
+        figures[REWARD] = summary.reward_mean
+    for scored in await list_evals(connection, experiment):  # in the order of versions, so that the newest stays
+        if scored.score is not None:
+            figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
+        if (accuracy := scored.metrics.get(_ACCURACY)) is not None:
+            figures[f"{HELD_OUT}{scored.taskset}/accuracy"] = accuracy
+    return figures
+
+
+def _states(standing: StandingSweep) -> list[str]:
+    """The state of each run."""
+    stopped = standing.sweep.stopped
+    submitted = {
+        run.point: STOPPED if run.point in stopped and run.status.value == "cancelled" else run.status.value
+        for run in standing.runs
+    }
+    waiting = TO_COME if standing.sweep.cancelled is None else SKIPPED
+    refused = standing.sweep.refused
+    return [
+        submitted.get(number, REFUSED if number in refused else waiting) for number in range(len(standing.sweep.points))
+    ]
+
+
+def _counted(states: Sequence[str]) -> dict[str, int]:
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def _summary(standing: StandingSweep, states: Sequence[str]) -> SweepSummary:
+    sweep = standing.sweep
+    return SweepSummary(
+        id=str(sweep.id),
+        name=sweep.name,
+        submitted_ns=sweep.submitted_ns,
+        runs=len(sweep.points),
+        at_once=sweep.submitted.at_once,
+        states=_counted(states),
+        over=standing.over,
+        cancelled=sweep.cancelled is not None,
+    )
+
+
+def _cells(runs: Sequence[SweepRun]) -> Iterator[SweepCell]:
+    """The runs of equal settings, in the order of their first."""
+    by_settings: dict[tuple[tuple[str, str], ...], list[SweepRun]] = {}
+    for run in runs:
+        by_settings.setdefault(tuple(run.settings.items()), []).append(run)
+    for settings, members in by_settings.items():
+        names = dict.fromkeys(name for run in members for name in run.figures)
+        yield SweepCell(
+            settings=dict(settings),
+            runs=len(members),
+            states=_counted([run.state for run in members]),
+            figures={name: _spread([run.figures for run in members], name) for name in names},
+        )
+
+
+def _spread(figures: Sequence[Mapping[str, float | None]], name: str) -> SeedSpread:
+    values = [value for each in figures if (value := each.get(name)) is not None]
+    return SeedSpread(
+        runs=len(values),
+        mean=statistics.fmean(values),
+        deviation=statistics.stdev(values) if len(values) > 1 else None,
+        best=max(values),
+        worst=min(values),
+    )

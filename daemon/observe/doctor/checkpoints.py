@@ -1,0 +1,97 @@
+"""Checks of the place of an experiment's files: whether it can be written, and has room for its checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rftd.daemon.cli.output.quantity import size
+from rftd.daemon.observe.doctor.folder import check_store
+from rftd.daemon.run.supervisor.disk_guard import DiskLimits
+from rftd.ops.health import Diagnosis
+from rftd.storage.files.disk import LocalDisk, nearest
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.conversion.hf_folder import dtype_of
+from rftd.workers.devices.device_memory import elements_of
+
+_FLOAT32_BYTES: Final = 4
+_MOMENTS: Final = 2
+_VERSIONS: Final = 6
+"""Published versions of the weights that are kept at a time, or so."""
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
+_MEMORY: Final = "memory"
+_HALF_AS_WIDE: Final = ("bfloat16", "float16")
+"""Dtypes of a model whose folder for transformers lies beside the trainer's float32 tensors."""
+
+
+def check_checkpoints(spec: ExperimentSpec) -> Iterator[Diagnosis]:
+    """The findings of the experiment's folder, which is not made."""
+    job = Path(spec.job_dir)
+    written = check_store(job, "checkpoints")
+    if written.status != "ok":
+        yield written
+        return
+    trained = [stage for stage in spec.stages if _has_weights(stage)]
+    each = max((_checkpoint_bytes(stage) for stage in trained), default=0)
+    count = sum(_checkpoints(stage) for stage in trained)
+    if each:
+        yield _of_room(job, each, count)
+    in_memory = [stage for stage in trained if stage.synchronizer.sync_method == _MEMORY]
+    if in_memory:
+        yield _of_memory(in_memory)
+
+
+def _has_weights(stage: StageSpec) -> bool:
+    elsewhere = (SERVICE, "fake", "tinker", "external")
+    return stage.kind != "explore" and stage.trainer.engine not in elsewhere and bool(stage.model.path)
+
+
+def _checkpoint_bytes(stage: StageSpec) -> int:
+    """The size of one checkpoint: float32 weights, and moments of what is learnt; without a fresh adapter's few."""
+    elements = elements_of(Path(stage.model.path))
+    learnt = 0 if stage.model.lora is not None else elements
+    moments = 0 if stage.algorithm.optimizer.optimizer_type == "sgd" else _MOMENTS * learnt
+    weights = elements if stage.model.lora is None or stage.trainer.save_hf == "always" else 0
+    rounded = stage.trainer.save_hf == "always" and dtype_of(Path(stage.model.path)) in _HALF_AS_WIDE
+    exported = elements * _FLOAT32_BYTES // 2 if rounded and stage.model.lora is None else 0
+    return _FLOAT32_BYTES * (weights + moments) + exported
+
+
+def _checkpoints(stage: StageSpec) -> int:
+    """Checkpoints that are kept of a stage: as many as it makes, or as may be kept."""
+    interval = stage.trainer.save_interval
+    made = max(1, math.ceil(stage.total_steps / interval)) if interval else 1
+    most = stage.trainer.max_checkpoints_to_keep
+    return min(made, most) if most else made
+
+
+def _of_room(job: Path, each_bytes: int, count: int) -> Diagnosis:
+    volume = LocalDisk().volume(nearest(job))
+    free_bytes = volume.free_bytes - DiskLimits().reserve_of(volume)
+    needed = f"{count} checkpoint{'s' if count > 1 else ''} of {size(each_bytes)}"
+    there = f"{size(max(0, free_bytes))} can be used at {nearest(job)}"
+    fix = "free some space, set trainer.max_checkpoints_to_keep, save less often, or give another checkpoint_root_dir"
+    if each_bytes > free_bytes:
+        return Diagnosis("checkpoints", "fail", f"not one checkpoint of {size(each_bytes)} has room: {there}", fix)
+    if each_bytes * count > free_bytes:
+        return Diagnosis("checkpoints", "warn", f"there is no room for {needed}: {there}", fix)
+    return Diagnosis("checkpoints", "ok", f"there is room for {needed}: {there}")
+
+
+def _of_memory(stages: list[StageSpec]) -> Diagnosis:
+    """The finding of the folder in memory through which weights go."""
+    folder = Path(stages[0].synchronizer.memory_dir or _SHARED_MEMORY)
+    need_bytes = _VERSIONS * max(_FLOAT32_BYTES * elements_of(Path(stage.model.path)) for stage in stages)
+    check = "weights in memory"
+    if not folder.is_dir():
+        what = f"there is no {folder}: each version is written as a file"
+        return Diagnosis(check, "warn", what, "set synchronizer.memory_dir, or sync_method: checkpoint")
+    free_bytes = LocalDisk().volume(folder).free_bytes
+    what = f"{_VERSIONS} versions take {size(need_bytes)}, and {folder} has {size(free_bytes)} free"
+    if free_bytes < need_bytes:
+        fix = "give it more (docker run --shm-size), or set synchronizer.sync_method: checkpoint"
+        return Diagnosis(check, "warn", f"{what}: the rest is written as files", fix)
+    return Diagnosis(check, "ok", what)

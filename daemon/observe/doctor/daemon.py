@@ -1,0 +1,257 @@
+"""Checks of the daemon that should be there: its port, its readiness, its token, its clock, its metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rftd.daemon.cli.output.quantity import lasting, size
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import ENDPOINT_FILE, NoDaemonError, OtherDaemonError
+from rftd.daemon.http.client.client import Client, Readiness, nobody_listens
+from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views.access import allowances as read_allowances
+from rftd.daemon.http.views.access import tokens as read_tokens
+from rftd.daemon.http.views.keeping import KeepingRules
+from rftd.daemon.http.views.keeping import keeping as read_keeping
+from rftd.daemon.http.views.version import version as read_version
+from rftd.daemon.trust.token_file import TokenFile, TokenFileError
+from rftd.ops.clock import Clock, iso
+from rftd.ops.errors import RftdError, UnreachableError, UsageError, WaitTimeoutError
+from rftd.ops.health import Diagnosis, Finding
+from rftd.ops.releases import release_of
+
+_CHECK = "keeping"
+
+_TIMEOUT_S: Final = 5.0
+SKEW_S: Final = 10.0
+"""Clocks that differ by more show times of events and leases that confuse people; nothing is decided by them."""
+_VARIABLE: Final = "RFTD_TOKEN"
+_REFUSED: Final = "RFTD-API-001"
+_MOST_EXPERIMENTS: Final = 20
+"""Experiments under way whose trackers are looked at, the newest first."""
+_NAMED: Final = 8
+"""Names of an allow-list that are shown; the others are counted."""
+
+
+def check_keeping(client: Client) -> Iterator[Diagnosis]:
+    """The findings of the rules: what goes when, and where one rule defeats another."""
+    try:
+        rules = client.ask(read_keeping).value
+    except RftdError:  # a daemon of another release, which is told beside
+        return
+    yield Diagnosis(_CHECK, "ok", f"{_of_payloads(rules)}; {_of_files(rules)}")
+    if rules.archives_lack_payloads:
+        what = "tokens go before what ended is archived, so archives lack them, and rftd restore cannot bring them back"
+        fix = "let tokens go later than --archive-after, or leave that to the archive: it takes them out of the log"
+        yield Diagnosis(_CHECK, "warn", what, fix)
+    if rules.log_excess_bytes and rules.drop_payloads_above_bytes is not None:
+        limit = size(rules.drop_payloads_above_bytes)
+        what = f"the log takes {size(rules.log_excess_bytes)} more than {limit}, and no tokens are left that may go"
+        fix = "archive or remove what ended, end forks, or serve with a larger --drop-payloads-above"
+        yield Diagnosis(_CHECK, "warn", what, fix)
+
+
+def _of_payloads(rules: KeepingRules) -> str:
+    whens = []
+    if rules.payloads == "until-trained":
+        whens.append("once they are trained")
+    elif rules.payloads == "until-ended":
+        whens.append("when an experiment ends")
+    if rules.drop_payloads_after_s is not None:
+        whens.append(f"{lasting(rules.drop_payloads_after_s)} after the end of an experiment")
+    if rules.drop_payloads_above_bytes is not None:
+        whens.append(f"while the log takes more than {size(rules.drop_payloads_above_bytes)}, what ended first first")
+    if not whens:
+        return "tokens stay in the log until their experiment is archived or removed"
+    return f"tokens leave the log {', and '.join(whens)}: those steps can then be neither replayed nor forked"
+
+
+def _of_files(rules: KeepingRules) -> str:
+    if rules.archive_after_s is None:
+        return "files are archived on request only"
+    return f"files are archived {lasting(rules.archive_after_s)} after the end of an experiment"
+
+
+def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -> list[Diagnosis]:
+    """Checks that a daemon answers, is ready and takes the token; if nobody answers, that its port is free.
+
+    Raises UsageError for an address that is none.
+    """
+    try:
+        client = Client(replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S)), environ)
+    except UsageError as error:
+        if error.field != _VARIABLE:
+            raise
+        return [Diagnosis("token", "fail", f"{_VARIABLE}: {error.what}", error.fix or "")]
+    except NoDaemonError as error:
+        return [Diagnosis("daemon", "warn", error.what, error.fix or "")]
+    with client:
+        try:
+            readiness = client.readiness()
+        except (UnreachableError, WaitTimeoutError) as error:
+            return list(_away(client.url, error))
+        return [
+            *_of_readiness(client.url, readiness.verdict.checks, ok=readiness.verdict.ok),
+            *_of_clock(client.url, readiness, clock),
+            *(_of_what_it_serves(client, environ) if readiness.verdict.ok else ()),
+        ]
+
+
+def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
+    """The findings where no daemon answers: it is not started, or another program has its port."""
+    if isinstance(error, OtherDaemonError):
+        yield Diagnosis("daemon", "warn", error.what, error.fix or "")
+        return
+    if nobody_listens(error):
+        yield Diagnosis("daemon", "warn", f"none answers at {url}: {error.what}", "start it: rftd serve")
+        yield Diagnosis("port", "ok", f"nobody listens at {url}")
+        return
+    if isinstance(error, WaitTimeoutError):
+        what = f"somebody listens at {url} and gives no answer: {error.what}"
+        yield Diagnosis("daemon", "fail", what, "see the daemon's log; one that hangs may be ended at any time")
+        return
+    other = "give rftd serve another --port, or name the daemon's address with --server"
+    yield Diagnosis("port", "fail", f"another program listens at {url}: {error.what}", other)
+
+
+def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterator[Diagnosis]:
+    if ok:
+        yield Diagnosis("daemon", "ok", f"{url} is ready")
+    for check in checks:
+        reason, _, fix = check.reason.partition("; fix: ")
+        if not check.ok:
+            waits = "it is not ready" if check.name == "daemon" else f"it is not ready and waits for its {check.name}"
+            yield Diagnosis("daemon", "fail", f"{url} answers: {waits}: {reason}", fix or "see the daemon's log")
+        elif reason:
+            yield Diagnosis("daemon", "warn", f"{url} says of its {check.name}: {reason}", fix)
+
+
+def _of_clock(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosis]:
+    """The finding of the daemon's clock, which may be another machine's."""
+    if readiness.clock_s is None:
+        return
+    ahead_s = readiness.clock_s - clock.now_ns() / 1e9
+    if abs(ahead_s) > SKEW_S:
+        way = "ahead of" if ahead_s > 0 else "behind"
+        what = f"the daemon at {url} is {abs(ahead_s):.0f} s {way} this machine's clock"
+        yield Diagnosis("clock", "warn", what, "let both follow one time server (timedatectl set-ntp true)")
+
+
+def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """The findings of a daemon that is ready: its token, its release, its metrics."""
+    try:
+        release = client.ask(read_version).value.version
+        metrics = client.metrics()
+    except RftdError as error:
+        if error.code == _REFUSED:
+            token = environ.get(_VARIABLE)
+            lack = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
+            had = f"refuses the token in {_VARIABLE}" if token else f"asks for a token, and {lack}"
+            fix = f"export {_VARIABLE} with a token of this daemon: rftd token add NAME, where it runs"
+            yield Diagnosis("token", "fail", f"the daemon at {client.url} {had}", fix)
+        else:
+            yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
+        return
+    yield from _of_tokens(client, environ)
+    yield from _of_allowances(client)
+    yield from check_keeping(client)
+    yield from _of_trackers(client)
+    mine = release_of("rftd")
+    if release != mine:
+        what = f"the daemon is of release {release}, and this program of {mine}"
+        yield Diagnosis("release", "warn", what, "install one release for both")
+    series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
+    access = "with a token of role read" if client.has_token else "without a token"
+    yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {access}")
+
+
+def _of_trackers(client: Client) -> Iterator[Diagnosis]:
+    """Warns of each tracker of a running experiment that cannot write, with the reason."""
+    try:
+        listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
+        pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]
+    except RftdError:  # a daemon of another release, which is told beside
+        return
+    waiting = [(page, row) for page in pages for row in page.trackers if row.error]
+    for page, row in waiting:
+        name = page.experiment.summary.name
+        fix = f"see log/tracker_{row.kind}.log in {page.experiment.job_dir}; what is missed follows"
+        yield Diagnosis("tracker", "warn", f"{row.kind} of {name} waits: {row.error}", fix)
+    count = sum(len(page.trackers) for page in pages)
+    if count and not waiting:
+        yield Diagnosis("tracker", "ok", f"{count} follow{'s' if count == 1 else ''} the experiments under way")
+
+
+def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """The findings of the token in use, and of those that others have, as far as it may see them."""
+    try:
+        held = client.ask(read_tokens).value
+    except RftdError:  # a daemon of another release, which is told beside
+        return
+    if not client.has_token:
+        what = "none is asked for: the daemon takes everybody for its owner"
+        yield Diagnosis("token", "warn", what, "start it without --unsafe-allow-unauthenticated")
+        return
+    origin = f"in {_VARIABLE}" if environ.get(_VARIABLE) else "found by itself"
+    yield Diagnosis("token", "ok", f"that of {held.asker}, with the role {held.role}, {origin}")
+    for item in held.items:
+        until = "no end" if item.expires_ns is None else f"until {iso(item.expires_ns)[:16]}"
+        taken = (
+            f"{item.submitted} of {item.submissions_per_hour} submissions this hour, "
+            f"{item.waiting} of {item.queued} in the queue, "
+            f"{item.streaming} of {item.streams} streams, {item.connected} of {item.connections} connections"
+        )
+        yield Diagnosis("tokens", "ok", f"{item.name}: {item.role}, {until}; {taken}")
+
+
+def _of_allowances(client: Client) -> Iterator[Diagnosis]:
+    """The findings of the daemon's allow-lists: the names they allow, and folders in them that are links or missing."""
+    try:
+        lists = client.ask(read_allowances).value.items
+    except RftdError:  # the token's role is smaller
+        return
+    for item in lists:
+        names = ", ".join(item.allows[:_NAMED]) or "nothing"
+        more = f" and {len(item.allows) - _NAMED} more" if len(item.allows) > _NAMED else ""
+        yield Diagnosis("allowed", "ok", f"{item.line}: others than the owner may name {names}{more}")
+        for folder in item.faulty:
+            what = f"{item.line}: {folder} is no folder, or is reached by a link: nothing below it is allowed"
+            yield Diagnosis("allowed", "warn", what, "make the folder, or give its real path, and restart rftd serve")
+
+
+def check_tokens(folder: Path) -> list[Diagnosis]:
+    """Checks that the files of tokens in the data folder can be read, and by nobody else."""
+    file = TokenFile(folder)
+    findings = []
+    for read in (file.read, file.owner_token):
+        try:
+            read()
+        except FileNotFoundError:  # before the first start
+            continue
+        except TokenFileError as error:
+            findings.append(Diagnosis("tokens", "fail", f"{error.where}: {error.what}", error.fix or error.remedy))
+    return findings
+
+
+def check_endpoint(folder: Path) -> list[Diagnosis]:
+    """Checks that the daemon which the folder names is alive."""
+    path = folder / ENDPOINT_FILE
+    try:
+        pid = int(json.loads(path.read_text())["pid"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError):
+        return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
+    try:
+        # Signal 0 reaches nobody: the kernel only says whether the process exists.
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return [Diagnosis("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]
+    except PermissionError:
+        pass  # alive, another user's
+    return [Diagnosis("endpoint", "ok", f"process {pid} is alive")]

@@ -1,0 +1,144 @@
+"""Checks of tasks and rows: chat template, columns, the lengths of prompts. Rows are read, none is answered."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from rftd.ops.errors import ConfigError, DataError, NotInstalledError
+from rftd.ops.health import Diagnosis
+from rftd.streams.events.step import EQUAL_PAIRS, ROW_ANSWERS_CUT, ROW_PROMPTS_CUT
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.datasets.stage_tokenizer import dataset_tokenizer, stage_tokenizer
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.datasets.train_row import TrainRow, row_faults
+from rftd.workers.workflows.first_prompts import FirstPrompts
+
+_LOOKED_AT: Final = 500
+"""Rows of a dataset that are read, spread over all of it: a second for a tokenizer of the usual speed."""
+_DATASET: Final = "dataset"
+_SHOWN: Final = 60
+"""Characters at each end of a text that is shown."""
+
+
+_LONGER: Final = "raise model.max_model_len, or shorten the rows"
+_FAULTS: Final = {
+    ROW_PROMPTS_CUT: ("a prompt that leaves no room for an answer: nothing of them is learned", _LONGER),
+    ROW_ANSWERS_CUT: ("an answer that loses its end: no end is learned of them", _LONGER),
+    EQUAL_PAIRS: ("two answers of the same tokens: nothing is learned of them", "leave such rows out, or correct them"),
+}
+"""The figures that count rows of a dataset which teach less than they should: what that means, and what to do."""
+
+
+def check_prompts(stage: StageSpec) -> Iterator[Diagnosis]:
+    """The findings of the stage's tasksets and of the rows that it trains on; its model and tokenizer can be read."""
+    if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
+        return
+    served = stage.taskset if stage.serving is not None else None
+    for taskset in (*tasksets_of(stage), *stage.evals):
+        if taskset is not served and not taskset.queue:
+            yield from _of_tasks(stage, taskset)
+    if stage.dataset is not None:
+        yield from _of_rows(stage, stage.dataset)
+
+
+def _of_tasks(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
+    model = stage.model
+    # One token of the model's length belongs to the response.
+    most = min(model.max_prompt_tokens, model.max_model_len - 1)
+    lengths: list[int] = []
+    answers = 0
+    try:
+        prompts = FirstPrompts(spec, model, stage_tokenizer(stage))
+        with Taskset.open(spec) as taskset:
+            rows = _spread(len(taskset))
+            for row in rows:
+                task = taskset.task(row)
+                lengths.append(len(prompts.of(task)))
+                answers += bool(task.truth)
+    except DataError as error:
+        template = "chat template" in error.what
+        place = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        return
+    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
+        return
+    named = f"taskset {spec.name!r}"
+    yield Diagnosis(_DATASET, "ok", f"{named}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+    if spec.format.response_key and not answers:
+        what = f"{named}: no row has an answer in {spec.format.response_key!r}"
+        yield Diagnosis(_DATASET, "fail", what, "correct format.response_key, or the rows")
+    yield _of_lengths(named, lengths, most, cut=model.enable_prompt_truncation)
+
+
+def _of_lengths(named: str, lengths: list[int], most: int, *, cut: bool) -> Diagnosis:
+    longest = max(lengths)
+    over = sum(length > most for length in lengths)
+    if not over:
+        return Diagnosis("prompts", "ok", f"{named}: up to {longest} tokens, of {most} that fit")
+    happens = "is cut and trains nothing" if cut else "fails"
+    whose = "every prompt" if over == len(lengths) else f"{over} of {len(lengths)} prompts"
+    what = f"{named}: {whose} has more than {most} tokens (the longest {longest}), and {happens}"
+    fix = f"raise model.max_prompt_tokens to {longest}, and model.max_model_len with it, or shorten the rows"
+    return Diagnosis("prompts", "fail" if over == len(lengths) else "warn", what, fix)
+
+
+def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
+    try:
+        tokenizer = dataset_tokenizer(stage)
+        with Taskset.open(spec) as taskset:
+            rows = _spread(len(taskset))
+            first: tuple[TrainRow, ...] = ()
+            faults: Counter[str] = Counter()
+            for row in rows:
+                sequences = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+                first = first or sequences
+                faults.update(row_faults(sequences))
+    except NotInstalledError:  # of the tokenizer, which has a finding of its own
+        return
+    except DataError as error:
+        template = "chat template" in error.what
+        place = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        return
+    yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
+    for name, (fault, fix) in _FAULTS.items():
+        if count := faults[name]:
+            what = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows that were read have {fault}"
+            teaches_nothing = count == len(rows) and name != ROW_ANSWERS_CUT
+            yield Diagnosis(_DATASET, "fail" if teaches_nothing else "warn", what, fix)
+    for sequence in first:
+        yield Diagnosis("first row", "ok", _shown(sequence, tokenizer))
+
+
+def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
+    """A trained row for people: its text, with learned tokens in brackets, and its ids, each cut in the middle."""
+    tokens = row.tokens.tolist()
+    learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
+    text = ""
+    for learns, run in groupby(zip(tokens, learned, strict=True), key=itemgetter(1)):
+        words = json.dumps(tokenizer.decode([token for token, _ in run], special=True), ensure_ascii=False)[1:-1]
+        text += f"[{_ends(words)}]" if learns else _ends(words)
+    ids = _ends(" ".join(map(str, tokens)))
+    return f"{text} (in brackets: learned, {sum(learned)} of {len(tokens)} tokens; ids {ids})"
+
+
+def _ends(text: str) -> str:
+    """The text, or its beginning and its end."""
+    return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
+
+
+def _spread(rows: int) -> range:
+    """Rows from the first to the last, as many as are looked at."""
+    return range(0, rows, max(1, -(-rows // _LOOKED_AT)))
+
+
+def _of_all(looked: int, rows: int) -> str:
+    return f"{rows:,} rows" if looked >= rows else f"{looked:,} of {rows:,} rows, spread over all,"

@@ -1,0 +1,90 @@
+"""`Counted`: the fields of an experience that the metrics count; `SeenPlans`: the plans that they count."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
+from rftd.streams.events.registry import Event
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.log.bounds import Count, Finite, Index, Seconds
+
+
+class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The shape of an array, without its bytes."""
+
+    dtype: str
+    shape: tuple[Count, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+
+class Counted(Event, frozen=True, kw_only=True, gc=False):
+    """The fields of `experience.produced` that are counted, under the same names."""
+
+    experience: UUID
+    lease: UUID = UUID(int=0)
+    stage: Index
+    tokens: Shape
+    prompt_tokens: Count
+    reward: Finite
+    finish: str = "stop"
+    duration_s: Seconds = 0.0
+    turns: Count = 0
+
+
+class _Planned:
+    """The newest plans of one experiment."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        """The last step that is planned, or was executed."""
+        self.open: dict[int, UUID] = {}
+        """The batches of steps that were not executed yet."""
+
+
+class SeenPlans:
+    """The plans of each experiment since the feed began: a step is planned once, unless its batch is abandoned."""
+
+    def __init__(self) -> None:
+        self._planned: dict[UUID, _Planned] = {}
+
+    def counts(self, experiment: UUID, event: Event) -> bool:
+        """Takes in an effective event; False for a plan of a step that is planned already, or of one before it."""
+        # What lies before the feed's beginning is not known, so the first plan counts, whatever its step is.
+        match event:
+            case BatchPlanned():
+                return self._plan(self._planned.setdefault(experiment, _Planned()), event)
+            case BatchAbandoned() if experiment in self._planned:
+                self._abandon(self._planned[experiment], event)
+            case StepCompleted() if experiment in self._planned:
+                self._complete(self._planned[experiment], event)
+            case _:
+                pass
+        return True
+
+    def forget(self, experiment: UUID) -> None:
+        """Drops an experiment that ended."""
+        self._planned.pop(experiment, None)
+
+    def _plan(self, planned: _Planned, event: BatchPlanned) -> bool:
+        if event.step <= planned.last or (planned.open and event.step != planned.last + 1):
+            return False
+        planned.last = event.step
+        planned.open[event.step] = event.batch
+        return True
+
+    def _abandon(self, planned: _Planned, event: BatchAbandoned) -> None:
+        if planned.open.get(event.step) == event.batch:
+            del planned.open[event.step]
+            planned.last = max(planned.open, default=event.step - 1)
+
+    def _complete(self, planned: _Planned, event: StepCompleted) -> None:
+        # A step that was executed had a plan that stands: if it is another one, what was taken for plans was none.
+        if (event.step in planned.open and planned.open[event.step] != event.batch) or event.step > planned.last:
+            planned.open.clear()
+            planned.last = event.step
+        planned.open = {step: batch for step, batch in planned.open.items() if step > event.step}

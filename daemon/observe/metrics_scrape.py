@@ -1,0 +1,254 @@
+"""`Scrape`: the text of /metrics. However often somebody asks, its cost is bounded: it shows again what it just read.
+
+The tables are read again only if they have moved, and no sooner than `REST` times the processor time of the last
+reading. While they cannot be read, the figures of the last good reading stay, with their age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from rftd.daemon.observe.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
+from rftd.daemon.observe.metrics_state import AtScrape, show_state
+from rftd.daemon.observe.metrics_void import ForeignRecords
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.tracing.tracer import Tracer
+from rftd.storage.database.schema import read_filled
+from rftd.storage.queries.buffer import BufferCounter, PlaceCount
+from rftd.storage.queries.standing import Figures, Held, list_figures, list_held
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import TRUTH, Partition
+from rftd.streams.sqlite.wal import HasWal
+
+T = TypeVar("T")
+
+REST: Final = 200
+"""A reading is shown again for this many times its processor time: at most 0.5 % of one core reads for scrapes."""
+RETRY_S: Final = 15.0
+"""The longest rest after a reading that failed."""
+TIMEOUT_S: Final = 4.0
+"""The longest wait for the log, and for a look at the tables; Prometheus waits ten seconds."""
+COUNTING_S: Final = 2.0
+"""The longest that buffers are counted for one reading. Those that are left are counted at the next."""
+_AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
+
+
+class _Reading(NamedTuple):
+    """Everything that a reading of the tables found."""
+
+    figures: list[Figures]
+    held: list[Held]
+    """The resources that workers hold."""
+    filled_s: float | None
+    """The time in which the tables were filled."""
+    buffers: dict[UUID, list[PlaceCount]]
+
+
+class Projected(Protocol):
+    """The position of the tables; the projector."""
+
+    @property
+    def positions(self) -> Mapping[Partition, int]:
+        """The next offset of each partition that is not in the tables yet."""
+        ...
+
+    def applied_of(self, experiment: UUID) -> int:
+        """Records of one experiment in the tables: while their number is the same, so is what the tables say of it."""
+        ...
+
+
+class PacedReading(Generic[T]):
+    """The newest good reading of the tables, and when they are read next."""
+
+    def __init__(self, clock: Clock, processor_s: Callable[[], float] = time.process_time) -> None:
+        """`processor_s` is the processor time of this process: on a busy machine a reading takes much longer."""
+        self._clock = clock
+        self._processor_s = processor_s
+        self._found: T | None = None
+        self._at: Hashable = None
+        self._read_s: float | None = None
+        self._next_s = 0.0
+        self.failed = False
+        """True if the last reading failed or took too long."""
+
+    @property
+    def age_s(self) -> float | None:
+        """The time since the last good reading ended; None before the first."""
+        return None if self._read_s is None else self._clock.monotonic_s() - self._read_s
+
+    async def of(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of `read`, or of the time before if the tables stand at the same place still or it is too soon.
+
+        Also of the time before if it failed or took too long; None until it has worked once.
+        """
+        if (not self.failed and self._found is not None and at == self._at) or self._clock.monotonic_s() < self._next_s:
+            return self._found
+        began_s = self._processor_s()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._found = await read()
+            self._at = at
+            self._read_s = self._clock.monotonic_s()
+            self.failed = False
+        except _AWAY:
+            end_if_cancelled()
+            self.failed = True
+        rest_s = REST * (self._processor_s() - began_s)
+        self._next_s = self._clock.monotonic_s() + (min(rest_s, RETRY_S) if self.failed else rest_s)
+        return self._found
+
+
+class _CountedBuffer:
+    """The buffer of one experiment."""
+
+    def __init__(self, experiment: UUID) -> None:
+        self.counter = BufferCounter(experiment)
+        self.counts: list[PlaceCount] | None = None
+        """The counts found last; None before the first time, and after a count that was cut off."""
+        self.applied = -1
+        """The records of the experiment that the tables had then."""
+
+
+class Scrape:
+    """Answers scrapes, one at a time."""
+
+    def __init__(
+        self,
+        feed: MetricsFeed,
+        *,
+        log: EventLog,
+        engine: AsyncEngine,
+        applied: Projected,
+        clock: Clock,
+        tracer: Tracer | None = None,
+        prices: Mapping[str, float] = MappingProxyType({}),
+        processor_s: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`prices` are dollars for an hour of an accelerator, by its kind."""
+        self._tracer = tracer
+        self._spans_dropped = 0
+        """The daemon's own, as counted so far."""
+        self._feed = feed
+        self._log = log
+        self._engine = engine
+        self._applied = applied
+        self._clock = clock
+        self._prices = prices
+        self._tables = PacedReading[_Reading](clock, processor_s)
+        self._known: dict[str, tuple[int, Figures]] = {}
+        """Figures of experiments as read before, and the number of their records that the tables had then."""
+        self._buffers: dict[UUID, _CountedBuffer] = {}
+        self._cut_off = 0
+        """Readings that ended before all buffers were counted."""
+        self._turn = asyncio.Lock()
+
+    @property
+    def names_traces(self) -> bool:
+        """True if OpenMetrics says more than Prometheus's own text: traces beside buckets."""
+        return self._tracer is not None
+
+    def foreign_records(self, experiment: UUID) -> ForeignRecords | None:
+        """The records of strangers that name the experiment; None if none was seen."""
+        return self._feed.void.foreign.get(experiment)
+
+    async def text(self, *, open_metrics: bool = False) -> bytes:
+        """Every metric, as Prometheus reads it. What does not answer in time is missing."""
+        async with self._turn:
+            self._feed.expire(self._clock.now_ns())
+            await self._show_log()
+            self._show_wal()
+            self._count_dropped()
+            await self._show_tables()
+            return self._feed.metrics.expose(open_metrics=open_metrics)
+
+    async def _show_log(self) -> None:
+        """Asked of the log at each scrape: a lag that was pushed would stand still together with what pushes it."""
+        produced = Counter[str]()
+        consumed = Counter[str]()
+        positions = self._applied.positions
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                heads = await self._log.heads()
+        except _AWAY:
+            end_if_cancelled()
+            heads = {}
+        for partition, mark in heads.items():
+            produced[partition.stream] += mark.next_offset
+            if partition in TRUTH:
+                consumed[partition.stream] += positions.get(partition, 0)
+        self._feed.metrics.streams.update(produced=produced, consumed=consumed)
+
+    def _count_dropped(self) -> None:
+        if self._tracer is not None:
+            dropped = self._tracer.dropped_total
+            self._feed.metrics.spans_dropped.labels("", "daemon", "").inc(dropped - self._spans_dropped)
+            self._spans_dropped = dropped
+
+    def _show_wal(self) -> None:
+        if isinstance(self._log, HasWal):
+            metrics = self._feed.metrics
+            blocked = self._log.blocked
+            metrics.wal_size.set(self._log.wal_size_bytes)
+            metrics.wal_blocked_by.set(blocked.holders[0].pid if blocked and blocked.holders else 0)
+            metrics.wal_blocked.set(blocked is not None)
+
+    async def _show_tables(self) -> None:
+        metrics = self._feed.metrics
+        # A reading that was cut off goes on although nothing moves.
+        at = (frozenset(self._applied.positions.items()), self._cut_off)
+        read = await self._tables.of(at, self._read)
+        metrics.state_readable.set(not self._tables.failed)
+        metrics.state_age.set(self._tables.age_s or 0.0)
+        tables = read or _Reading([], [], None, {})
+        if tables.filled_s is not None:
+            metrics.rebuild_duration.labels("all").set(tables.filled_s)
+        found = AtScrape(
+            figures=tables.figures,
+            buffers=tables.buffers,
+            held=tables.held,
+            declared=self._feed.declared,
+            now_ns=self._clock.now_ns(),
+        )
+        show_state(metrics, found, self._prices)
+
+    async def _read(self) -> _Reading:
+        since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
+        # Before the reading: what is added meanwhile may be in it or not, and is read again.
+        applied = {id: self._applied.applied_of(UUID(id)) for id in self._known}
+        unchanged = {id: figures for id, (number, figures) in self._known.items() if number == applied[id]}
+        async with self._engine.connect() as connection, connection.begin():
+            figures = await list_figures(connection, since_ns=since_ns, unchanged=unchanged)
+            held = await list_held(connection, since_ns=since_ns)
+            filled_s = await read_filled(connection)
+        self._known = {each.standing.id: (applied.get(each.standing.id, -1), each) for each in figures}
+        ids = [UUID(each.standing.id) for each in figures]
+        self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id) for id in ids}
+        # A long history may not be counted in time; all else is told meanwhile.
+        try:
+            async with asyncio.timeout(COUNTING_S):
+                await self._count_buffers()
+        except TimeoutError:
+            self._cut_off += 1
+        counted = {id: buffer.counts for id, buffer in self._buffers.items() if buffer.counts is not None}
+        return _Reading(figures, held, filled_s, counted)
+
+    async def _count_buffers(self) -> None:
+        """Counts those of experiments about which something was added to the tables."""
+        for id, buffer in self._buffers.items():
+            applied = self._applied.applied_of(id)
+            if applied != buffer.applied:
+                buffer.counts = None
+                async with self._engine.connect() as connection, connection.begin():
+                    buffer.counts = await buffer.counter.count(connection)
+                buffer.applied = applied

@@ -1,0 +1,184 @@
+"""Gauges of state, set from the tables: a daemon that was just started shows what the one before it showed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from prometheus_client import Gauge
+
+from rftd.daemon.observe.metrics_declared import Declared, DeclaredStage
+from rftd.ops.metrics import Metrics, label_of, shortened
+from rftd.storage.queries.buffer import PlaceCount
+from rftd.storage.queries.standing import Figures, Held, LastStep, Standing
+from rftd.streams.events.step import SHARES
+from rftd.streams.folds.signal import SOLVED
+from rftd.streams.folds.spine import Status
+
+QUANTILES: Final = (0.1, 0.5, 0.9)
+BANDS: Final = {1: "high", 0: "normal", -1: "low"}
+"""Bands of priority tags, by their sign."""
+HEARD_S: Final = 5.0
+"""A worker is counted up to so long ago: by then its end would be in the tables, and what is counted never falls."""
+_LOSSES: Final = {
+    "actor/final_loss": "total",
+    "actor/pg_loss": "pg",
+    "actor/kl_loss": "kl",
+    "actor/entropy_loss": "entropy",
+    "actor/sft_loss": "sft",
+    "critic/vf_loss": "value",
+}
+_MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_negative": "negative"}
+_CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtScrape:
+    """All that was found of the experiments at a scrape."""
+
+    figures: Sequence[Figures]
+    buffers: Mapping[UUID, Sequence[PlaceCount]]
+    held: Sequence[Held]
+    declared: Mapping[UUID, Declared]
+    now_ns: int
+
+
+def show_state(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
+    """Sets the gauges of state to what was found, and drops those of experiments that are not among it.
+
+    `prices` are dollars for an hour of an accelerator, by its kind.
+    """
+    metrics.begin_state()
+    for figures in found.figures:
+        _show(metrics, figures, found.now_ns)
+        id = UUID(figures.standing.id)
+        for row in found.buffers.get(id, ()):
+            metrics.buffered.labels(_label(figures), row.state, BANDS[row.band]).set(row.count)
+        declared = found.declared.get(id)
+        stage = declared.stage(figures.standing.stage) if declared is not None else None
+        if stage is not None:
+            _show_declared(metrics, _label(figures), stage)
+            _show_progress(metrics, figures, stage)
+    _show_held(metrics, found, prices)
+
+
+def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
+    if stage.capacity:
+        metrics.buffer_capacity.labels(name, "waiting").set(stage.capacity)
+    if stage.max_staleness_versions is not None:
+        metrics.max_staleness.labels(name).set(stage.max_staleness_versions)
+
+
+def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> None:
+    """Shows when each role that is at work finished something; at the earliest when it was to begin, or to go on."""
+    standing = figures.standing
+    begun_ns = max(standing.state_ns, standing.stage_ns or 0) if standing.state == Status.RUNNING else 0
+    done_ns = {"explorer": standing.produced_ns, "trainer": figures.step.completed_ns if figures.step else None}
+    for role in stage.at_work:
+        last_ns = max(done_ns[role] or 0, begun_ns)
+        if last_ns:
+            metrics.progress_timestamp.labels(_label(figures), role).set(last_ns / 1e9)
+
+
+def _show_held(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
+    names = {figures.standing.id: _label(figures) for figures in found.figures}
+    seconds: dict[tuple[str, ...], float] = {}
+    for row in found.held:
+        declared = found.declared.get(UUID(row.experiment))
+        if declared is None or row.experiment not in names:
+            continue
+        devices = declared.accelerators.get(row.role, 0)
+        lived_s = row.seconds
+        if row.alive_since_ns is not None:
+            lived_s = row.workers * max(0.0, (found.now_ns - row.alive_since_ns) / 1e9 - HEARD_S)
+        place = (names[row.experiment], row.role, "gpu" if devices else "cpu")
+        seconds[place] = seconds.get(place, 0.0) + lived_s * max(1, devices)
+    # A role has one kind alone: what its workers hold is declared for all of them.
+    cost: dict[tuple[str, ...], float] = {
+        (name, role): held_s / 3600 * prices[kind] for (name, role, kind), held_s in seconds.items() if kind in prices
+    }
+    metrics.accelerator_seconds.update(seconds)
+    metrics.cost.update(cost)
+
+
+def _label(figures: Figures) -> str:
+    return label_of(figures.standing.name, figures.standing.number)
+
+
+def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
+    standing = figures.standing
+    name = _label(figures)
+    metrics.experiment_state.labels(name, standing.state).set(1)
+    metrics.state_timestamp.labels(name).set(standing.state_ns / 1e9)
+    metrics.train_step.labels(name).set(standing.step)
+    metrics.train_steps_planned.labels(name).set(standing.total_steps)
+    told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
+        (metrics.queue_position, (), standing.queue_position),
+        (metrics.queue_wait, (), _queue_wait_s(standing, now_ns)),
+        (metrics.weight_version, ("trainer",), standing.published_version),
+        (metrics.weight_version, ("explorer",), standing.served_version),
+        (metrics.checkpoint_timestamp, (), _seconds(standing.checkpoint_ns)),
+        *((metrics.eval_score, (shortened(taskset), "score"), score) for taskset, score in figures.scores.items()),
+    ]
+    for gauge, labels, value in told:
+        if value is not None:
+            gauge.labels(name, *labels).set(value)
+    if standing.signal_cause == SOLVED:
+        metrics.signal_solved.labels(name).set(1)
+    elif standing.signal_cause:
+        metrics.signal_lost.labels(name, standing.signal_cause).set(1)
+    if figures.rewards:
+        metrics.reward_mean.labels(name).set(sum(figures.rewards) / len(figures.rewards))
+        for quantile in QUANTILES:
+            metrics.reward_quantile.labels(name, f"{quantile:g}").set(_quantile(figures.rewards, quantile))
+    if figures.step is not None:
+        _show_step(metrics, name, figures.step)
+
+
+def _queue_wait_s(standing: Standing, now_ns: int) -> float | None:
+    """The time that it waited for its turn; None of one that ended without."""
+    if standing.queue_wait_ns is None and standing.state != Status.QUEUED:
+        return None
+    wait_ns = now_ns - standing.submitted_ns if standing.queue_wait_ns is None else standing.queue_wait_ns
+    return max(0, wait_ns) / 1e9
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9
+
+
+def _quantile(ascending: Sequence[float], quantile: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    return ascending[min(len(ascending) - 1, int(quantile * len(ascending)))]
+
+
+def _show_step(metrics: Metrics, name: str, step: LastStep) -> None:
+    said = {key: value for key, value in step.metrics.items() if value is not None}
+    # Where the loss takes another policy for the old one, ppo_kl is not about that which drew the tokens.
+    behaviour = said.get("mismatch/k3/mean", said.get("actor/ppo_kl"))
+    single: dict[Gauge, float | None] = {
+        metrics.train_effective: said.get("mismatch/ess"),
+        metrics.train_entropy: said.get("actor/entropy"),
+        metrics.train_grad_norm: said.get("actor/grad_norm"),
+        metrics.train_learning_rate: said.get("actor/lr"),
+    }
+    for gauge, value in single.items():
+        if value is not None:
+            gauge.labels(name).set(value)
+    for key in SHARES & said.keys():
+        metrics.signal_share.labels(name, key.removeprefix("signal/")).set(said[key])
+    if behaviour is not None:
+        metrics.train_kl.labels(name, "behaviour").set(behaviour)
+    # In the loss, or taken from the rewards.
+    reference = said.get("actor/kl_loss", said.get("critic/kl"))
+    if reference is not None:
+        metrics.train_kl.labels(name, "reference").set(reference)
+    for gauge, labels in (
+        (metrics.train_loss, _LOSSES),
+        (metrics.train_clip_ratio, _CLIPS),
+        (metrics.train_masked, _MASKED),
+    ):
+        for key in labels.keys() & said.keys():
+            gauge.labels(name, labels[key]).set(said[key])

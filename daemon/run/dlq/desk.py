@@ -1,0 +1,201 @@
+"""`Desk`: reads dead letters and writes the verdicts on them. One daemon has one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from rftd.daemon.run.dlq.letter import Dead, DeadLetter, DeadLetterReceipt, State
+from rftd.daemon.run.dlq.verdicts import dropped, refuse_record, retried
+from rftd.daemon.run.operations import Operations
+from rftd.daemon.run.registry import Entry, Registry
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.metrics import Metrics
+from rftd.storage.projector.projector import Projector
+from rftd.storage.queries.failed_tasks import failed_tasks
+from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
+from rftd.streams.folds.key_use import KeyUse
+from rftd.streams.folds.letters import Letters, RecordPlace
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.patience import append_when_space
+from rftd.streams.log.topics import Partition
+
+LOOK_S: Final = 15.0
+"""The time between two looks for the gauge; the tables are asked only if there is something new."""
+_LOOKED_AT: Final = frozenset({topics.TASKS, topics.DEADLETTERS, topics.EXPERIMENTS})
+
+GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
+"""Gives a failed task out once more, and tells which event says so. Raises ConflictError."""
+
+
+class Desk:
+    """Verdicts are idempotent: each follows from the place of its letter, and the first of a kind counts."""
+
+    def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
+        self._log = log
+        self._writer = writer
+        self._clock = clock
+        self._letters = Letters()
+        self.commands = self._letters.commands
+        """The fold that tells which keys dropped a letter."""
+        self._reading = asyncio.Lock()
+
+    async def dead(self, tasks: Sequence[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:
+        """Every dead letter, newest first; `tasks` are all that closed with failed rollouts."""
+        await self.refresh()
+        return gathered(self._letters, tasks, entries)
+
+    async def refresh(self) -> None:
+        """Reads the letters up to the log's present."""
+        async with self._reading:
+            await self._letters.catch_up(self._log)
+
+    async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
+        """Lets it take effect after all. Raises ConflictError, NotFoundError where that is not sound."""
+        id = dead.letter.id
+        if dead.letter.state is State.RETRIED:
+            return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
+        if dead.task is None:
+            raise refuse_record(await record_at(self._log, dead.place), dead.place)
+        # The task first, the note after it: a crash between them leaves a task that was given out and a letter that
+        # looks open, and a repeated retry finds the same event.
+        use = await give_out(dead.task)
+        note = retried(self._writer, dead.place, use.event, experiment=dead.task.experiment, by=by)
+        await append_when_space(self._log, [note], clock=self._clock)
+        return DeadLetterReceipt(id=id, state=State.RETRIED, already=False, position=str(use.position))
+
+    async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> Position:
+        """Takes it from the list of what is open. Raises ConflictError if it was retried."""
+        if dead.letter.state is State.RETRIED:
+            raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
+        experiment = dead.task.experiment if dead.task is not None else None
+        note = dropped(self._writer, dead.place, experiment=experiment, by=by, reason=reason, key=key)
+        return (await append_when_space(self._log, [note], clock=self._clock))[0]
+
+
+async def watch_dead_letters(
+    operations: Operations, engine: AsyncEngine, projector: Projector, metrics: Metrics, clock: Clock
+) -> None:
+    """Sets the gauge of open dead letters until it is cancelled; while log or tables do not answer it stays."""
+    seen: object = None
+    while True:
+        now = {place: next for place, next in projector.positions.items() if place.stream in _LOOKED_AT}
+        if now != seen:
+            try:
+                async with engine.connect() as connection:
+                    tasks = await failed_tasks(connection)
+                dead = await operations.dead_letters(tasks)
+            # `seen` stays, so that the next look tries again although nothing new has come.
+            except (SQLAlchemyError, OSError, RftdError):
+                end_if_cancelled()
+            else:
+                seen = now
+                for kind in ("record", "task"):
+                    still = sum(each.letter.kind == kind and each.letter.state is State.OPEN for each in dead)
+                    metrics.dead_letters_open.labels(kind).set(still)
+        await clock.sleep(LOOK_S)
+
+
+async def dead_offline(log: EventLog) -> list[Dead]:
+    """Every dead letter of a log without a daemon, newest first. Reads every record of three streams."""
+    registry = Registry(log)
+    letters = Letters()
+    try:
+        await registry.catch_up()
+    finally:
+        await registry.close()
+    await letters.catch_up(log)
+    return gathered(letters, await FailedTasks().read(log), registry.entries)
+
+
+def gathered(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:
+    """Every dead letter, newest first."""
+    found = [*_records(letters), *_tasks(letters, tasks, entries)]
+    return sorted(found, key=lambda dead: (dead.letter.found_ns, dead.place), reverse=True)
+
+
+async def record_at(log: EventLog, place: RecordPlace) -> Record | None:
+    """The record at a place; None if the log has none there any more."""
+    records = await log.read(Partition(place.stream, place.partition), place.offset, max_records=1)
+    return records[0] if records and records[0].offset == place.offset else None
+
+
+def _records(letters: Letters) -> Iterator[Dead]:
+    for place, pointer in letters.letters.items():
+        if place.offset < 0:  # of another log, from which an experiment was imported without it
+            continue
+        state, by, verdict, decided_ns = _verdict(letters, pointer.place)
+        yield Dead(
+            letter=DeadLetter(
+                id=str(place),
+                kind="record",
+                state=state,
+                experiment=None,
+                task=None,
+                group=None,
+                attempts=0,
+                code=pointer.code,
+                reason=pointer.reason,
+                found_ns=pointer.reported_ns,
+                by=by,
+                verdict=verdict,
+                decided_ns=decided_ns,
+            ),
+            place=place,
+            pointer=pointer,
+        )
+
+
+def _tasks(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID, Entry]) -> Iterator[Dead]:
+    for task in tasks:
+        entry = entries.get(task.experiment)
+        # A group with enough members was trained in spite of its failures: nothing of it needs a decision.
+        if entry is None or task.members >= _members_needed(entry, task):
+            continue
+        state, by, verdict, decided_ns = _verdict(letters, task.place)
+        yield Dead(
+            letter=DeadLetter(
+                id=str(task.place),
+                kind="task",
+                state=state,
+                experiment=str(task.experiment),
+                task=f"{entry.name}/task/{task.stage}.{task.sequence}",
+                group=str(task.group),
+                attempts=len(task.tries),
+                code=task.code,
+                reason=task.reason,
+                found_ns=task.closed_ns,
+                by=by,
+                verdict=verdict,
+                decided_ns=decided_ns,
+            ),
+            place=task.place,
+            task=task,
+        )
+
+
+def _members_needed(entry: Entry, task: FailedTask) -> int:
+    """The number of members with fewer of which nothing of a group is trained."""
+    stages = entry.spine.spec.stages if entry.spine.spec is not None else ()
+    if not 0 <= task.stage < len(stages):
+        return 0
+    stage = stages[task.stage]
+    return min(stage.policy.min_group_members, stage.algorithm.repeat_times)
+
+
+def _verdict(letters: Letters, place: RecordPlace) -> tuple[State, str, str, int | None]:
+    verdict = letters.verdicts.get(place)
+    if verdict is None:
+        return State.OPEN, "", "", None
+    state = State.RETRIED if verdict.retried else State.DROPPED
+    return state, verdict.by, verdict.reason, verdict.decided_ns

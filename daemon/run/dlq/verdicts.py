@@ -1,0 +1,97 @@
+"""Retry and drop: the rules for each kind of dead letter, and the events that record them."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from rftd.ops.errors import CodecError, ConflictError, NotFoundError
+from rftd.ops.ids import NAMESPACE, derive
+from rftd.streams.events.task import TaskRetried
+from rftd.streams.events.worker import RecordDropped, RecordRetried
+from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.letters import HOME, RecordPlace
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.deadletters import decode_ours
+from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.spec.schedule import has_windows
+
+_OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
+"""Streams whose writers decide on what they read: a record that took effect late would contradict later decisions."""
+
+
+def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
+    """The event that gives a failed task out once more, beginning on the newest weights."""
+    stage = state.spine.stage_spec()
+    newest = state.weights.newest(state.spine)
+    return TaskRetried(
+        group=task.group,
+        retry=derive(task.group, "retry"),
+        stage=task.stage,
+        sequence=task.sequence,
+        row=task.row,
+        epoch=task.epoch,
+        repeat_times=task.members + task.failed,
+        # On the newest weights: on those of the first attempt the experiences might be too stale to be trained.
+        min_version=newest.version if newest is not None else state.spine.first_version,
+        pinned=has_windows(stage.synchronizer),
+        by=by,
+        reason=reason,
+    )
+
+
+def check_retry(state: RunState, event: TaskRetried) -> None:
+    """Raises ConflictError if nothing of the task could be trained any more."""
+    spine = state.spine
+    if spine.status not in (Status.RUNNING, Status.PAUSED):
+        raise ConflictError(f"its experiment is {spine.status}", fix="fork it, or submit a new one")
+    if spine.stage != event.stage or spine.stage_completed or spine.planned >= spine.last_version:
+        raise ConflictError(
+            f"stage {event.stage} is over: nothing of it can be trained any more",
+            fix="drop it with rftd dlq drop, or fork the experiment at an earlier step",
+        )
+
+
+def refuse_record(record: Record | None, place: RecordPlace) -> ConflictError | NotFoundError:
+    """The error that refuses to retry a record: a reader takes whatever it can read, so a retry could add nothing."""
+    drop = "drop it with rftd dlq drop"
+    if record is None:
+        return NotFoundError(f"the log holds nothing at {place} any more", fix=drop)
+    if place.stream in _OF_ROLES:
+        return ConflictError(
+            f"{place.stream} is written by roles that decide on what they read; a record of it that takes effect late "
+            "would contradict what was decided since",
+            where=str(place),
+            fix=drop,
+        )
+    try:
+        decode_ours(record)
+    except CodecError as error:
+        return ConflictError(
+            f"it cannot be read: {error.what}", where=str(place), fix=f"let its writer repeat it; {drop}"
+        )
+    return ConflictError(
+        "it can be read, so its readers take it already",
+        where=str(place),
+        fix=f"if only the tables could not, make them anew with rftd rebuild; {drop}",
+    )
+
+
+def retried(writer: Writer, place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
+    """The note that it was retried; a second one changes nothing."""
+    note = RecordRetried(stream=place.stream, partition=place.partition, offset=place.offset, event=event, by=by)
+    return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *place))
+
+
+def dropped_id(place: RecordPlace) -> UUID:
+    """The event id of the note that it was dropped, the same whoever drops it."""
+    return derive(NAMESPACE, "dropped note", *place)
+
+
+def dropped(writer: Writer, place: RecordPlace, *, experiment: UUID | None, by: str, reason: str, key: UUID) -> Draft:
+    """The note that it was dropped; a second one changes nothing."""
+    note = RecordDropped(stream=place.stream, partition=place.partition, offset=place.offset, reason=reason, by=by)
+    return writer.draft(note, experiment=experiment, partition=HOME, id=dropped_id(place), correlation=key)

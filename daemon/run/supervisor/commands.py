@@ -1,0 +1,389 @@
+"""`AskedCommands`: the commands of `Operations`, carried out for one asker with the parts of the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
+
+from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.run.operations import Accepted, Done, Forked
+from rftd.daemon.run.registry import Entry, Registry, named_entry
+from rftd.daemon.run.supervisor.asked_sweeps import AskedSweeps
+from rftd.daemon.run.supervisor.inbox import Request, check_transition, requeued
+from rftd.daemon.run.supervisor.intake import WantedFork
+from rftd.daemon.run.supervisor.orders import Order, order_of
+from rftd.daemon.run.supervisor.payloads import PayloadKeeper
+from rftd.daemon.run.supervisor.queueing import adding, check_begun, ending
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.standing import StandingReads
+from rftd.daemon.run.why.answer import answer, blocked_log, silent_log
+from rftd.daemon.run.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
+from rftd.daemon.run.why.wait import Wait, Why
+from rftd.daemon.serve.keeping import Keeping
+from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.trust.allowances import Allowances
+from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
+from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError, UsageError
+from rftd.streams.events import experiment as life
+from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
+from rftd.streams.events.registry import Event
+from rftd.streams.folds.failed_tasks import FailedTask
+from rftd.streams.folds.key_use import KeyUse
+from rftd.streams.folds.spine import Status
+from rftd.streams.log.envelope import Position
+from rftd.streams.spec.spec import ExperimentSpec
+
+if TYPE_CHECKING:
+    from rftd.daemon.run.dlq.desk import Desk
+    from rftd.daemon.run.supervisor.keeper import Keeper
+    from rftd.daemon.run.supervisor.orders import Orders, Verdicts
+    from rftd.daemon.run.supervisor.submissions import Submissions
+    from rftd.ops.clock import Clock
+    from rftd.streams.log.codec import Writer
+    from rftd.streams.log.log import EventLog
+
+
+REFRESH_S: Final = 3.0
+"""The longest wait for the log before `why` answers from what the daemon has read."""
+_ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class AskedCommands(AskedSweeps, StandingReads):
+    """Implements `Operations`, as the owner until `for_asker` says otherwise."""
+
+    _allowances: Allowances
+    _asker: Asker = OWNER
+    _clock: Clock
+    _decides: bool
+    _desk: Desk
+    _keeping: Keeping
+    _keeper: Keeper
+    _log: EventLog
+    _one_submission: asyncio.Lock
+    _orders: Orders
+    _payloads: PayloadKeeper
+    _reading: asyncio.Lock
+    _submissions: Submissions
+    _verdicts: Verdicts
+    _writer: Writer
+
+    def for_asker(self, asker: Asker) -> Self:
+        """See `Operations.for_asker`."""
+        # All parts are shared: one supervisor has one queue, whoever asks.
+        bound = copy.copy(self)
+        bound._asker = asker
+        return bound
+
+    async def known(self) -> Registry:
+        """Every experiment as the log has it now."""
+        await self._refresh()
+        return self._registry
+
+    async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
+        """See `Operations.submit`."""
+        accepted = await self._submissions.submit(config, request_id, asker=self._asker)
+        self.runs.look()
+        return accepted
+
+    async def check(self, config: dict[str, Any]) -> ExperimentSpec:
+        """See `Operations.check`."""
+        return await self._submissions.check(config, asker=self._asker)
+
+    async def fork(
+        self,
+        experiment: UUID,
+        *,
+        at_step: int,
+        overrides: Sequence[str],
+        name: str | None,
+        labels: dict[str, str],
+        request_id: UUID,
+    ) -> Forked:
+        """See `Operations.fork`."""
+        await self._refresh()
+        await self._hearing.hear_idle(self._entry(experiment))
+        wanted = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
+        forked = await self._submissions.fork(wanted, request_id, asker=self._asker)
+        self.runs.look()
+        return forked
+
+    async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.pause`."""
+        event = life.ExperimentPaused(reason=reason, by=self._asker.name)
+        return await self._command(order_of(request_id, "pause", experiment, reason), event)
+
+    async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.resume`."""
+        event = life.ExperimentResumed(reason=reason, by=self._asker.name)
+        return await self._command(order_of(request_id, "resume", experiment, reason), event)
+
+    async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.cancel`."""
+        event = life.ExperimentCancelled(reason=reason, by=self._asker.name)
+        return await self._command(order_of(request_id, "cancel", experiment, reason), event)
+
+    async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
+        """See `Operations.prioritize`."""
+        event = life.ExperimentPrioritized(priority=priority, reason=reason, by=self._asker.name)
+        return await self._command(order_of(request_id, "prioritize", experiment, priority, reason), event)
+
+    async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
+        """See `Operations.tag`."""
+        event = ExperiencePrioritized(group=group, priority=priority, reason=reason, by=self._asker.name)
+        return await self._ask(order_of(request_id, "tag", experiment, group, priority, reason), experiment, event)
+
+    async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.give_up`."""
+        event = ExperienceGivenUp(experience=experience, reason=reason, by=self._asker.name)
+        return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
+
+    async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
+        """See `Operations.add_tasks`."""
+        await self._refresh()
+        event = await adding(self._entry(experiment).spec, tasks, by=self._asker.name)
+        order = order_of(request_id, "add tasks", experiment, tasks)
+        return await self._ask(order, experiment, event, patient=True)
+
+    async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
+        """See `Operations.end_tasks`."""
+        await self._refresh()
+        event = ending(self._entry(experiment).spec, reason=reason, by=self._asker.name)
+        order = order_of(request_id, "end tasks", experiment, reason)
+        return await self._ask(order, experiment, event, patient=True)
+
+    async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
+        """Carries out an order that only a run under way can; a `patient` caller is told to ask again before it is."""
+        await self._check_concerned(order)
+
+        async def write(id: UUID) -> Position:
+            if patient and self._decides and self.runs.of(experiment) is None:
+                check_begun(self._entry(experiment).spine)
+            run = self._run_under_way(experiment, fix="see its state with rftd get")
+            return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
+
+        return _done(await self._orders.carry_out(order, write))
+
+    async def why(self, experiment: UUID) -> Why:
+        """See `Operations.why`."""
+        late = await self._late()
+        entry = self._entry(experiment)
+        if (lost := self.stopped(experiment)) is not None:
+            waits = [lost_wait(lost)]
+        elif (run := self.runs.of(experiment)) is not None:
+            waits = run.waits()
+        elif (broken := self.runs.broken.get(experiment)) is not None and not entry.spine.ended:
+            waits = [broken_down(entry.unread or broken.reason, broken.since_ns)]
+        elif not self._decides and not entry.spine.ended:
+            waits = [decided_elsewhere(entry)]
+        else:
+            waits = [entry_wait(entry, self._places())]
+        return answer(entry, [*late, *waits, *blocked_log(self._log)], live=True, clock=self._clock)
+
+    async def _late(self) -> list[Wait]:
+        """Reads the registry up to now; a wait for the log if the log does not answer."""
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                await self._refresh()
+        except (TimeoutError, *AWAY) as error:
+            return [silent_log(f"within {REFRESH_S:g} s" if isinstance(error, TimeoutError) else error.what)]
+        return []
+
+    def named(self, wanted: str) -> UUID:
+        """See `Operations.named`."""
+        return named_entry(self._registry, wanted).id
+
+    def looked(self, wanted: str) -> None:
+        """See `Operations.looked`."""
+        watched = [run for run in self.runs if isinstance(run, Run) and run.is_watched]
+        # Few ask for it, and a name is looked for among all experiments.
+        if not watched:
+            return
+        try:
+            experiment = self.named(wanted)
+        except (NotFoundError, UsageError):  # the tables know it, and this daemon has not read of it yet
+            return
+        for run in watched:
+            if run.state.experiment == experiment:
+                run.looked(self._asker.name)
+
+    async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
+        """See `Operations.archive`."""
+        to = self._kept_in(to, "to")
+        by = self._asker.name
+        order = order_of(request_id, "archive", experiment, to)
+        return await self._keep(order, lambda entry, id: self._keeper.archive(entry, to, id, key=request_id, by=by))
+
+    async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
+        """See `Operations.restore`."""
+        source = self._kept_in(source, "source")
+        by = self._asker.name
+        order = order_of(request_id, "restore", experiment, source)
+        return await self._keep(order, lambda entry, id: self._keeper.restore(entry, source, id, key=request_id, by=by))
+
+    async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
+        """See `Operations.remove`."""
+        by = self._asker.name
+        order = order_of(request_id, "remove", experiment, reason, archive)
+        return await self._keep(
+            order,
+            lambda entry, id: self._keeper.remove(entry, reason, archive, id, key=request_id, by=by),
+        )
+
+    async def _keep(self, order: Order, work: Callable[[Entry, UUID], Awaitable[Position]]) -> Done:
+        await self._check_concerned(order)
+
+        async def write(id: UUID) -> Position:
+            assert order.experiment is not None
+            async with self._one_submission:
+                await self._refresh()
+                self._check_decides()
+                entry = self._entry(order.experiment)
+                if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
+                    # The log has its end; its workers may still be writing, and an archive would copy half of a file.
+                    await run.gone()
+                await self._hearing.hear_idle(entry)
+                return await work(entry, id)
+
+        return _done(await self._orders.carry_out(order, write))
+
+    @property
+    def allowances(self) -> Allowances:
+        """See `Operations.allowances`."""
+        return self._allowances
+
+    @property
+    def keeping(self) -> Keeping:
+        """See `Operations.keeping`."""
+        return self._keeping
+
+    @property
+    def log_excess_bytes(self) -> int:
+        """See `Operations.log_excess_bytes`."""
+        return self._payloads.log_excess_bytes
+
+    async def queued_by(self) -> dict[str, int]:
+        """See `Operations.queued_by`."""
+        entries = (await self.known()).entries.values()
+        return dict(Counter(entry.spine.submitted_by for entry in entries if entry.status is Status.QUEUED))
+
+    async def refusals(self) -> list[Position]:
+        """See `Operations.refusals`."""
+        return (await self.known()).requests.newest_refusals()
+
+    async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
+        """See `Operations.dead_letters`."""
+        await self._refresh()
+        return await self._desk.dead(tasks, self._registry.entries)
+
+    async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
+        """See `Operations.retry_dead_letter`."""
+        return await self._verdicts.retry(dead, by=self._signed(by), reason=reason, key=request_id)
+
+    async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
+        """See `Operations.drop_dead_letter`."""
+        return await self._verdicts.drop(dead, by=self._signed(by), reason=reason, key=request_id)
+
+    def _kept_in(self, name: str, field: str) -> str:
+        """The path of an archive: the owner's anywhere, anybody else's by its name in the folder of archives.
+
+        Raises NotAllowedError.
+        """
+        if not name or self._asker.is_owner:
+            return name
+        if not _ARCHIVE.fullmatch(name) or self._keeper.archives is None:
+            raise NotAllowedError(
+                "only the daemon's owner chooses the folder of an archive",
+                field=field,
+                fix="give a plain name, which is one in the daemon's own folder, or none",
+            )
+        return str(self._keeper.archives / name)
+
+    def _signed(self, by: str) -> str:
+        """The name under which a verdict is recorded: the owner's word for it, anybody else's token."""
+        return by if self._asker.is_owner else self._asker.name
+
+    async def _command(self, order: Order, event: Event) -> Done:
+        await self._check_concerned(order)
+
+        async def write(id: UUID) -> Position:
+            assert order.experiment is not None
+            entry = self._entry(order.experiment)
+            self._check_decides()
+            self._hearing.check(entry)
+            # Refused at once: a run waits for space without an end, and its caller would wait with it.
+            if isinstance(full := self._log.failure, LogFullError):
+                raise LogFullError(full.what, where=full.where, fix=full.fix)
+            run = self.runs.of(entry.id)
+            if isinstance(run, Run):
+                try:
+                    return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
+                except UnreachableError:
+                    if not run.releasing:
+                        raise
+                # Its workers are leaving; whoever asks meanwhile finds it released, and is not sent away.
+                await run.gone()
+            await self._refresh()  # a run that has just ended may have said something that was not read yet
+            await self._hearing.hear_idle(entry)
+            check_transition(entry.spine, event)
+            command = requeued(event)
+            draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)
+            return (await self._log.append([draft]))[0]
+
+        return _done(await self._orders.carry_out(order, write))
+
+    async def _check_concerned(self, order: Order) -> None:
+        """Raises NotAllowedError for a command about an experiment that is none of the asker's business."""
+        if self._asker.role < AccessRole.ADMIN and order.experiment is not None:
+            await self._refresh()
+            entry = self._entry(order.experiment)
+            self._asker.check_concerned(entry.spine.submitted_by, name=entry.name)
+
+    def _entry(self, experiment: UUID) -> Entry:
+        """The experiment. Raises NotFoundError."""
+        entry = self._registry.entries.get(experiment)
+        if entry is None:
+            raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
+        return entry
+
+    def _run_under_way(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
+        """The run of an experiment. Raises ConflictError if none is under way here."""
+        self._check_decides()
+        run = self.runs.of(experiment)
+        if isinstance(run, Run):
+            return run
+        entry = self._registry.entries.get(experiment)
+        state = entry.status if entry is not None else "unknown"
+        raise ConflictError(f"{whose} experiment is {state}, and not under way", fix=fix)
+
+    def _check_decides(self) -> None:
+        if not self._decides:
+            raise ConflictError(
+                "this daemon only starts explorers; another one on this log decides",
+                fix="ask the daemon with --roles trainer",
+            )
+
+    def _places(self) -> Line:
+        """The line as it is: those who have a slot, then those who wait for one."""
+        line = self._hearing.free(self._registry.line())
+        return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
+
+    async def _refresh(self, position: Position | None = None) -> None:
+        """Reads the registry up to the log's present heads; one reader at a time. The first hears the survivors."""
+        async with self._reading:
+            await (self._registry.catch_up() if position is None else self._registry.reach(position))
+            await self._hearing.hear(self._registry.entries, self.runs.stop)
+
+    async def _reach(self, position: Position | None) -> None:
+        """Brings all that orders look at up to date."""
+        await self._refresh(position)
+        await self._desk.refresh()
+
+
+def _done(use: KeyUse) -> Done:
+    return Done(use.event, use.position)

@@ -1,0 +1,88 @@
+"""`continue_from_checkpoint`: an experiment goes on from the last step of one that ended in its folder.
+
+A continuation is a fork at the last trained step of the newest experiment that ended there, with the new file's
+specification. It gets a folder beside the one that it was submitted for, with a time stamp in its name: each folder has
+one owner, whatever is archived, removed or tidied. Submitted again, the same file goes on from the continuation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from rftd.daemon.run.registry import Entry
+from rftd.daemon.run.supervisor.forking import check_payloads, continued_spec, evaluated
+from rftd.ops.clock import iso
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.log import topics
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.shared_history import fold_until, shared_history
+from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.devices.host import Host
+
+
+def earlier(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
+    """The experiments of the specification's folder and their continuations, oldest first; none if it wants none."""
+    if spec.half != "both" or not _continues(spec) or is_bench(spec):
+        return []
+    return of_folder(entries, spec)
+
+
+def of_folder(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
+    """The experiments of the specification's folder and their continuations, oldest first."""
+    beside = re.compile(re.escape(spec.job_dir) + r"_\d{14}(-\d+)?")
+    found = [
+        entry
+        for entry in entries
+        if entry.status is not Status.REJECTED
+        and (entry.job_dir == spec.job_dir or (beside.fullmatch(entry.job_dir) and _continues(entry.spec)))
+    ]
+    return sorted(found, key=lambda entry: entry.submitted_ns)
+
+
+async def continued(
+    log: EventLog, parent: Entry, spec: ExperimentSpec, host: Host
+) -> tuple[ExperimentSpec, ExperimentForked | None]:
+    """The specification as it goes on from `parent` with workers on `host`, and the event that says so.
+
+    There is no event if `parent` trained nothing.
+
+    Raises ConfigError if the specification cannot go on from there, ConflictError if nothing can.
+    """
+    state = RunState(parent.id)
+    home = partition_of(topics.EXPERIMENTS, parent.id)
+    heads = await log.heads()
+    await fold_until(log, state, parent.id, {home: heads[home].next_offset})
+    at_step = state.spine.furthest
+    if at_step == 0:
+        return _warned(spec, f"{parent.name} ended before its first step, so this begins at the base model"), None
+    shared = await shared_history(log, parent.id, at_step)
+    check_payloads(parent.name, shared.spine, at_step)
+    spec = await asyncio.to_thread(continued_spec, spec, shared, host)
+    spec = _warned(spec, f"continue_from_checkpoint: goes on from step {at_step} of {parent.name}, in {spec.job_dir}")
+    return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
+
+
+def is_bench(spec: ExperimentSpec) -> bool:
+    """True if it measures a model, and trains nothing."""
+    return len(spec.stages) == 1 and spec.stages[0].kind == "explore" and spec.stages[0].taskset is None
+
+
+def stamped(name: str, now_ns: int) -> str:
+    """The name with a time stamp behind it, as Trinity-RFT writes it."""
+    stamp = iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
+    return f"{name}_{stamp}"
+
+
+def _continues(spec: ExperimentSpec) -> bool:
+    return bool(spec.config.get("continue_from_checkpoint", True))
+
+
+def _warned(spec: ExperimentSpec, text: str) -> ExperimentSpec:
+    return msgspec.structs.replace(spec, warnings=(*spec.warnings, text))

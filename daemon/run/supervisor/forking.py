@@ -1,0 +1,266 @@
+"""A fork's specification: its parent's configuration with changes, over a history that is settled."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.config.loading import check_config
+from rftd.daemon.run.supervisor.memory_plan import as_before
+from rftd.daemon.run.supervisor.preflight import preflight
+from rftd.daemon.trust.judge import SubmissionJudge
+from rftd.ops.errors import ConfigError, ConflictError
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.folds.evaluations import eval_id
+from rftd.streams.folds.spine import Kept, Spine, Status
+from rftd.streams.log.shared_history import SharedHistory
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import is_queue, tasksets_of
+from rftd.workers.devices.host import ANY_HOST, Host
+
+_DATA: Final = ("digest", "rows", "selector", "seed", "selector_args", "feature_keys")
+"""The fields of a dataset that decide which row a position means."""
+
+
+def check_parent(name: str, spine: Spine) -> None:
+    """Raises ConflictError for an experiment that cannot be forked now."""
+    if spine.status in (None, Status.SUBMITTED, Status.REJECTED):
+        raise ConflictError(
+            f"{name} is {spine.status or 'unknown'}: it has no history to share", fix="fork one that was accepted"
+        )
+    if spine.kept is Kept.ARCHIVED:
+        raise ConflictError(
+            f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {shlex.quote(name)}"
+        )
+    if spine.kept is Kept.REMOVED:
+        raise ConflictError(f"the files of {name} were removed", fix="fork one whose files are there")
+
+
+def check_payloads(name: str, spine: Spine, at_step: int) -> None:
+    """Raises ConflictError if the fork would have to train experiences whose tokens were dropped from the log."""
+    gone = spine.payloads_dropped_through
+    if 0 < at_step < gone:
+        raise ConflictError(
+            f"the tokens that {name} was trained on up to step {gone} were dropped from the log",
+            field="at_step",
+            fix=f"fork it at step {gone}" + (" or later" * (gone < spine.furthest)),
+        )
+
+
+def forked_spec(
+    parent: ExperimentSpec,
+    shared: SharedHistory,
+    overrides: Sequence[str],
+    *,
+    name: str,
+    labels: dict[str, str] | None = None,
+    host: Host = ANY_HOST,
+    judge: SubmissionJudge,
+) -> ExperimentSpec:
+    """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
+
+    Stages that the shared history completed stay as they were trained; the others are as `overrides` make them, for
+    workers on `host`.
+    """
+    config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
+    spec = check_config(config, overrides=overrides, host=host, judge=None if judge.asker.is_owner else judge.file)
+    # The whole of it, not the overrides alone: what its parent's submitter may name is nothing to the forker.
+    judge.spec(spec)
+    spec = msgspec.structs.replace(spec, reach=judge.reach)
+    history = shared.spine.spec
+    event = shared.forked
+    assert history is not None
+    _same_stages(spec, history, event)
+    check_same_base(spec, history)
+    stages = tuple(
+        # Finished stages are taken from the recorded history, never from the overrides: the shared events were
+        # decided under that specification and are folded under it again.
+        msgspec.structs.replace(old, folder=new.folder)
+        for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
+    )
+    # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
+    checked = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host)
+    checked = as_before(checked, history.stages, host)
+    ignored = tuple(_ignored(spec, parent, stages, host))
+    # Whoever has its parent's halves has those of the fork.
+    forked = msgspec.structs.replace(
+        spec,
+        stages=(*stages, *checked.stages),
+        half="both",
+        warnings=(*spec.warnings, *ignored),
+        memory=checked.memory,
+    )
+    _goes_on(forked, history, event)
+    return forked
+
+
+def continued_spec(spec: ExperimentSpec, shared: SharedHistory, host: Host) -> ExperimentSpec:
+    """`spec`, which has passed the preflight for `host`, as it goes on from a history. Raises ConfigError if it cannot.
+
+    Stages that the history completed stay as they were trained; a warning names those that `spec` would change. Blocks.
+    """
+    history = shared.spine.spec
+    event = shared.forked
+    assert history is not None
+    _same_stages(spec, history, event)
+    check_same_base(spec, history)
+    settled = tuple(
+        msgspec.structs.replace(old, folder=new.folder)
+        for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
+    )
+    ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
+    open_stages = msgspec.structs.replace(spec, stages=spec.stages[event.stage :])
+    spec = as_before(open_stages, history.stages, host)
+    spec = msgspec.structs.replace(spec, stages=(*settled, *spec.stages), warnings=(*spec.warnings, *ignored))
+    _goes_on(spec, history, event)
+    return spec
+
+
+def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
+    """The tasksets of the stage that goes on which the parent has answered with the shared weights."""
+    history = shared.spine.spec
+    event = shared.forked
+    assert history is not None
+    # At the last step of a stage the fork goes on with the next one, so that its evaluations are the ones that may be
+    # answered.
+    stage = event.stage + (event.at_step == event.first_versions[-1] + spec.stages[event.stage].total_steps)
+    if stage >= min(len(spec.stages), len(history.stages)):
+        return ()
+    return tuple(
+        index
+        for index, taskset in enumerate(spec.stages[stage].evals)
+        for known, other in enumerate(history.stages[stage].evals)
+        if _same_taskset(taskset, other)
+        and eval_id(event.parent, stage, event.at_step, known) in shared.spine.evaluated
+    )
+
+
+def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
+    """The specification under another name and in another folder, its stages' folders with it."""
+    stages = tuple(
+        msgspec.structs.replace(stage, folder=str(Path(job_dir, Path(stage.folder).relative_to(spec.job_dir))))
+        for stage in spec.stages
+    )
+    config = {**spec.config, "name": name}
+    return msgspec.structs.replace(spec, name=name, job_dir=job_dir, stages=stages, config=config)
+
+
+def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
+    """A warning if the step is not the wanted experiment's own but one of an ancestor."""
+    spec = shared.spine.spec
+    if shared.forked.parent == wanted or spec is None:
+        return ()
+    return (
+        f"step {shared.forked.at_step} of {parent} is one that it shares with {spec.name}, "
+        f"so this is a fork of {spec.name} with the configuration of {parent}",
+    )
+
+
+def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    # A stage's number and name are in its events, its folder and its checkpoints; renamed, the shared history would
+    # lead into folders that do not exist.
+    names = [stage.name for stage in history.stages[: event.stage + 1]]
+    found = [stage.name for stage in spec.stages[: event.stage + 1]]
+    if found != names:
+        raise ConfigError(
+            f"the stages up to step {event.at_step} are {', '.join(names)}; here they would be {', '.join(found)}",
+            field="stages",
+            fix="keep their number, names and order; later stages may change",
+        )
+    old = history.stages[event.stage]
+    new = spec.stages[event.stage]
+    if old.kind != new.kind and event.at_step > event.first_versions[-1]:
+        raise ConfigError(
+            f"stage {old.name!r} has begun in mode {old.kind}, it cannot go on in mode {new.kind}",
+            field="mode",
+            fix="change the mode of a stage that has not begun",
+        )
+
+
+def check_same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
+    """Raises ConfigError if another model, or another trainer engine, began the history."""
+    old = history.stages[0]
+    new = spec.stages[0]
+    if new.model.path != old.model.path:
+        raise ConfigError(
+            f"its history began with {old.model.path}",
+            field="model.model_path",
+            fix="submit an experiment for another model",
+        )
+    if new.trainer.engine != old.trainer.engine:
+        raise ConfigError(
+            f"its history was trained by the engine {old.trainer.engine!r}",
+            field="trainer.trainer_type",
+            fix="keep the engine, or submit a new experiment",
+        )
+
+
+def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    """Raises ConfigError unless the stage that the step lies in can go on from there, or the next begin."""
+    stage = spec.stages[event.stage]
+    old = history.stages[event.stage]
+    done = event.at_step - event.first_versions[-1]
+    if done > stage.total_steps:
+        raise ConfigError(
+            f"stage {stage.name!r} would have {stage.total_steps} steps; {done} of them are trained",
+            field="buffer.total_steps",
+            fix=f"give at least {done}, or fork at an earlier step",
+        )
+    if done == stage.total_steps and event.stage + 1 == len(spec.stages):
+        raise ConfigError(
+            f"nothing is left to do after step {event.at_step}: its last stage has {stage.total_steps} steps",
+            field="buffer.total_steps",
+            fix="give more steps or epochs, for example --set buffer.total_steps=..., or fork at an earlier step",
+        )
+    if done and (is_queue(stage) or is_queue(old)):
+        raise ConfigError(
+            f"stage {stage.name!r} was trained on a queue of tasks, and they are of that experiment alone",
+            field="buffer.explorer_input.taskset.storage_type",
+            fix="submit a new experiment whose model.model_path is the checkpoint",
+        )
+    if done and (stage.serving is not None or old.serving is not None):
+        raise ConfigError(
+            f"stage {stage.name!r} was trained on conversations, and they are of that experiment alone",
+            field="mode",
+            fix="submit a new experiment whose model.model_path is the checkpoint",
+        )
+    if 0 < done < stage.total_steps:
+        # Plans of the shared history name rows by position: in another dataset, or another order of the same one,
+        # those rows would be repeated or skipped.
+        _same_data("buffer.trainer_input.experience_buffer", stage, old.dataset, stage.dataset)
+        for before, after in zip_longest(tasksets_of(old), tasksets_of(stage)):
+            _same_data("buffer.explorer_input.taskset", stage, before, after)
+
+
+def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:
+    if before is None and after is None:
+        return
+    differs = [name for name in _DATA if getattr(before, name, None) != getattr(after, name, None)]
+    if differs:
+        raise ConfigError(
+            f"stage {stage.name!r} has begun on another dataset (its {', '.join(differs)} differs)",
+            field=field,
+            fix="keep the data of a stage that has begun, or fork at a step where a stage ends",
+        )
+
+
+def _same_taskset(one: TasksetSpec, other: TasksetSpec) -> bool:
+    return one == msgspec.structs.replace(other, path=one.path)
+
+
+def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec], host: Host) -> Iterator[str]:
+    """A warning for each finished stage that an override would change."""
+    before = check_config(parent.config, host=host)
+    for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
+        if msgspec.structs.replace(new, folder=old.folder) != old:
+            yield _without_effect(kept)
+
+
+def _without_effect(settled: StageSpec) -> str:
+    return f"stage {settled.name} was trained before the fork: what is changed of it has no effect there"

@@ -1,0 +1,269 @@
+"""`Tending`: an experiment's state and workers in a daemon, whoever decides.
+
+`Hosting`: workers of an experiment that another daemon decides on, on the same log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.run.supervisor.fleet import Fleet
+from rftd.daemon.run.why.answer import Watch
+from rftd.daemon.run.why.scene import Phase, Scene
+from rftd.daemon.run.why.wait import Wait
+from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
+from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError, explain
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.storage.files.resume import resumed_follower
+from rftd.streams.events.worker import WorkerLost
+from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
+from rftd.streams.folds.snapshot import Snapshot
+from rftd.streams.folds.spine import Status
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.losses import Witness, heads_of
+from rftd.streams.log.patience import append_when_space
+from rftd.streams.log.start import ExperimentStart, beginning_of
+from rftd.streams.log.writers import source_of
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.hosts.executor import Executor
+from rftd.workers.hosts.membership import ProcessName, this_process
+
+TICK_S = 0.1
+STUCK_S = 4.0
+"""The longest turn: a loop that is not left within this time waits for the log."""
+AGAIN_S: Final = 30.0
+"""The pause before workers that ended again and again are tried anew; only the other daemon may end the experiment."""
+
+
+class Tending:
+    """One experiment as a daemon that starts its workers sees it, whoever decides on it: its state, and its workers."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        experiment: UUID,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        roles: frozenset[str],
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        spine_offset: int = 0,
+    ) -> None:
+        """`roles` are started here. `spine_offset` is where the experiment was submitted, or less."""
+        self._log = log
+        self._clock = clock
+        self._logger = logger
+        self._roles = roles
+        self._spine_offset = spine_offset
+        self._lost_writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
+        self._liveness = Liveness(lost_after_s)
+        self._stopping = False
+        self._leaving, self._gone = asyncio.Event(), asyncio.Event()
+        self._phase = Phase.READING
+        self.remembers: Witness | None = None
+        """Everything that was read here when the log turned out to have lost records."""
+        self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
+        self._fleet = Fleet(
+            self.state,
+            executor,
+            self._liveness,
+            clock=clock,
+            ids=ids,
+            log=logger,
+            roles=roles,
+            spine_offset=spine_offset,
+        )
+        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
+
+    async def _beginning(self) -> ExperimentStart:
+        return await beginning_of(self._log, self.state.experiment, spine_offset=self._spine_offset)
+
+    async def _followed(self, beginning: ExperimentStart, *, owner: bool = False) -> Follower:
+        """The follower of the experiment's partitions, from the newest snapshot on."""
+        experiment = self.state.experiment
+        return await resumed_follower(
+            self._log,
+            self.state,
+            beginning,
+            experiment=experiment,
+            partitions=partitions_of(experiment),
+            adopt=self.state.adopt,
+            kind=Snapshot[RunParts],
+            clock=self._clock,
+            logger=self._logger,
+            owner=owner,
+        )
+
+    async def _met_loss(self, beginning: ExperimentStart, follower: Follower, witness: str) -> None:
+        """Ends the workers of a log that has lost records.
+
+        A worker of the daemon before is known by the log only. Not adopted, it would go on appending over what is gone,
+        and on a shared log nobody else keeps it from that.
+        """
+        self.remembers = Witness(witness, heads_of(follower.marks()))
+        self._fleet.take_up(beginning.spec)
+        await self._fleet.drain(0.0)
+
+    async def _tell_lost(self, follower: Follower, lost: Sequence[WorkerLost]) -> None:
+        if lost:
+            drafts = [self._lost_writer.draft(event, experiment=self.state.experiment) for event in lost]
+            await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
+
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
+        return self._watch.scene(self._phase)
+
+    async def drain(self) -> None:
+        """Returns once the workers have finished what is under way and left; the experiment goes on another time.
+
+        If the log is away they are ended without an announcement, which they could not write: the next daemon sees it.
+        """
+        self._stopping = True
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._leaving.wait()
+        except TimeoutError:
+            # The loop did not come round, so it hangs in a read of the log. Its workers are told from here; they need
+            # no log to end.
+            self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
+            await self._fleet.drain(STUCK_S)
+            return
+        await self._gone.wait()
+
+    async def gone(self) -> None:
+        """Returns once the workers have left."""
+        await self._gone.wait()
+
+
+class Hosting(Tending):
+    """Starts and tends the workers of some roles. Fences nothing and decides nothing: it only says who died here."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        experiment: UUID,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        roles: frozenset[str],
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        spine_offset: int = 0,
+        allowances: Allowances = NOTHING_MORE,
+    ) -> None:
+        """`allowances` are those of this daemon."""
+        super().__init__(
+            log,
+            experiment,
+            executor,
+            owner=owner,
+            clock=clock,
+            ids=ids,
+            logger=logger,
+            roles=roles,
+            lost_after_s=lost_after_s,
+            spine_offset=spine_offset,
+        )
+        self._allowances = allowances
+        self._allowed = True
+
+    async def drive(self) -> None:
+        """Returns when the experiment has ended or is released, and the workers of here are gone.
+
+        Cancelling leaves them running.
+        """
+        experiment = self.state.experiment
+        beginning = await self._beginning()
+        follower = await self._followed(beginning)
+        try:
+            await follower.catch_up()
+            await self._judge_grants()
+            self._phase = Phase.LEADING
+            self._fleet.take_up(self.state.spine.spec or beginning.spec)
+            self._fleet.seek_opening()
+            while not self._over:
+                try:
+                    await self._tend(follower)
+                # Those two are for `Runs`, which rests and takes the experiment up anew; everything else is this
+                # host's own trouble, and ending with it would leave the workers alone.
+                except (LogLossError, *AWAY):
+                    raise
+                except Exception as error:
+                    # An error raised while a cancellation unwinds takes the place of CancelledError; without this
+                    # look the loop would go on after it was told to end.
+                    end_if_cancelled()
+                    self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
+                    await self._rest(follower)
+            self._leaving.set()
+            self._phase = Phase.DRAINING
+            await self._fleet.drain()
+        except LogLossError:
+            await self._met_loss(beginning, follower, "the daemon that hosted its workers")
+            raise
+        finally:
+            await follower.close()
+            self._leaving.set()
+            self._gone.set()
+
+    def waits(self) -> list[Wait]:
+        """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
+        return self._watch.waits(self.scene())
+
+    @property
+    def _over(self) -> bool:
+        """True once there is nothing to tend here any more."""
+        return self._stopping or self.state.spine.ended or self.state.spine.released
+
+    async def _judge_grants(self) -> None:
+        """Holds what another daemon's configuration granted against this one's, on whose machine workers would run."""
+        grants = self.state.spine.grants
+        withdrawn = await asyncio.to_thread(lambda: list(self._allowances.withdrawn(grants)))
+        self._allowed = not withdrawn
+        for grant in withdrawn[:1]:
+            self._logger.error(
+                "hosting.not_allowed",
+                experiment=str(self.state.experiment),
+                reason=f"this daemon's configuration does not allow {grant.value!r}",
+                fix=f"allow it under `{grant.kind}`, and restart this daemon",
+            )
+
+    async def _tend(self, follower: Follower) -> None:
+        fleet = self._fleet
+        spine = self.state.spine
+        here = this_process()
+        while not self._over:
+            await follower.pump(TICK_S)
+            if fleet.ended:
+                await follower.catch_up()
+            lost = fleet.tend(start=self._allowed and spine.status is Status.RUNNING)
+            await self._tell_lost(follower, [event for event in lost if self._is_mine(event, here)])
+            if fleet.trouble is not None:
+                self._logger.error(
+                    "hosting.refused", experiment=str(self.state.experiment), reason=fleet.trouble.reason
+                )
+                fleet.trouble = None
+                await self._rest(follower)
+
+    def _is_mine(self, lost: WorkerLost, here: ProcessName) -> bool:
+        started = self.state.roster.live.get(lost.worker)
+        return started is not None and here.sees(started) and lost.role in self._roles
+
+    async def _rest(self, follower: Follower) -> None:
+        """Reads on for a while, so that the end is seen."""
+        until_s = self._clock.monotonic_s() + AGAIN_S
+        while self._clock.monotonic_s() < until_s and not self._over:
+            await follower.pump(TICK_S)

@@ -1,0 +1,170 @@
+"""The memory of an experiment's workers against their devices, and micro-batches that fit: decided at acceptance.
+
+What is decided is part of the specification, so that resume, fork and replay train the same micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rftd.streams.spec.engine_needs import MemoryNeed, WorkerMemory
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
+from rftd.workers.devices.device_memory import EngineMemory, free_on, shown
+from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.generation.shared_devices import explorers_on
+from rftd.workers.learning import engine_registry as trainer_engines
+from rftd.workers.models.model_folder import has_config
+
+_USED_SHARE: Final = 0.9
+"""The share of the memory at hand that a micro-batch is chosen for: forecasts are off by some, and others use it."""
+_RECOMPUTED: Final = "gradient_checkpointing"
+
+
+def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
+    """The specification with micro-batches that its trainers have room for, and the memory of its workers.
+
+    What the file writes stays, and so does everything of a deterministic experiment: its bits are to depend on no
+    machine's free memory. Of a host that nobody has looked at nothing is known, and nothing is changed. Blocks.
+    """
+    if not host.seen:
+        return spec
+    warnings: list[str] = []
+    stages = spec.stages
+    if not spec.deterministic:
+        stages = tuple(_fitted(stage, host, warnings) for stage in _recomputing(stages, host, warnings))
+    memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
+    return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=(*spec.warnings, *warnings))
+
+
+def as_before(spec: ExperimentSpec, before: Sequence[StageSpec], host: Host = ANY_HOST) -> ExperimentSpec:
+    """The specification with what was chosen for the same stages before, where neither file writes a micro-batch.
+
+    That is the micro-batch, and that layers are computed again. The memory is that of these stages, where the `host` is
+    known. Blocks.
+    """
+    chosen = {stage.name: stage.trainer for stage in before if not stage.trainer.micro_batch_written}
+    kept = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}
+    stages = tuple(_chosen(stage, chosen[stage.name]) if stage.name in kept else stage for stage in spec.stages)
+    stale = tuple(_micro_batches_of(name) for name in kept)
+    warnings = tuple(warning for warning in spec.warnings if not (stale and warning.startswith(stale)))
+    memory = spec.memory
+    if host.seen:
+        memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
+    return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=warnings)
+
+
+def _chosen(stage: StageSpec, before: TrainerSpec) -> StageSpec:
+    arguments = stage.trainer.engine_args
+    if stage.trainer.engine == before.engine == "torch" and _RECOMPUTED in before.engine_args:
+        arguments = {_RECOMPUTED: before.engine_args[_RECOMPUTED], **arguments}
+    return _trained(stage, max_tokens_per_micro_batch=before.max_tokens_per_micro_batch, engine_args=arguments)
+
+
+def _micro_batches_of(stage: str) -> str:
+    """The beginning of the warning that another micro-batch was chosen for a stage."""
+    return f"stage {stage!r}: micro-batches have "
+
+
+def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
+    """The stage with the largest micro-batch that its trainer has room for: its own, or the half, a quarter, ..."""
+    trainers = host.for_trainers
+    memory = trainer_engines.memory_of(stage, trainers)
+    if memory is None or stage.trainer.micro_batch_written:
+        return stage
+    room_bytes = _room_bytes(memory.device, stage, host)
+    fitted = stage
+    smallest_tokens = _smallest_tokens(stage)
+    while not _fits(fitted, trainers, room_bytes) and fitted.trainer.max_tokens_per_micro_batch > smallest_tokens:
+        half = fitted.trainer.max_tokens_per_micro_batch // 2
+        fitted = _trained(fitted, max_tokens_per_micro_batch=max(smallest_tokens, half))
+    if fitted is not stage:
+        warnings.append(
+            f"{_micro_batches_of(stage.name)}{fitted.trainer.max_tokens_per_micro_batch} tokens instead of "
+            f"{stage.trainer.max_tokens_per_micro_batch} (trainer.max_token_len_per_gpu), with which its trainer would "
+            f"take {shown(_total_bytes(stage, memory))}; {memory.device.name} has {shown(room_bytes)} for it"
+        )
+    return fitted
+
+
+def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str]) -> tuple[StageSpec, ...]:
+    """The stages with layers that are computed again in all of them if one has no room otherwise: the torch engine
+    loads its model once."""
+    tight = [stage for stage in stages if _is_tight(stage, host)]
+    if not tight or any(_RECOMPUTED in stage.trainer.engine_args for stage in stages):
+        return stages
+    warnings.append(
+        f"trainer.engine_args.{_RECOMPUTED} is true: even with the smallest micro-batch the trainer of stage "
+        f"{tight[0].name!r} has no room for the activations of all layers; steps take about a third longer"
+    )
+    return tuple(
+        _trained(stage, engine_args={**stage.trainer.engine_args, _RECOMPUTED: True})
+        if stage.trainer.engine == "torch"
+        else stage
+        for stage in stages
+    )
+
+
+def _smallest_tokens(stage: StageSpec) -> int:
+    """The tokens of the smallest micro-batch: its longest text."""
+    return min(stage.trainer.max_tokens_per_micro_batch, max(1, stage.model.max_model_len))
+
+
+def _is_tight(stage: StageSpec, host: Host) -> bool:
+    """True if its trainer has no room even with the smallest micro-batch."""
+    if stage.trainer.engine != "torch" or stage.trainer.micro_batch_written:
+        return False
+    stage = _trained(stage, max_tokens_per_micro_batch=_smallest_tokens(stage))
+    memory = trainer_engines.memory_of(stage, host.for_trainers)
+    return memory is not None and not _fits(stage, host.for_trainers, _room_bytes(memory.device, stage, host))
+
+
+def _fits(stage: StageSpec, host: Host, room_bytes: int) -> bool:
+    memory = trainer_engines.memory_of(stage, host)
+    return memory is None or _total_bytes(stage, memory) <= room_bytes
+
+
+def _total_bytes(stage: StageSpec, memory: EngineMemory) -> int:
+    """The memory of all ranks that share the device."""
+    return memory.size_bytes * trainer_engines.ranks_on_device(stage)
+
+
+def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
+    """The memory of the device that a trainer may use, beside the explorers that are on it."""
+    room_bytes = device.memory_bytes
+    if device.kind == "cpu" and not host.clustered and host.trainers is None:
+        room_bytes = min(room_bytes, free_on("cpu"))
+        memory = None if stage.kind == "train" else rollout_engines.memory_of(stage, host)
+        if memory is not None and memory.device == device:
+            room_bytes -= memory.size_bytes * explorers_on(device, stage.rollout, host)
+    return max(0, int(_USED_SHARE * room_bytes))
+
+
+def _rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterator[WorkerMemory]:
+    if not has_config(Path(stage.model.path)):
+        return
+    trainer = trainer_engines.memory_of(stage, host.for_trainers)
+    if trainer is not None:
+        yield _row("trainer", stage, trainer, trainer_engines.ranks_on_device(stage))
+    explorer = None if stage.kind == "train" else rollout_engines.memory_of(stage, host, deterministic=deterministic)
+    if explorer is not None:
+        yield _row("explorer", stage, explorer, explorers_on(explorer.device, stage.rollout, host))
+
+
+def _row(role: str, stage: StageSpec, memory: EngineMemory, workers: int) -> WorkerMemory:
+    return WorkerMemory(
+        role=role,
+        stage=stage.name,
+        workers=workers,
+        device=memory.device.name,
+        device_bytes=memory.device.memory_bytes,
+        needs=tuple(MemoryNeed(what=need.what, size_bytes=need.size_bytes) for need in memory.needs if need.size_bytes),
+    )
+
+
+def _trained(stage: StageSpec, **changes: Any) -> StageSpec:
+    return msgspec.structs.replace(stage, trainer=msgspec.structs.replace(stage.trainer, **changes))

@@ -1,0 +1,87 @@
+"""`Parts`: what a run needs beside its files when it is taken up: permissions, and parts of third parties."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.run.supervisor.task_columns import TaskColumns
+from rftd.daemon.trust.allowances import Allowances
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError
+from rftd.streams.events.experiment import Grant
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.control.obstacle import NOT_ALLOWED, PART_MISSING, Obstacle
+from rftd.workers.control.policies.priorities import make_priority
+from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.control.selectors.registry import check_selector
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.training.extensions import check_extensions
+from rftd.workers.workflows.runner import check_names
+
+LOOK_S: Final = 2.0
+"""The pause between two looks for a part that is missing: somebody is installing it."""
+
+
+class Parts:
+    """Looks when a run is taken up, and again and again while something is missing."""
+
+    def __init__(self, clock: Clock, allowances: Allowances, *, starts: bool) -> None:
+        """`starts`: workers are started here. Parts of workers that join from elsewhere are their own affair."""
+        self._clock = clock
+        self._allowances = allowances
+        self._starts = starts
+        self.columns = TaskColumns()
+        """The columns of tasksets by which rows are drawn: once nothing is missing, those of the stage are there."""
+        self._missing: Obstacle | None = None
+        self._look_at_s: float | None = 0.0
+        """None: everything was there."""
+
+    async def missing(
+        self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str], grants: Sequence[Grant] = ()
+    ) -> Obstacle | None:
+        """The first grant that was withdrawn, or part that the stages from `stage` on need and that is not here.
+
+        `recorded` is the environment of the run so far: where each part came from before. Raises DataError for columns
+        of the stage that cannot be read.
+        """
+        if self._starts and self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
+            # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
+            remaining = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
+            # On a thread: importing a plug-in may take seconds, and torch with it.
+            self._missing = await asyncio.to_thread(self._look, remaining, recorded, tuple(grants))
+            self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
+        if self._missing is None:
+            await self.columns.read(spec, stage)
+        return self._missing
+
+    def _look(self, spec: ExperimentSpec, recorded: Mapping[str, str], grants: Sequence[Grant]) -> Obstacle | None:
+        for grant in self._allowances.withdrawn(grants):
+            return Obstacle(
+                cause=NOT_ALLOWED,
+                reason=f"the daemon's configuration no longer allows {grant.value!r}, which was granted",
+                fix=f"allow it again in the daemon's configuration, under `{grant.kind}`, and restart the daemon",
+            )
+        return missing_part(spec, recorded)
+
+
+def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle | None:
+    """The first part that is not installed here, or cannot be imported. Blocks."""
+    importlib.invalidate_caches()  # it may have been installed since this process last looked
+    try:
+        check_extensions(spec, recorded)
+        for stage in spec.stages:
+            rollout_engines.ENGINES.check(stage.rollout.engine)
+            make_policy(stage.policy)
+            make_priority(stage.policy.priority)
+            for taskset in (*tasksets_of(stage), *stage.evals):
+                check_names(taskset)
+                check_selector(taskset.selector)
+    except ConfigError as error:
+        return Obstacle(cause=PART_MISSING, reason=error.what, fix=error.fix or "install it")
+    return None

@@ -1,0 +1,219 @@
+"""`PayloadKeeper`: drops payloads of experiences by rule, and returns the space."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final
+from uuid import UUID
+
+from rftd.daemon.run.registry import Entry
+from rftd.daemon.serve.keeping import Keep, Keeping
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogFullError, UnreachableError
+from rftd.ops.logs import Logger
+from rftd.streams.events.batch import BatchPlanned, GroupRef
+from rftd.streams.events.experiment import PayloadsDropped
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Writer, decode_as
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.payloads import Dropped, PayloadLog, drop_all, drop_at, give_back
+from rftd.streams.log.shared_history import plan_offsets
+from rftd.streams.log.topics import Partition, partition_of
+
+# A look costs a read of the registry; space that comes back a few seconds later is early enough.
+EVERY_S: Final = 10.0
+STEPS_AT_ONCE: Final = 64
+"""The most batches whose experiences are dropped in one look: the other experiments have their turn after it."""
+
+
+class PayloadKeeper:
+    """Looks through the experiments again and again. On a log that cannot forget payloads it does nothing.
+
+    What was dropped is said by an event afterwards; a crash before that means that it is done again, with no effect.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        entries: Callable[[], Mapping[UUID, Entry]],
+        state_of: Callable[[UUID], RunState | None],
+        writer: Writer,
+        *,
+        keeping: Keeping,
+        clock: Clock,
+        logger: Logger,
+    ) -> None:
+        """`state_of` gives the fold of an experiment that is under way here."""
+        self.rewriting: Final = asyncio.Lock()
+        """Held while records are rewritten; whoever brings payloads back holds it, too."""
+        self.log_excess_bytes = 0
+        """Bytes by which the log was larger than the rules want it, at the last look, with nothing left to drop."""
+        self._log = log
+        self._entries = entries
+        self._state_of = state_of
+        self._writer = writer
+        self._keeping = keeping
+        self._clock = clock
+        self._logger = logger
+
+    async def run(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Looks until cancelled; `refresh` brings the entries up to date."""
+        while isinstance(self._log, PayloadLog):
+            try:
+                await self.look(refresh)
+            except (LogFullError, UnreachableError) as error:
+                self._logger.warning("payloads.kept", reason=error.what)
+            await self._clock.sleep(EVERY_S)
+
+    async def look(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Drops what is due now."""
+        await refresh()
+        for id in list(self._entries()):
+            if self._reason(self._entries()[id]) or self._keeping.payloads is Keep.UNTIL_TRAINED:
+                async with self.rewriting:
+                    await refresh()  # it may have been restored while this waited
+                    await self._attend(self._entries()[id])
+        if isinstance(self._log, PayloadLog) and self._keeping.drop_payloads_above_bytes is not None:
+            await self._shrink(self._log, self._keeping.drop_payloads_above_bytes, refresh)
+
+    async def _shrink(self, log: PayloadLog, limit_bytes: int, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Drops the payloads of experiment after experiment, the one that ended first before the others."""
+        while (excess_bytes := await log.used_bytes() - limit_bytes) > 0:
+            async with self.rewriting:
+                await refresh()
+                entry = min(filter(self._expendable, self._entries().values()), key=_ended_ns, default=None)
+                if entry is None:
+                    break
+                await self._drop_whole(entry, "size")
+        excess_bytes = max(0, excess_bytes)
+        if excess_bytes and not self.log_excess_bytes:
+            fix = "archive or remove experiments, or allow a larger log: rftd serve --drop-payloads-above"
+            self._logger.warning("payloads.log_too_large", excess_bytes=excess_bytes, fix=fix)
+        self.log_excess_bytes = excess_bytes
+
+    async def _attend(self, entry: Entry) -> None:
+        reason = self._reason(entry)
+        if reason:
+            await self._drop_whole(entry, reason)
+            return
+        state = self._state_of(entry.id)
+        if self._keeping.payloads is Keep.UNTIL_TRAINED and state is not None and not self._shared(entry):
+            await self._attend_trained(entry, state)
+
+    async def _drop_whole(self, entry: Entry, reason: str) -> None:
+        await self._dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
+
+    def _reason(self, entry: Entry) -> str:
+        """The reason why nobody needs any payload of the experiment; empty if somebody does, or none is left."""
+        spine = entry.spine
+        if spine.payloads_dropped or spine.status is None:
+            return ""
+        if spine.kept is not Kept.HERE:
+            return spine.kept.value
+        if not self._expendable(entry):
+            return ""
+        if self._keeping.payloads is not Keep.ALWAYS:
+            return "ended"
+        after_s = self._keeping.drop_payloads_after_s
+        return "age" if after_s is not None and _ended_ns(entry) + after_s * 1e9 <= self._clock.now_ns() else ""
+
+    def _expendable(self, entry: Entry) -> bool:
+        """True if a rule may take the payloads: the experiment ran and has ended, and nobody restored or forks it."""
+        spine = entry.spine
+        if spine.payloads_dropped or not spine.ended or spine.status is Status.REJECTED:
+            return False
+        restored = spine.archive is not None  # by somebody who wants them here
+        return spine.kept is Kept.HERE and not restored and not self._shared(entry)
+
+    def _shared(self, entry: Entry) -> bool:
+        """True if a fork that goes on may train the experiment's batches again."""
+        return any(living_forks(self._entries(), entry.id))
+
+    async def _attend_trained(self, entry: Entry, state: RunState) -> None:
+        """Drops what was trained below the newest checkpoint but one: a trainer that recovers begins there or later.
+
+        Not the newest, which may turn out to be damaged.
+        """
+        spine = state.spine
+        # The folds keep every committed checkpoint by (step, generation); a step that was saved by two generations
+        # counts once, or the newest but one would be the newest again.
+        saved = sorted({step for step, _ in state.checkpoints})
+        base = saved[-2] if len(saved) > 1 else 0
+        begun = max(spine.payloads_dropped_through, spine.forked.at_step if spine.forked is not None else 0)
+        through = min(base, begun + STEPS_AT_ONCE)
+        if through <= begun:
+            return
+        older: Mapping[int, int] = {}
+        if begun + 1 in spine.batches.steps and begun + 1 not in spine.plan_offsets:  # the fold knows the newest only
+            older = await plan_offsets(self._log, entry.id, first=begun + 1)
+        over: dict[UUID, GroupClosed] = {}
+        for step in range(begun + 1, through + 1):
+            for ref in await self._groups(state, older, step):
+                closed = over[ref.group] = await self._closed(ref.partition, ref.offset)
+                if _in_use(state, closed):
+                    del over[ref.group]
+        # Now that these are known: what was planned meanwhile was in use then, or is found here.
+        for step in range(base + 1, spine.planned + 1):
+            for ref in await self._groups(state, older, step):
+                over.pop(ref.group, None)
+        members = [member for closed in over.values() if not _in_use(state, closed) for member in closed.members]
+        dropped = await drop_at(self._log, [(member.partition, member.offset) for member in members])
+        await self._dropped(entry, dropped, "trained", through_step=through)
+
+    async def _groups(self, state: RunState, older: Mapping[int, int], step: int) -> tuple[GroupRef, ...]:
+        offset = state.spine.plan_offsets.get(step, older.get(step))
+        if offset is None:
+            return ()
+        home = partition_of(topics.EXPERIMENTS, state.experiment)
+        records = await self._log.read(home, offset, max_records=1)
+        return decode_as(records[0], BatchPlanned).groups if records else ()
+
+    async def _closed(self, partition: int, offset: int) -> GroupClosed:
+        records = await self._log.read(Partition(topics.TASKS, partition), offset, max_records=1)
+        return decode_as(records[0], GroupClosed)
+
+    async def _dropped(self, entry: Entry, dropped: Dropped, reason: str, *, through_step: int) -> None:
+        # Space first, event after it: a crash between them drops the same payloads again, which changes nothing; an
+        # event without the deed would stop anybody from doing it.
+        await give_back(self._log)
+        event = PayloadsDropped(
+            reason=reason,
+            records=dropped.records + dropped.before,
+            size_bytes=dropped.size_bytes,
+            through_step=through_step,
+        )
+        await self._log.append([self._writer.draft(event, experiment=entry.id)])
+        self._logger.info(
+            "payloads.dropped", name=entry.name, reason=reason, records=dropped.records, size_bytes=dropped.size_bytes
+        )
+
+
+def _ended_ns(entry: Entry) -> int:
+    return entry.spine.status_ns
+
+
+def _in_use(state: RunState, closed: GroupClosed) -> bool:
+    """True if a member may be planned yet: advantages are computed from the whole group, so all of it stays or goes."""
+    replay_buffer = state.replay_buffer
+    return any(
+        member.experience in replay_buffer.waiting or member.experience in replay_buffer.cooling
+        for member in closed.members
+    )
+
+
+def living_forks(entries: Mapping[UUID, Entry], ancestor: UUID) -> Iterator[Entry]:
+    """Forks of the experiment, and forks of forks, that have not ended."""
+    return (entry for entry in entries.values() if not entry.spine.ended and _descends(entries, entry, ancestor))
+
+
+def _descends(entries: Mapping[UUID, Entry], entry: Entry, ancestor: UUID) -> bool:
+    """True for a fork, and for a fork of a fork: its history reaches back as far."""
+    at = entry.spine.forked
+    while at is not None and at.parent != ancestor:
+        above = entries.get(at.parent)
+        at = above.spine.forked if above is not None else None
+    return at is not None

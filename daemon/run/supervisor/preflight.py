@@ -1,0 +1,373 @@
+"""Checks that only the daemon can make before it accepts: models, rows and digests.
+
+Files are read, none is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rftd.daemon.config.field_path import FieldPath
+from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.resolve.tasksets import placed_tasksets
+from rftd.daemon.run.supervisor.contamination import Contamination
+from rftd.daemon.run.supervisor.engine_packages import check_packages, left_to_workers
+from rftd.daemon.run.supervisor.findings import Findings
+from rftd.daemon.run.supervisor.hub_cache import check_whole
+from rftd.daemon.run.supervisor.memory_plan import with_memory
+from rftd.daemon.run.supervisor.row_looks import (
+    check_categories,
+    check_prompts,
+    check_tasks,
+    check_train_rows,
+    look_tokenizer,
+)
+from rftd.daemon.run.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
+from rftd.daemon.run.supervisor.task_columns import check_selector, drawn
+from rftd.daemon.run.supervisor.token_looks import check_opens, check_tokens
+from rftd.ops.errors import ConfigError, DataError, RftdError
+from rftd.ops.hub_id import DATASET, MODEL, HubId
+from rftd.ops.plugins import Plugins
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.control.policies.priorities import make_priority
+from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.devices.device_memory import number_in, settings_of
+from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.generation import engine_registry as rollout_engines
+from rftd.workers.generation.auxiliary.auxiliary_stage import auxiliary_stage
+from rftd.workers.generation.shared_devices import check_shared_devices
+from rftd.workers.learning import engine_registry as trainer_engines
+from rftd.workers.models.model_folder import check_rights, check_texts, check_weights, has_config
+from rftd.workers.models.model_type import check_model_type, check_own_code, check_positions, check_rotation
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.runner import check_names
+
+_JUDGE: Final = "llm_judge_reward"
+
+
+def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
+    """Finds what a worker would refuse once it opens a taskset; raises ConfigError or DataError without `found`."""
+    own = found or Findings(spec)
+    for stage in spec.stages:
+        for taskset, path in placed_tasksets(stage):
+            with own.of(stage, path):
+                _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")
+            with own.of(stage, path):
+                _check_arguments(REWARDS, _reward(taskset), taskset.reward_args, "reward_fn_args")
+            with own.of(stage, path):
+                _check_biases(taskset, stage)
+            with own.of(stage, path):
+                _check_judge(taskset, stage)
+    if found is None:
+        own.check()
+
+
+def _reward(taskset: TasksetSpec) -> str | None:
+    """The reward that the taskset's arguments are for: the one that it names, else its workflow's own."""
+    if taskset.reward is not None:
+        return taskset.reward
+    try:
+        return getattr(WORKFLOWS.load(taskset.workflow), "default_reward", None)
+    except ConfigError:  # the same error is raised, with more to say, by whoever opens the taskset
+        return None
+
+
+def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping[str, Any], field: str) -> None:
+    if name is None:
+        return
+    try:
+        plugins.load(name)
+    except ConfigError:  # its worker may have what is not here, and says so if not
+        return
+    try:
+        plugins.check_arguments(name, arguments)
+    except RftdError as error:
+        error.field = f"{field}.{error.field}" if error.field in arguments else field
+        raise
+
+
+def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
+    """Refuses a reward of ours that asks an auxiliary model where there is none of its name."""
+    reward = _reward(taskset)
+    if reward != _JUDGE:
+        return
+    names = [each.name for each in stage.auxiliary]
+    wanted = str(taskset.reward_args.get("judge", ""))
+    if not names or (wanted and wanted not in names):
+        asked = f"the auxiliary model {wanted!r}" if wanted else "an auxiliary model"
+        raise ConfigError(
+            f"{reward} asks {asked}, and the file names {', '.join(names) or 'none'}",
+            field="reward_fn_args.judge" if wanted else "default_reward_fn_type",
+            fix="add the judge to explorer.auxiliary_models",
+        )
+
+
+def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
+    """Holds token ids against the model's vocabulary, where config.json names its size."""
+    if stage.rollout.engine == "fake":
+        return
+    vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size")
+    for token, _ in taskset.sampling.logit_bias:
+        if vocabulary and token >= vocabulary:
+            raise ConfigError(
+                f"token {token} is beyond the vocabulary of {stage.model.path!r}, which has {vocabulary} tokens",
+                field=f"rollout_args.logit_bias.{token}",
+                fix=f"name token ids of this model, 0 to {vocabulary - 1}",
+            )
+
+
+def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
+    """The specification with rows, digests, step counts and micro-batches filled in, for workers on `host`.
+
+    Raises ConfigError, DataError: everything that is wrong, at once. Blocks.
+    """
+    found = Findings(spec)
+    contamination = Contamination(spec)
+    stages = tuple(_stage(stage, host, found, contamination) for stage in spec.stages)
+    check_tasksets(spec, found)
+    found.check()
+    of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
+    warnings = (*spec.warnings, *left_to_workers(spec), *of_rows, *contamination.warnings())
+    return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
+
+
+def with_files(errors: ConfigErrors) -> ConfigErrors:
+    """The errors of a specification, and those of the models and datasets that it names all the same. Blocks."""
+    if errors.draft is None:
+        return errors
+    found = Findings(errors.draft)
+    for stage in errors.draft.stages:
+        _check_models(stage, None, found)
+        _count(stage, found)
+    return ConfigErrors([*errors.errors, *found.errors])
+
+
+def _count(
+    stage: StageSpec, found: Findings, contamination: Contamination | None = None
+) -> dict[FieldPath, TasksetSpec]:
+    """The tasksets that can be read, with their rows counted, by their place in the file."""
+    counted: dict[FieldPath, TasksetSpec] = {}
+    for each, path in placed_tasksets(stage):
+        with found.of(stage, path, at="path"):
+            # Of a stage that serves, and of a queue, rows come later.
+            later = each.queue or (stage.serving is not None and each is stage.taskset)
+            counted[path] = each if later else _counted(each, stage, contamination)
+    if stage.dataset is not None:
+        with found.of(stage, _dataset(stage), at="path"):
+            counted[_dataset(stage)] = _counted(stage.dataset, stage, contamination, trained=True)
+    return counted
+
+
+def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contamination) -> StageSpec:
+    _check_parts(stage, found)
+    check_packages(stage, host, found)
+    _check_models(stage, host, found)
+    counted = _count(stage, found, contamination)
+    for each, path in placed_tasksets(stage):
+        with found.of(stage, path, at="data_selector.selector_type"):
+            check_selector(each, deterministic=found.spec.deterministic)
+        with found.of(stage, path, at="default_workflow_type"):
+            WORKFLOWS.check(each.workflow)
+            with found.of(stage, path, at="default_reward_fn_type"):
+                check_names(each)
+    own = len(tasksets_of(stage))
+    places = [path for _, path in placed_tasksets(stage)]
+    tasksets = tuple(counted[path] for path in places[:own] if path in counted)
+    dataset = counted.get(_dataset(stage))
+    if len(tasksets) < own or (stage.dataset and not dataset):
+        return stage  # how many steps its rows make, nobody knows
+    with found.of(stage):
+        check_tokens(stage)
+    tasks = sum(each.rows for each in tasksets)
+    collect_groups = stage.collect_groups
+    if stage.kind == "explore":
+        collect_groups = collect_groups or stage.total_epochs * tasks
+    total_steps = stage.total_steps
+    with found.of(stage):
+        total_steps = steps_of(stage, tasks, dataset)
+    return msgspec.structs.replace(
+        stage,
+        taskset=tasksets[0] if tasksets else None,
+        more_tasksets=tasksets[1:],
+        dataset=dataset,
+        evals=tuple(counted.get(path, each) for each, path in list(placed_tasksets(stage))[own:]),
+        total_steps=total_steps,
+        collect_groups=collect_groups,
+        algorithm=msgspec.structs.replace(
+            stage.algorithm, optimizer=stage.algorithm.optimizer.with_counted_warmup(total_steps)
+        ),
+    )
+
+
+def _dataset(stage: StageSpec) -> FieldPath:
+    """The place of the rows to train on: beside a taskset they are an auxiliary buffer."""
+    if stage.expert_rows:
+        return auxiliary_buffer(stage)
+    return ("buffer", "trainer_input", "experience_buffer")
+
+
+def _check_parts(stage: StageSpec, found: Findings) -> None:
+    """Finds engines, policies and their arguments that nobody has here."""
+    if stage.kind != "both" or stage.taskset is not None:  # else the explore half says which engine it is
+        with found.of(stage, at="explorer.rollout_model.engine_type"):
+            rollout_engines.check_engine(stage.rollout)
+    with found.of(stage, at="trainer.trainer_type"):
+        trainer_engines.check_engine(stage.trainer)
+        trainer_engines.check_objective(stage)
+    # Made and thrown away: the constructors check their arguments.
+    with found.of(stage, at="policy"):
+        make_policy(stage.policy)
+    with found.of(stage, at="buffer.trainer_input.experience_buffer.replay_buffer.priority_fn"):
+        make_priority(stage.policy.priority)
+
+
+def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
+    """Finds models and adapters that are not there, that no engine runs, or that no device of `host` has room for."""
+    trusted = stage.model.trust_remote_code
+    if stage.trainer.engine != "fake":
+        with found.of(stage):
+            _model(stage.model.path, trusted=trusted)
+            check_texts(Path(stage.model.path), field="model.model_path")
+            if stage.trainer.engine != "tinker":  # else the weights are at the service
+                check_weights(Path(stage.model.path), field="model.model_path")
+            if host is not None:  # of a draft neither lengths nor engines are certain
+                check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+                check_positions(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
+                trainer_engines.check_models(stage)
+                trainer_engines.check_room(stage, host.for_trainers)
+        if host is not None:
+            with found.of(stage):
+                check_opens(Path(stage.model.path), trusted=trusted, field="model.model_path")
+        with found.of(stage):
+            _adapter(stage.model)
+        for path, field in (
+            (stage.trainer.critic_path, "model.critic_model_path"),
+            (stage.trainer.teacher_path, "explorer.auxiliary_models"),
+        ):
+            if path:
+                with found.of(stage):
+                    _model(path, field, trusted=trusted)
+                    check_weights(Path(path), field=field)
+    if stage.kind != "train":
+        _check_engine_runs(stage, host, found)
+        if host is not None:
+            with found.of(stage):
+                check_shared_devices(stage, host, deterministic=found.spec.deterministic)
+    for number, auxiliary in enumerate(stage.auxiliary):
+        if not auxiliary.served and auxiliary.engine != "fake":
+            section = f"explorer.auxiliary_models[{number}]"
+            with found.of(stage):
+                _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
+                check_texts(Path(auxiliary.path), field=f"{section}.model_path")
+                check_weights(Path(auxiliary.path), field=f"{section}.model_path")
+                if host is not None:
+                    own_code = auxiliary.trust_remote_code
+                    check_opens(Path(auxiliary.path), trusted=own_code, field=f"{section}.model_path")
+            _check_engine_runs(auxiliary_stage(auxiliary, stage), host, found, section)
+
+
+def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, section: str = "") -> None:
+    """Finds what the stage's rollout engine says of its model and its devices.
+
+    `section` is that of an auxiliary model, which has the fields of `model` and of `explorer.rollout_model` in one.
+    """
+    if host is None or not has_config(Path(stage.model.path)):  # that it is missing is found above
+        return
+    for check in rollout_engines.checks_of(stage, host, deterministic=found.spec.deterministic):
+        with found.of(stage):
+            try:
+                check()
+            except (ConfigError, DataError) as error:
+                if section and error.field is not None:
+                    below = error.field.removeprefix("explorer.rollout_model.").removeprefix("model.")
+                    error.field = f"{section}.{below}"
+                raise
+
+
+def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
+    folder = Path(path)
+    check_rights(folder, field=field)
+    id = HubId.parse(path)
+    if id is not None and not folder.is_dir():
+        raise DataError(
+            f"no such model folder: {path!r}, and no model of this name in the hub's cache of the daemon's user",
+            field=field,
+            fix=f"fetch it there: {id.fetch_command(MODEL)}, or rftd submit --pull",
+        )
+    if not folder.is_dir() or not (folder / "config.json").is_file():
+        converted = folder / "huggingface"
+        fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
+        if (converted / "config.json").is_file():  # the last checkpoint's, or one that `rftd convert` made
+            fix = f"give {str(converted)!r}, which has one"
+        raise DataError(
+            f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
+            field=field,
+            fix=fix,
+        )
+    try:
+        check_whole(folder, MODEL)
+    except DataError as error:
+        error.field = field
+        raise
+    # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise DataError(
+            f"the weights in {path!r} are pickles (pytorch_model.bin), which rftd never loads",
+            field=field,
+            fix="save them as model.safetensors, as save_pretrained does by itself; .bin files are not read",
+        )
+    check_model_type(folder, trust_remote_code=trusted, field=field)
+    if trusted:
+        check_own_code(folder, field=field)
+
+
+def _adapter(model: ModelSpec) -> None:
+    if model.lora is None or not model.lora.path:
+        return
+    if not (Path(model.lora.path) / "adapter_model.safetensors").is_file():
+        raise DataError(
+            f"no adapter in {model.lora.path!r}",
+            field="model.lora_configs",
+            fix="give a folder in peft's layout, with adapter_model.safetensors; or no path, for a fresh adapter",
+        )
+
+
+def _counted(
+    spec: TasksetSpec, stage: StageSpec, contamination: Contamination | None, *, trained: bool = False
+) -> TasksetSpec:
+    """The taskset with its rows counted, after a look at them. An error names a field below the taskset."""
+    try:
+        for path in map(Path, spec.paths):
+            if path.parent.name == "snapshots":
+                check_whole(path, DATASET)
+        with Taskset.open(spec) as taskset:
+            if trained:
+                check_train_rows(taskset, look_tokenizer(stage, chat_template=spec.format.chat_template))
+            else:
+                check_tasks(taskset)
+                check_prompts(taskset, stage)
+                check_categories(taskset)
+            if contamination is not None:
+                contamination.look(spec, taskset)
+            return msgspec.structs.replace(drawn(taskset), rows=len(taskset), digest=taskset.digest)
+    except DataError as error:
+        error.field = _column(spec, error.field)
+        raise
+
+
+def _column(spec: TasksetSpec, key: str | None) -> str | None:
+    """The field that says which column of a row is meant."""
+    if key in spec.feature_keys:
+        return "data_selector.feature_keys"
+    form = spec.format
+    names = [
+        name for name in form.__struct_fields__ if name == key or (name.endswith("_key") and getattr(form, name) == key)
+    ]
+    return f"format.{names[0]}" if key and names else None

@@ -1,0 +1,39 @@
+"""`within_reach`: a specification as the workers that a daemon starts can reach its weights."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+
+_MEMORY: Final = "memory"
+_AS_FILES: Final = (
+    "synchronizer.sync_method memory: another daemon starts the explorers, maybe on another machine, so weights travel "
+    "as checkpoint files; a daemon with --roles both on one machine shares its memory"
+)
+_NOT_ELSEWHERE: Final = (
+    "synchronizer.sync_method memory: external explorers on another machine than the trainer cannot load the weights; "
+    "for such write synchronizer.sync_method: checkpoint, with a job folder that every machine sees"
+)
+
+
+def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
+    """The specification as a daemon takes it in that starts workers of the `roles`; a new warning says what differs."""
+    if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
+        return spec
+    if not roles:  # whoever starts the workers knows where
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, _NOT_ELSEWHERE))
+    stages = tuple(_as_files(stage) if _in_memory(stage) else stage for stage in spec.stages)
+    return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, _AS_FILES))
+
+
+def _in_memory(stage: StageSpec) -> bool:
+    """True if it is the explorers' own machine that it takes; taking turns on a device they are on one anyway."""
+    return stage.kind == "both" and stage.synchronizer.sync_method == _MEMORY and not stage.turns
+
+
+def _as_files(stage: StageSpec) -> StageSpec:
+    by_files = msgspec.structs.replace(stage.synchronizer, sync_method="checkpoint")
+    return msgspec.structs.replace(stage, synchronizer=by_files)

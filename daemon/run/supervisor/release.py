@@ -1,0 +1,32 @@
+"""When a paused experiment lets go of its workers, and so of its memory and its slot."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Status
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.workers.control.liveness import Liveness
+from rftd.workers.control.obstacle import ends_by_itself
+
+_UNFINISHED: Final = frozenset(
+    (
+        WorkerState.TAKE_UP,
+        WorkerState.ASSEMBLE,
+        WorkerState.BUSY,
+        WorkerState.PUBLISH,
+        WorkerState.CHECKPOINT,
+    )
+)
+"""States of a trainer whose work would have to be done again if it left."""
+
+
+def release_is_due(state: RunState, liveness: Liveness, now_ns: int, after_s: float) -> bool:
+    """True once a pause that only a person ends has lasted for `after_s`, and the trainer has finished its step."""
+    spine = state.spine
+    if spine.status is not Status.PAUSED or ends_by_itself(spine) or now_ns - spine.status_ns < after_s * 1e9:
+        return False
+    live = state.roster.live
+    beats = (liveness.latest[worker] for worker in live if worker in liveness.latest)
+    return not any(beat.role == "trainer" and beat.state in _UNFINISHED for beat in beats)

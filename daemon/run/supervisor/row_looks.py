@@ -1,0 +1,144 @@
+"""A look at the rows of a dataset before its experiment is accepted: whether they are tasks, or rows to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.taskset import Taskset
+from rftd.workers.datasets.tokenizer import no_template
+from rftd.workers.models.model_folder import has_template, has_tokenizer
+from rftd.workers.workflows.first_prompts import FirstPrompts
+from rftd.workers.workflows.registry import WORKFLOWS, check_own_names, own_reward
+
+_OF_TEXTS: Final = frozenset(
+    ("math_reward", "math_boxed_reward", "math_verify_reward", "accuracy_reward", "exact_match_reward")
+)
+"""Rewards of ours that compare an answer with a text, which the JSON of a mapping or a list never equals."""
+_LOOKS: Final = 10_000
+"""Rows that are looked at beside the first of each file, in ascending order: of a smaller dataset all."""
+
+
+class _Templateless(ByteTokenizer):
+    """The tokenizer of a model folder without a chat template, which renders no conversation."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """Raises DataError."""
+        raise no_template(self._folder, field="prompt_type")
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
+        """Raises DataError."""
+        raise no_template(self._folder, field="prompt_type")
+
+
+def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> ByteTokenizer:
+    """A stand-in for the stage's tokenizer: of bytes, and without a chat template if its workers would have none.
+
+    The real one would take seconds to open.
+    """
+    folder = Path(stage.model.path)
+    is_local = stage.trainer.engine != "fake" and stage.rollout.engine != SERVICE
+    # What a folder without a tokenizer lacks is said of the model.
+    if (
+        is_local
+        and not (chat_template or stage.model.chat_template)
+        and has_tokenizer(folder)
+        and not has_template(folder)
+    ):
+        return _Templateless(stage.model.path)
+    return ByteTokenizer()
+
+
+def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
+    """Returns if the first task of each file can be asked of the stage's model. Raises DataError.
+
+    Workflows of other parties are left to their explorers.
+    """
+    tokenizer = look_tokenizer(stage)
+    if not isinstance(tokenizer, _Templateless):
+        return
+    prompts = FirstPrompts(taskset.spec, stage.model, tokenizer)
+    for row in taskset.first_rows:
+        task = taskset.task(row)
+        if WORKFLOWS.builtin(task.workflow):
+            prompts.of(task)
+
+
+def check_tasks(taskset: Taskset) -> None:
+    """Returns if each row that was looked at is a task, whose own workflow and reward there are and take its truth.
+
+    Raises DataError, with file, row and column.
+    """
+    names: set[tuple[str, str | None]] = set()
+    for row in _looks(taskset):
+        task = taskset.task(row)
+        with taskset.placed(row):
+            if (task.workflow, task.reward) not in names:
+                check_own_names(task, taskset.spec)
+                names.add((task.workflow, task.reward))
+            _check_truth(task.raw, taskset.spec, row)
+
+
+def check_categories(taskset: Taskset) -> None:
+    """Returns if the first row of each file has a category, where a column of them is named. Raises DataError."""
+    key = taskset.spec.format.category_key
+    for row in taskset.first_rows if key else ():
+        DatasetRecord(taskset.row(row), taskset.spec, row).text(key or "")
+
+
+def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
+    """Returns if each row that was looked at can be trained on. Raises DataError, with file, row and column."""
+    form = taskset.spec.format
+    texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
+    structured: dict[str, bool] = {}
+    # A label is each row's own: of `kto` all rows are looked at.
+    for row in range(len(taskset)) if taskset.spec.schema == "kto" else _looks(taskset):
+        with taskset.placed(row):
+            _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
+        # Next to no room for tokens: the columns are checked here, which the real tokenizer changes nothing about.
+        taskset.train_rows(row, tokenizer=tokenizer, max_model_len=2)
+
+
+def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:
+    """Raises DataError for a mapping or a list where rows before have texts, or for the reverse.
+
+    A column of mappings is learned as JSON; one among texts is a mistake.
+    """
+    for key in keys:
+        value = record.value(key)
+        if value is None:
+            continue
+        is_structured = isinstance(value, dict | list)
+        if structured.setdefault(key, is_structured) != is_structured:
+            kind = "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "text"
+            others = "texts" if is_structured else "mappings or lists"
+            raise record.error(f"has a {kind} under {key!r}, where rows before it have {others}", key)
+
+
+def _looks(taskset: Taskset) -> list[int]:
+    looks = min(_LOOKS, len(taskset))
+    spread = {number * len(taskset) // looks for number in range(looks)}
+    return sorted({*taskset.first_rows, *spread})
+
+
+def _check_truth(raw: dict[str, Any], spec: TasksetSpec, row: int) -> None:
+    """Raises DataError for a truth of several values where its reward takes a text."""
+    key = spec.format.response_key
+    record = DatasetRecord(raw, spec, row)
+    if not key or not record.has(key):
+        return
+    workflow = record.optional(spec.format.workflow_key) or spec.workflow
+    reward = record.optional(spec.format.reward_fn_key) or spec.reward or own_reward(workflow)
+    value = record.value(key)
+    if reward in _OF_TEXTS and isinstance(value, dict | list):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        raise record.error(f"has a {kind} under {key!r}, where {reward} takes a text: name one within it", key)

@@ -1,0 +1,221 @@
+"""`Runs`: the experiments that this daemon drives at the same time, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from rftd.daemon.cli.output.failure import leaves
+from rftd.daemon.run.registry import Entry
+from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.wait import Wait
+from rftd.daemon.serve.patience import AWAY
+from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import FencedError, LogLossError, explain
+from rftd.ops.logs import Logger
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.log.losses import Witness
+
+IDLE_S: Final = 0.5
+AGAIN_S: Final = 1.0
+"""The pause before a run that the log did not answer is taken up anew."""
+HEALTHY_S: Final = 60.0
+"""The time after which a run has overcome an earlier error: the next one counts as the first."""
+
+
+class Broken(NamedTuple):
+    """A run that an error ended, and that is taken up anew after a while."""
+
+    reason: str
+    since_ns: int
+    errors: int
+    """Errors in a row."""
+
+
+class UnderWay(Protocol):
+    """An experiment that is driven here: decided on (`Run`), or only worked for (`Hosting`)."""
+
+    state: RunState
+    remembers: Witness | None
+    """The heads that it had read, if it met a loss of the log."""
+
+    async def drive(self) -> None:
+        """Returns when it has ended; cancelling leaves its workers running."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns once its workers have left; it goes on another time."""
+        ...
+
+    async def gone(self) -> None:
+        """Returns once all is over."""
+        ...
+
+    def waits(self) -> list[Wait]:
+        """The waits of each role, as they are now."""
+        ...
+
+    def scene(self) -> Scene:
+        """Everything that the experiment depends on, as it is now."""
+        ...
+
+
+class Runs:
+    """The runs of one daemon, at most `slots` at once. `drive` runs for as long as the daemon."""
+
+    def __init__(
+        self,
+        make: Callable[[Entry], UnderWay],
+        *,
+        slots: int,
+        clock: Clock,
+        logger: Logger,
+        note: Callable[[Entry, BaseException], Awaitable[None]] | None = None,
+        lost: Callable[[Witness | None, UUID], Awaitable[None]] | None = None,
+    ) -> None:
+        """`make` gives a run that has not begun; `note` records what ended one that nobody could decide on.
+
+        `lost` hears what one that met a loss of the log remembers; nothing is recorded: nothing more is appended.
+        """
+        self._lost = lost
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self.slots: Final = slots
+        self.broken: Final[dict[UUID, Broken]] = {}
+        """The error that ended each experiment's run, until the run goes on."""
+        self._make = make
+        self._note = note
+        self._clock = clock
+        self._logger = logger
+        self._under_way: dict[UUID, UnderWay] = {}
+        self._resting: set[UUID] = set()
+        """Experiments whose run ended with an error; they keep their slots until they are taken up anew."""
+        self._changed = asyncio.Event()
+        self._draining = False
+
+    def __len__(self) -> int:
+        """The number of experiments under way here."""
+        return len(self._under_way)
+
+    def __contains__(self, experiment: UUID) -> bool:
+        """True if it is under way here."""
+        return experiment in self._under_way
+
+    def __iter__(self) -> Iterator[UnderWay]:
+        """Those that are under way here."""
+        return iter(list(self._under_way.values()))
+
+    def of(self, experiment: UUID) -> UnderWay | None:
+        """The run of an experiment that is under way here."""
+        return self._under_way.get(experiment)
+
+    def look(self) -> None:
+        """Says that there may be another one to begin."""
+        self._changed.set()
+
+    async def drive(self, line: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
+        """Begins whoever is next in `line` whenever a slot is free, until cancelled or drained.
+
+        Cancelling leaves the workers running, for the next daemon to adopt. Raises FencedError if another daemon took
+        an experiment over: this one ends then, with all it drives.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while not self._draining:
+                    self._changed.clear()
+                    for entry in await line():
+                        if len(self._under_way) + len(self._resting) >= self.slots or self._draining:
+                            break
+                        if entry.id not in self._under_way and entry.id not in self._resting:
+                            self._begin(entry, tasks)
+                    await self._pause()
+        except BaseExceptionGroup as group:
+            errors = list(leaves(group))
+            raise next((each for each in errors if isinstance(each, FencedError)), errors[0]) from None
+        finally:
+            self._under_way.clear()  # one that was cancelled before its first turn is still there, and answers nobody
+
+    def _begin(self, entry: Entry, tasks: asyncio.TaskGroup) -> None:
+        run = self._under_way[entry.id] = self._make(entry)
+        self._tasks[entry.id] = tasks.create_task(self._drive(run, entry))
+
+    def stop(self, experiment: UUID) -> None:
+        """Ends a run where it stands; nothing more is appended of it, and its workers are left to themselves."""
+        task = self._tasks.get(experiment)
+        if task is not None and task is not asyncio.current_task():  # who asks ends by itself
+            task.cancel()
+
+    async def drain(self) -> None:
+        """Ends all that is under way: workers finish and leave; the next daemon goes on from there."""
+        self._draining = True
+        self._changed.set()
+        async with asyncio.TaskGroup() as tasks:
+            for run in list(self._under_way.values()):
+                tasks.create_task(run.drain())
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _drive(self, run: UnderWay, entry: Entry) -> None:
+        """One experiment; what befalls it is its own affair, but for a fence: that is about the daemon."""
+        self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
+        began_s = self._clock.monotonic_s()
+        again_s = 0.0
+        try:
+            await run.drive()
+        except FencedError:
+            self._logger.warning("experiment.taken_over", experiment=str(entry.id))
+            raise
+        except AWAY as error:
+            end_if_cancelled()
+            self._logger.warning("log.away", part=entry.name, reason=error.what)
+            again_s = AGAIN_S
+        except LogLossError as error:
+            self._logger.error("experiment.stopped", experiment=str(entry.id), name=entry.name, reason=error.what)
+            again_s = AGAIN_S
+            if self._lost is not None:
+                await self._lost(run.remembers, entry.id)
+        except (Exception, SystemExit) as error:
+            end_if_cancelled()  # a run that was stopped writes nothing any more
+            again_s = await self._broke(entry, error, healthy=self._clock.monotonic_s() - began_s > HEALTHY_S)
+        else:
+            self.broken.pop(entry.id, None)
+        finally:
+            if again_s:
+                # Into `_resting` before out of `_under_way`: in between, `drive` would begin the experiment a second
+                # time, beside the workers of the first.
+                self._resting.add(entry.id)
+            self._under_way.pop(entry.id, None)
+            self._tasks.pop(entry.id, None)
+            self._changed.set()
+        if entry.id in self._resting:
+            try:
+                await self._clock.sleep(again_s)
+            finally:
+                self._resting.discard(entry.id)
+                self._changed.set()
+
+    async def _broke(self, entry: Entry, error: BaseException, *, healthy: bool) -> float:
+        """Tells of an error that ended a run, and says how long that rests; the other runs go on."""
+        before = self.broken.get(entry.id)
+        errors = 1 if before is None or healthy else before.errors + 1
+        self.broken[entry.id] = Broken(explain(error), self._clock.now_ns(), errors)
+        again_s = limits.PAUSE_BACKOFF_S[min(errors, len(limits.PAUSE_BACKOFF_S)) - 1]
+        self._logger.error(
+            "experiment.broken", experiment=str(entry.id), name=entry.name, again_in_s=again_s, exc_info=error
+        )
+        if self._note is not None:
+            try:
+                await self._note(entry, error)
+            except FencedError:
+                raise
+            except Exception as unwritten:  # the reason is kept here all the same, and told to whoever asks
+                self._logger.error("experiment.unnoted", experiment=str(entry.id), reason=explain(unwritten))
+        return again_s

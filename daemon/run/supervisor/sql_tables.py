@@ -1,0 +1,237 @@
+"""`SqlTables`: tables of databases, read once into files of JSON Lines that the experiment keeps.
+
+A table changes and a file does not: replays, forks and workers read the file alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import difflib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import URL, Connection, MetaData, Table, inspect, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchTableError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.run.supervisor.kept_tables import KeptTables
+from rftd.daemon.trust.judge import SubmissionJudge
+from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.errors import ConfigError, DataError, RftdError
+from rftd.storage.database.engine import open_database
+from rftd.storage.files.table_files import table_name
+from rftd.workers.datasets.table_rows import plain_value
+
+_SQL: Final = "sql"
+_ROWS_AT_ONCE: Final = 1000
+_LOCKED_S: Final = 30.0
+"""Longest wait for a SQLite table that its writer has locked."""
+_KINDS: Final = ("sqlite", "postgresql", "postgres")
+
+
+class _SqlSection(NamedTuple):
+    """A section of the file that names a table."""
+
+    path: FieldPath
+    fields: dict[str, Any]
+
+
+def names_tables(config: dict[str, Any]) -> bool:
+    """True if a file has a table of a database for its tasks or rows."""
+    return any(True for _ in _sections(config, (), ""))
+
+
+class SqlTables:
+    """The tables that a submission names."""
+
+    def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge, kept: KeptTables) -> None:
+        """`kept` says where the files lie, below the checkpoint root: workers read them there."""
+        self._kept = kept
+        self._environ = environ
+        self._judge = judge
+        self.notes: list[str] = []
+        """What was read, in words."""
+
+    def read(self, config: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
+        """The configuration with a file in place of each table, in `folder` or below its checkpoint root. Blocks.
+
+        Raises ConfigError, NotAllowedError, and DataError for a table that cannot be read.
+        """
+        changed = copy.deepcopy(config)
+        for section in _sections(changed, (), ""):
+            where = (*section.path, "path")
+            self._judge.database(where, section.fields.get("path"))
+            url = self._url(section.fields.get("path"), where)
+            table = section.fields.get("name")
+            if not table or not isinstance(table, str):
+                raise ConfigError(
+                    "is required: it is the name of the table", field=show((*section.path, "name")), fix="set it"
+                )
+            try:
+                file, rows = asyncio.run(_copied(url, table, folder or self._kept.folder(self.root(changed))))
+            except RftdError as error:
+                error.field = show(where)
+                raise
+            kept_in = f" and are kept in {file}" if folder is None else ""
+            self.notes.append(f"{show(where)}: table {table} has {rows} rows, which are read as they are now{kept_in}")
+            section.fields.update(storage_type="file", path=str(file))
+        return changed
+
+    def root(self, config: dict[str, Any]) -> Path:
+        """The checkpoint root, below which tables are kept. Raises ConfigError, NotAllowedError. Blocks."""
+        root = config.get("checkpoint_root_dir")
+        if not isinstance(root, str) or not root.startswith("/"):
+            raise ConfigError("is required: a table is kept below it", field="checkpoint_root_dir", fix="set it")
+        self._judge.folder(("checkpoint_root_dir",), root)
+        return Path(root)
+
+    def _url(self, value: object, where: FieldPath) -> URL:
+        text = value
+        if isinstance(value, dict):
+            name = str(value.get("env"))
+            text = self._environ.get(name)
+            if not text:
+                raise ConfigError(
+                    f"the daemon has no variable {name}",
+                    field=show(where),
+                    fix=f"start it with {name}=postgresql://...",
+                )
+        try:
+            url = make_url(str(text))
+        except (ArgumentError, ValueError):
+            raise ConfigError("is no URL of a database", field=show(where), fix=_FIX) from None
+        if url.drivername.partition("+")[0] not in _KINDS:
+            raise ConfigError(f"{url.drivername} is no kind of database that is read", field=show(where), fix=_FIX)
+        if url.drivername.startswith("sqlite") and not str(url.database).startswith("/"):
+            raise ConfigError("is relative, and the daemon does not know to which folder", field=show(where), fix=_FIX)
+        return url
+
+
+_FIX: Final = "write sqlite:////FOLDER/FILE.db or postgresql://USER@HOST:5432/DATABASE"
+
+
+def _sections(node: object, path: FieldPath, mode: str) -> Iterator[_SqlSection]:
+    """The tasksets and buffers of rows below a file, or a stage of it, that name a table."""
+    if not isinstance(node, dict):
+        return
+    mode = str(node.get("mode") or mode).lower()
+    for half, names in (("explorer_input", ("taskset", "tasksets", "eval_tasksets")), ("trainer_input", _rows(mode))):
+        for name in names:
+            yield from _named(_below(node, "buffer", half, name), (*path, "buffer", half, name))
+    stages = node.get("stages")
+    for number, stage in enumerate(stages if isinstance(stages, list) else ()):
+        yield from _sections(stage, (*path, "stages", number), mode)
+
+
+def _below(node: Any, *names: str) -> Any:
+    for name in names:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _rows(mode: str) -> tuple[str, ...]:
+    # Of a stage that explores, the buffer holds experiences, which are kept in the log.
+    return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
+
+
+def _named(value: Any, path: FieldPath) -> Iterator[_SqlSection]:
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _named(item, (*path, number))
+    elif isinstance(value, dict) and path[-1] == "auxiliary_buffers":
+        for name, item in value.items():
+            yield from _named(item, (*path, name))
+    elif isinstance(value, dict) and str(value.get("storage_type")).lower() == _SQL:
+        yield _SqlSection(path, value)
+
+
+async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
+    """The file with the rows of a table, named by what is in it, and their number. Raises DataError."""
+    place = url.set(password=None, query={}).render_as_string()
+    engine = _engine(url)
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(_write, table, folder)
+    except NoSuchTableError as error:
+        raise DataError(f"there is no table {table!r}{error.args[0]}", where=place, fix="correct name") from None
+    except (SQLAlchemyError, OSError) as error:
+        cause = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        fix = "check the address, the account and its right to read"
+        raise DataError(f"the table {table!r} cannot be read: {cause}", where=place, fix=fix) from None
+    finally:
+        await engine.dispose()
+
+
+def _engine(url: URL) -> AsyncEngine:
+    if not url.drivername.startswith("sqlite"):
+        return open_database(url.render_as_string(hide_password=False))
+    # Opened for reading alone: a file that is not there is not made, and one that is there keeps its journal.
+    # SQLite decodes the path of a URI: unquoted, `%2e%2e` would be a way up that nobody judged.
+    file = f"file:{quote(url.database or '')}"
+    return create_async_engine(
+        URL.create("sqlite+aiosqlite", database=file, query={"mode": "ro", "uri": "true"}),
+        hide_parameters=True,
+        connect_args={"timeout": _LOCKED_S},
+    )
+
+
+def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
+    """Writes the rows in the order of the primary key. One statement sees one state of the table."""
+    schema, _, plain = name.rpartition(".")
+    if not schema and connection.dialect.name == "postgresql":
+        schema = "public"
+    table = _table(connection, plain, schema or None)
+    keys = list(table.primary_key.columns)
+    if not keys:
+        raise DataError(f"table {name!r} has no primary key, so its rows have no order", fix="give it one")
+    make_durable_folder(folder)
+    digest = hashlib.sha256()
+    rows = 0
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+        result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table).order_by(*keys))
+        for row in result.mappings():
+            line = msgspec.json.encode({column: _plain(value) for column, value in row.items()}) + b"\n"
+            digest.update(line)
+            file.write(line)
+            rows += 1
+        file.flush()
+        os.fsync(file.fileno())
+        kept = folder / table_name(plain, digest.hexdigest())
+        if not kept.exists():  # named by what is in it, so another submission's is the same
+            os.link(file.name, kept)
+            kept.chmod(0o644 & ~_umask())
+        os.utime(kept)  # it is in use again, though no event says so yet
+    sync_folder(folder)
+    return kept, rows
+
+
+def _table(connection: Connection, name: str, schema: str | None) -> Table:
+    try:
+        return Table(name, MetaData(), autoload_with=connection, schema=schema)
+    except NoSuchTableError:
+        names = inspect(connection).get_table_names(schema)
+        near = difflib.get_close_matches(name, names, 1)
+        raise NoSuchTableError(f"; did you mean {near[0]!r}?" if near else "") from None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; bytes are left out, as in tables of files."""
+    if isinstance(value, bytes | memoryview):
+        return None
+    return str(value) if isinstance(value, UUID) else plain_value(value)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

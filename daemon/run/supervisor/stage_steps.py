@@ -1,0 +1,97 @@
+"""The number of steps that the rows of a stage make, and what is said of rows that are left or lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.config.resolve.algorithm import no_warmup
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+
+
+def steps_of(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
+    """The steps of a stage with so many tasks, and with these rows; an auxiliary buffer may end it before.
+
+    Raises ConfigError if there is none.
+    """
+    wanted = _wanted(stage, tasks, dataset)
+    if stage.kind == "explore":
+        return stage.total_steps
+    if not stage.total_steps:
+        rows = tasks if stage.taskset else dataset.rows if dataset else 0
+        _check_steps(stage, wanted, rows, stage.batch_size if stage.taskset else stage.train_batch_size)
+    if dataset is None or not dataset.max_epochs:
+        return wanted
+    steps = dataset.max_epochs * dataset.rows // stage.expert_rows
+    if not steps:
+        raise ConfigError(
+            f"{dataset.max_epochs} epochs of {dataset.rows} rows are fewer than the {stage.expert_rows} of one step",
+            field=show((*auxiliary_buffer(stage), "total_epochs")),
+            fix="leave it out, or give more rows",
+        )
+    return min(wanted, steps)
+
+
+def auxiliary_buffer(stage: StageSpec) -> FieldPath:
+    """The field of the rows that are trained beside experiences."""
+    name = stage.algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
+    return ("buffer", "trainer_input", "auxiliary_buffers", name)
+
+
+def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
+    """Warnings about rows that are not trained, steps without rows and a warm-up without steps.
+
+    `before` is the stage as it was before its rows were counted.
+    """
+    cut = list(_cut(before, stage))
+    yield from cut or _left_over(stage)
+    if warning := no_warmup(before.algorithm.optimizer.lr_warmup_steps_ratio, stage.total_steps):
+        yield f"stage {stage.name!r}: {warning}"
+
+
+def _wanted(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
+    """The steps that the file asks for: a number, or epochs of the tasks or rows."""
+    if stage.total_steps or stage.kind == "explore":
+        return stage.total_steps
+    if stage.taskset is not None:
+        return stage.total_epochs * tasks // stage.batch_size
+    return stage.total_epochs * dataset.rows // stage.train_batch_size if dataset is not None else 0
+
+
+def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
+    if steps == 0:
+        raise ConfigError(
+            f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
+            field="buffer.batch_size" if stage.taskset else "buffer.train_batch_size",
+            fix="use a smaller batch, more epochs, or buffer.total_steps",
+        )
+
+
+def _cut(before: StageSpec, stage: StageSpec) -> Iterator[str]:
+    """The warning about steps for which an auxiliary buffer has no rows; nothing if it has enough."""
+    wanted = _wanted(before, sum(taskset.rows for taskset in tasksets_of(stage)), stage.dataset)
+    if stage.dataset is not None and stage.dataset.max_epochs and stage.total_steps < wanted:
+        yield (
+            f"stage {stage.name!r} ends after {stage.total_steps} of {wanted} steps: then the {stage.dataset.rows} "
+            f"rows of {show(auxiliary_buffer(stage))} were gone over {stage.dataset.max_epochs} times (total_epochs)"
+        )
+
+
+def _left_over(stage: StageSpec) -> Iterator[str]:
+    """The warning about rows of the last epoch that fill no batch; nothing if every row is trained."""
+    if not stage.total_epochs or not stage.total_steps:
+        return
+    explored = stage.taskset is not None
+    size = stage.batch_size if explored else stage.train_batch_size
+    sources = tasksets_of(stage) if explored else [stage.dataset] if stage.dataset else []
+    rows = stage.total_epochs * sum(source.rows for source in sources)
+    untrained_rows = rows - stage.total_steps * size
+    if untrained_rows > 0:
+        epochs = f"{stage.total_epochs} epoch{'s' if stage.total_epochs > 1 else ''}"
+        field = "buffer.batch_size" if explored else "buffer.train_batch_size"
+        yield (
+            f"stage {stage.name!r}: the last {untrained_rows} of {rows} rows of {epochs} are not trained, for they "
+            f"fill no batch of {size} ({field})"
+        )

@@ -1,0 +1,262 @@
+"""`Supervisor`: runs several experiments at once, and carries out commands: it implements `Operations`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from rftd.daemon.run.dlq.desk import Desk
+from rftd.daemon.run.registry import Entry, Registry
+from rftd.daemon.run.supervisor.archiving import BY_RULE, Archiving
+from rftd.daemon.run.supervisor.collector import Collector
+from rftd.daemon.run.supervisor.commands import AskedCommands
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard
+from rftd.daemon.run.supervisor.hearing import Hearing, Survivors
+from rftd.daemon.run.supervisor.hosting import Hosting
+from rftd.daemon.run.supervisor.inbox import paused_for
+from rftd.daemon.run.supervisor.intake import Intake
+from rftd.daemon.run.supervisor.keeper import Keeper
+from rftd.daemon.run.supervisor.orders import Orders, Verdicts, order_of
+from rftd.daemon.run.supervisor.payloads import PayloadKeeper
+from rftd.daemon.run.supervisor.run import Run
+from rftd.daemon.run.supervisor.runs import Runs, UnderWay
+from rftd.daemon.run.supervisor.submissions import Submissions
+from rftd.daemon.run.supervisor.sweeping import SweepDriver
+from rftd.daemon.serve.keeping import Keeping
+from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.ids import Ids, derive
+from rftd.ops.logs import Logger
+from rftd.ops.tracing.tracer import Tracer
+from rftd.storage.files.unreferenced import remove
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.writers import source_of
+from rftd.streams.spec.split_submission import EXPLORE, ROLES
+from rftd.workers.hosts.executor import Executor
+
+HOSTED: Final = 64
+"""The most experiments for which a daemon starts workers without deciding on them."""
+
+
+class Supervisor(AskedCommands):
+    """One daemon's supervisor. `drive` runs for as long as the daemon."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        executor: Executor,
+        *,
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        logger: Logger,
+        archives: Path | None = None,
+        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
+        release_after_s: float = limits.RELEASE_AFTER_S,
+        roles: frozenset[str] = ROLES,
+        guard: DiskGuard | None = None,
+        slots: int = 1,
+        keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
+        hearing: Hearing | None = None,
+        known: Path | None = None,
+        tracer: Tracer | None = None,
+        allowances: Allowances = NOTHING_MORE,
+    ) -> None:
+        """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
+
+        `slots` experiments run at once, with workers of the `roles`; a daemon of explorers alone decides nothing. They
+        leave `release_after_s` after a person's pause. `keeping` is for payloads and files, `known` for snapshots.
+        """
+        self._roles = roles
+        self._decides = roles != frozenset(("explorer",))
+        self._log = log
+        self._executor = executor
+        self._owner = owner
+        self._clock = clock
+        self._logger = logger
+        self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
+        self._of_runs["lost_after_s"] = lost_after_s
+        self._of_decided: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
+        self._of_decided["release_after_s"] = release_after_s
+        self._allowances = allowances
+        self._registry = Registry(log, known, logger=logger)
+        self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
+        self._keeping = keeping
+        self._payloads = PayloadKeeper(
+            log, self._entries, self._state_of, self._writer, keeping=keeping, clock=clock, logger=logger
+        )
+        self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
+        self._keeper = Keeper(
+            log,
+            self._entries,
+            self._writer,
+            archives,
+            rewriting=self._payloads.rewriting,
+            hearing=hearing,
+            clock=clock,
+            logger=logger,
+        )
+        self._desk = Desk(log, self._writer, clock=clock)
+        self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
+        self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
+        self._reading = asyncio.Lock()
+        folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
+        intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
+        self._submissions = Submissions(
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, hearing.claims.own
+        )
+        self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
+        if guard is not None:
+            guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
+        self.runs = self._runs(slots)
+        self._sweeping = self._sweeps(slots)
+
+    def _runs(self, slots: int) -> Runs:
+        held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
+        note = self._note if self._decides else None
+        lost = self._hearing.meet
+        return Runs(self._run_of, slots=held, clock=self._clock, logger=self._logger, note=note, lost=lost)
+
+    def _sweeps(self, slots: int) -> SweepDriver:
+        return SweepDriver(
+            self._log,
+            self._registry,
+            self._orders,
+            self._submissions,
+            self._writer,
+            self._refresh,
+            self,
+            self.runs.look,
+            self._one_submission,
+            slots=slots,
+            clock=self._clock,
+            logger=self._logger,
+        )
+
+    async def drive(self) -> None:
+        """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
+        async with self._one_submission:
+            await self._refresh()
+            # Before any run begins: what a crash left of a removed experiment lies where the next of its name goes.
+            await self._tidy()
+        await self.runs.drive(self._line)
+
+    async def _tidy(self) -> None:
+        if self._decides:
+            await self._keeper.finish()
+
+    async def _line(self) -> Sequence[Entry]:
+        await self._refresh()
+        if self._decides:
+            return self._hearing.free(self._registry.line())
+        return self._hearing.free(entry for entry in self._registry.under_way() if EXPLORE in entry.spine.halves)
+
+    async def collect(self, *, every: bool = False) -> None:
+        """Removes what no event names of experiments that have ended; else only where that was cut off."""
+        await self._refresh()
+        if self._decides:
+            await self._collector.collect(every=every)
+            await self._collect_tables()
+
+    async def _collect_tables(self) -> None:
+        entries = list(self._registry.entries.values())
+        if any(self._hearing.bereft(entry) for entry in entries):  # what named a file may be what was lost
+            return
+        for unused in await asyncio.to_thread(self._submissions.tables.unused, entries, now_ns=self._clock.now_ns()):
+            self._logger.info("garbage.removed", path=unused.path, size_bytes=unused.size_bytes, reason=unused.why)
+            await asyncio.to_thread(remove, [unused.path])
+
+    async def make_sweeps(self) -> None:
+        """Begins and ends the runs of sweeps, until cancelled."""
+        if self._decides:
+            await self._sweeping.run()
+
+    async def keep_payloads(self) -> None:
+        """Drops the payload of experiences that nobody needs any more, until cancelled."""
+        if self._decides:
+            await self._payloads.run(self._refresh)
+
+    async def look_at_payloads(self) -> None:
+        """Drops the payload that nobody needs now."""
+        await self._payloads.look(self._refresh)
+
+    async def archive_by_rule(self) -> None:
+        """Archives experiments that ended long ago, until cancelled."""
+        if self._decides and self._keeping.archive_after_s is not None:
+            await self._archiving(self._keeping.archive_after_s).run(self._refresh)
+
+    def _entries(self) -> Mapping[UUID, Entry]:
+        return self._registry.entries
+
+    def _archiving(self, after_s: float) -> Archiving:
+        return Archiving(
+            self._entries,
+            self._archive_by_rule,
+            after_s=after_s,
+            clock=self._clock,
+            logger=self._logger,
+        )
+
+    async def _archive_by_rule(self, entry: Entry) -> None:
+        request_id = derive(entry.id, "archive by rule", entry.spine.status_ns)
+        order = order_of(request_id, "archive", entry.id, "")
+        await self._keep(order, lambda entry, id: self._keeper.archive(entry, "", id, key=request_id, by=BY_RULE))
+
+    def _state_of(self, experiment: UUID) -> RunState | None:
+        run = self.runs.of(experiment)
+        return run.state if isinstance(run, Run) else None
+
+    def _at_rest(self) -> dict[UUID, Entry]:
+        """All but the experiments under way, which tidy their own folders when they end, and those that lost events.
+
+        What named the files of these may be what was lost.
+        """
+        entries = self._registry.entries
+        return {id: entry for id, entry in entries.items() if id not in self.runs and not self._hearing.bereft(entry)}
+
+    def _folders(self) -> list[Path]:
+        entries = self._registry.entries.values()
+        jobs = [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
+        return [*jobs, *self._submissions.tables.folders(entries)]
+
+    async def drain(self) -> None:
+        """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
+        await self.runs.drain()
+
+    async def _note(self, entry: Entry, error: BaseException) -> None:
+        """Pauses an experiment whose run an error ended, as its controller; the next run goes on by itself."""
+        await self._refresh()
+        if entry.status is not Status.RUNNING:
+            return
+        await self._log.append(paused_for(error, entry.id, self._registry.fences, self._writer, self._owner))
+        await self._refresh()
+
+    def _run_of(self, entry: Entry) -> UnderWay:
+        same = {**self._of_runs, "spine_offset": entry.spine_offset}
+        if not self._decides:
+            return Hosting(self._log, entry.id, self._executor, **same, allowances=self._allowances)
+        return Run(
+            self._log,
+            entry.id,
+            self._executor,
+            **same,
+            **self._of_decided,
+            survivors=Survivors(self._hearing, entry, self._executor, self._clock),
+            allowances=self._allowances,
+        )
+
+    async def take_over(self, names: Sequence[str]) -> None:
+        """Gives the folders of experiments to this log. Raises NotFoundError, UsageError."""
+        await self._hearing.take_over(names)
+
+    async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
+        """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""
+        await self._refresh()
+        await self._hearing.accept(names, self._writer, by=by)

@@ -1,0 +1,375 @@
+"""`SweepDriver`: takes in sweeps, and makes their runs of the log: each once, whatever was killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import chain, count
+from pathlib import Path
+from typing import Final, Literal, Protocol
+from uuid import UUID
+
+import msgspec
+
+from rftd.daemon.run.operations import Done, StandingRun, StandingSweep, SweepTaken, WantedSweep
+from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.supervisor.intake import made_by
+from rftd.daemon.run.supervisor.orders import Orders, order_of
+from rftd.daemon.run.supervisor.submissions import Submissions
+from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.trust.asker import AccessRole, Asker
+from rftd.daemon.trust.quota import QuotaError
+from rftd.ops import limits
+from rftd.ops.cancelling import end_if_cancelled
+from rftd.ops.clock import Clock
+from rftd.ops.errors import (
+    CodecError,
+    ConflictError,
+    DiskFullError,
+    LogFullError,
+    NotFoundError,
+    RftdError,
+    UsageError,
+    explain,
+)
+from rftd.ops.ids import derive
+from rftd.ops.logs import Logger
+from rftd.streams.events.registry import Event
+from rftd.streams.events.sweep import Halving, SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
+from rftd.streams.folds.spine import Status
+from rftd.streams.folds.sweeps import RecordedSweep, config_of
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Position
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.patience import append_when_space
+from rftd.streams.spec.naming import Named, choose
+from rftd.streams.spec.schedule import eval_steps
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.control.sweep_runs import (
+    BeginRun,
+    EndRun,
+    HoldRun,
+    ResumeRun,
+    RunStanding,
+    SweepStep,
+    is_over,
+    next_steps,
+)
+
+LOOK_S: Final = 0.5
+"""The time between two looks at the sweeps."""
+_LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
+"""Errors that pass: the run is begun at a later look."""
+
+
+class RunCommands(Protocol):
+    """Commands about experiments, as the daemon's owner; see `Operations`."""
+
+    def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+    def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+    def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+
+
+class SweepDriver:
+    """The sweeps of one daemon. `run` works for as long as the daemon decides."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        registry: Registry,
+        orders: Orders,
+        submissions: Submissions,
+        writer: Writer,
+        refresh: Callable[[], Awaitable[None]],
+        commands: RunCommands,
+        begun: Callable[[], None],
+        folders: asyncio.Lock,
+        *,
+        slots: int,
+        clock: Clock,
+        logger: Logger,
+    ) -> None:
+        """`refresh` brings the registry up to date; `begun` is called for each run that waits for its turn now.
+
+        `folders` is held by whoever takes the folder of a job. At most `slots` runs of a sweep that says nothing of it
+        are under way.
+        """
+        self._log = log
+        self._registry = registry
+        self._orders = orders
+        self._submissions = submissions
+        self._writer = writer
+        self._refresh = refresh
+        self._commands = commands
+        self._begun = begun
+        self._folders = folders
+        self._slots = slots
+        self._clock = clock
+        self._logger = logger
+        self._over: set[UUID] = set()
+
+    async def submit(self, wanted: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
+        """See `Operations.sweep`."""
+
+        async def write(id: UUID) -> Position:
+            event = await self._checked(wanted, asker)
+            return await self._append(event, derive(key, "sweep"), id, key)
+
+        use = await self._orders.carry_out(order_of(key, "sweep", None, wanted), write)
+        assert use.experiment is not None
+        sweep = self._registry.sweeps.by_id[use.experiment]
+        return SweepTaken(self._standing(sweep), Done(use.event, use.position))
+
+    async def cancel(self, sweep: UUID, reason: str, key: UUID, *, asker: Asker) -> Done:
+        """See `Operations.cancel_sweep`."""
+        await self._refresh()
+        known = named_sweep(self._registry, str(sweep))
+        asker.check_concerned(known.submitted.by, name=f"sweep {known.name}")
+
+        async def write(id: UUID) -> Position:
+            if self._standing(known).over:
+                raise ConflictError(f"sweep {known.name} is over", fix="see rftd sweeps show")
+            return await self._append(SweepCancelled(reason=reason, by=asker.name), known.id, id, key)
+
+        use = await self._orders.carry_out(order_of(key, "cancel sweep", known.id, reason), write)
+        return Done(use.event, use.position)
+
+    async def named(self, wanted: str) -> StandingSweep:
+        """See `Operations.sweep_named`."""
+        await self._refresh()
+        return self._standing(named_sweep(self._registry, wanted))
+
+    async def standing(self) -> list[StandingSweep]:
+        """Every sweep, in the order of the log, with its runs."""
+        await self._refresh()
+        return [self._standing(sweep) for sweep in self._registry.sweeps.by_id.values()]
+
+    async def run(self) -> None:
+        """Begins and ends runs until it is cancelled."""
+        while True:
+            await self._refresh()
+            for sweep in list(self._registry.sweeps.by_id.values()):
+                if sweep.id not in self._over:
+                    await self._look(sweep)
+            await self._clock.sleep(LOOK_S)
+
+    async def _look(self, sweep: RecordedSweep) -> None:
+        runs = runs_of(self._registry, sweep)
+        if is_over(sweep, runs):
+            self._over.add(sweep.id)
+            return
+        for step in list(next_steps(sweep, runs)):
+            try:
+                await self._take(sweep, step)
+            except _LATER as error:
+                end_if_cancelled()
+                self._logger.warning("sweep.waits", sweep=sweep.name, code=error.code, reason=error.what)
+                return
+
+    async def _take(self, sweep: RecordedSweep, step: SweepStep) -> None:
+        match step:
+            case BeginRun():
+                await self._begin(sweep, step)
+            case SweepHalved():
+                await self._append(step, sweep.id, derive(sweep.id, "halved", step.version), None)
+                await self._refresh()
+            case HoldRun():
+                await self._order(sweep, step.point, "pause", sweep.hold_reason(step.version), step.version)
+            case ResumeRun():
+                reason = f"sweep {sweep.name} was halved at version {step.version}"
+                await self._order(sweep, step.point, "resume", reason, step.version)
+            case EndRun():
+                await self._order(sweep, step.point, "cancel", step.reason)
+
+    async def _begin(self, sweep: RecordedSweep, step: BeginRun) -> None:
+        """Submits a run, in the name of the sweep's submitter; one that cannot be is left out, on record."""
+        queued = sum(entry.status is Status.QUEUED for entry in self._registry.entries.values())
+        if queued >= limits.QUEUED_EXPERIMENTS:
+            return
+        submitted = sweep.submitted
+        key = sweep.key(step.point)
+        try:
+            asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
+            await self._submissions.submit(sweep.config(step.point), key, asker=asker)
+        except _LATER:
+            raise
+        except Exception as error:  # whatever is wrong with one run, the others go on
+            end_if_cancelled()
+            code = error.code if isinstance(error, RftdError) else "RFTD-BUG"
+            self._logger.warning("sweep.refused", sweep=sweep.name, run=step.point, code=code, reason=explain(error))
+            refused = SweepRefused(point=step.point, code=code, reason=explain(error))
+            await self._append(refused, sweep.id, derive(key, "refused"), None)
+            await self._refresh()
+        else:
+            self._begun()
+
+    async def _order(
+        self, sweep: RecordedSweep, point: int, verb: Literal["pause", "resume", "cancel"], reason: str, *place: int
+    ) -> None:
+        """Gives a command about a run, once for each `place`, so that what a person does afterwards stays."""
+        key = sweep.key(point)
+        give = {"pause": self._commands.pause, "resume": self._commands.resume, "cancel": self._commands.cancel}[verb]
+        try:
+            await give(made_by(key), reason=reason, request_id=derive(key, verb, *place))
+        except ConflictError as error:  # it has just ended by itself, or a person was faster
+            self._logger.info("sweep.run_changed", sweep=sweep.name, run=point, verb=verb, reason=error.what)
+
+    async def _append(self, event: Event, sweep: UUID, id: UUID, key: UUID | None) -> Position:
+        try:
+            draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
+        except CodecError as error:
+            fix = "sweep fewer fields or values"
+            raise UsageError(f"the sweep is too large for one event: {error.what}", field="points", fix=fix) from None
+        return (await append_when_space(self._log, [draft], clock=self._clock))[0]
+
+    def _standing(self, sweep: RecordedSweep) -> StandingSweep:
+        return standing_of(self._registry, sweep)
+
+    async def _checked(self, wanted: WantedSweep, asker: Asker) -> SweepSubmitted:
+        """The sweep with names for its runs, each checked as its submission would be. Raises as a submission."""
+        at_once = min(wanted.at_once or self._slots, len(wanted.points))
+        hourly = asker.quota.submissions_per_hour
+        if hourly is not None and len(wanted.points) > hourly:
+            fix = "sweep fewer values, or ask the daemon's owner for larger limits of the token"
+            raise QuotaError(f"{asker.name!r} may submit {hourly} experiments an hour", field="points", fix=fix)
+        most = asker.quota.queued
+        if most is not None and at_once > most:
+            fix = f"run at most {most} at once: --at-once {most}"
+            raise QuotaError(f"{asker.name!r} may have {most} experiments in the queue", field="at_once", fix=fix)
+        try:
+            for run in wanted.points:
+                config_of(wanted.config, run)
+        except (KeyError, IndexError, TypeError, AssertionError) as error:
+            fix = "give paths of keys and indices that lead to fields of config"
+            raise UsageError(f"a change leads nowhere: {error!r}", field="points", fix=fix) from None
+        named = wanted.config if wanted.name is None else {**wanted.config, "name": wanted.name}
+        first = await self._submissions.spec_of(named, asker=asker)
+        event = SweepSubmitted(
+            name=first.name,
+            config=wanted.config,
+            points=wanted.points,
+            at_once=at_once,
+            halving=_checked_halving(wanted.halving, first),
+            by=asker.name,
+            role=asker.role.label,
+        )
+        event = await self._named(event, first, given=wanted.name is not None)
+        sweep = RecordedSweep(id=UUID(int=0), submitted=event, submitted_ns=0)
+        for point in _one_of_each(event.points):
+            await self._check(sweep, point, asker)
+        return event
+
+    async def _named(self, event: SweepSubmitted, spec: ExperimentSpec, *, given: bool) -> SweepSubmitted:
+        """The sweep and its runs under names that are free. Raises ConflictError if a name that was given is not."""
+        async with self._folders:
+            await self._refresh()
+            taken = {entry.name for entry in self._registry.entries.values()}
+            sweeps = {sweep.name for sweep in self._registry.sweeps.by_id.values()}
+        home = Path(spec.job_dir).parent
+        for name in chain([spec.name], (f"{spec.name}-{number}" for number in count(2))):
+            runs = _run_names(name, len(event.points))
+            free = name not in sweeps and not any(run in taken or (home / run).exists() for run in runs)
+            if free:
+                break
+            if given:
+                raise ConflictError(
+                    f"a sweep or a run of the name {name} is there", field="name", fix="choose another name"
+                )
+        points = (msgspec.structs.replace(point, name=run) for point, run in zip(event.points, runs, strict=True))
+        return msgspec.structs.replace(event, name=name, points=tuple(points))
+
+    async def _check(self, sweep: RecordedSweep, point: int, asker: Asker) -> None:
+        run = sweep.points[point]
+        try:
+            spec = await self._submissions.check(sweep.config(point), asker=asker)
+        except RftdError as error:
+            settings = ", ".join(f"{field}={value}" for field, value in run.settings.items())
+            for each in getattr(error, "errors", ()) or (error,):
+                place = f"run {point + 1} of the sweep" + (f" ({settings})" if settings else "")
+                each.where = f"{place}, {each.where}" if each.where else place
+            raise
+        if spec.half != "both":
+            raise UsageError("a half is no run of a sweep", field="mode", fix="sweep a file of mode both or bench")
+
+
+def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
+    """The sweep that a person named: by its name, NAME@2, or its id. Raises NotFoundError, UsageError."""
+    sweeps = registry.sweeps.by_id
+    try:
+        return sweeps[choose([Named(each.id, each.name, False) for each in sweeps.values()], wanted)]
+    except NotFoundError:
+        raise NotFoundError(f"no sweep {wanted!r}", fix="see rftd sweeps ls") from None
+
+
+def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
+    """The runs of the sweep that were submitted, by their place."""
+    halving = sweep.submitted.halving
+    versions = () if halving is None else halving.at
+    holds = {sweep.hold_reason(version) for version in versions}
+    runs: dict[int, RunStanding] = {}
+    for point in range(len(sweep.points)):
+        entry = registry.entries.get(made_by(sweep.key(point)))
+        if entry is not None and entry.status is not None:
+            scores = {} if halving is None else entry.scores.get(halving.taskset, {})
+            held = entry.status is Status.PAUSED and entry.spine.reason in holds
+            runs[point] = RunStanding(entry.status, held, scores)
+    return runs
+
+
+def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
+    """The sweep with those of its runs that were submitted."""
+    runs = runs_of(registry, sweep)
+    shown = [StandingRun(point, made_by(sweep.key(point)), run.status) for point, run in runs.items()]
+    return StandingSweep(sweep, tuple(shown), is_over(sweep, runs))
+
+
+def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving | None:
+    """The halving with a taskset. Raises UsageError for one that no evaluation would decide."""
+    if halving is None:
+        return None
+    names = list(dict.fromkeys(taskset.name for stage in spec.stages for taskset in stage.evals))
+    if not names:
+        fix = "write explorer_input.eval_tasksets, or leave the halving out"
+        raise UsageError("nothing is evaluated, so no score could decide", field="halving", fix=fix)
+    taskset = halving.taskset or names[0]
+    if taskset not in names:
+        near = difflib.get_close_matches(taskset, names, n=1) or names
+        raise UsageError(f"no held-out taskset {taskset!r}", field="halving.taskset", fix=f"use {', '.join(near)}")
+    if list(halving.at) != sorted(set(halving.at)):
+        raise UsageError("its versions do not rise", field="halving.at", fix="give each once, the first first")
+    evaluated = _evaluated(spec, taskset)
+    for version in halving.at:
+        if version not in evaluated:
+            fix = f"halve at an evaluation before the end: {', '.join(map(str, evaluated[:8])) or 'there is none'}"
+            raise UsageError(f"{taskset} is not evaluated at version {version}", field="halving.at", fix=fix)
+    return msgspec.structs.replace(halving, taskset=taskset)
+
+
+def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
+    """The weight versions, but the last, at which a held-out taskset is evaluated."""
+    versions: list[int] = []
+    first = 0
+    for stage in spec.stages:
+        if any(each.name == taskset for each in stage.evals):
+            versions += [first + step for step in eval_steps(stage) if step]
+        first += stage.total_steps
+    return sorted(set(versions) - {first})
+
+
+def _run_names(name: str, runs: int) -> list[str]:
+    digits = len(str(runs))
+    return [f"{name}-{number:0{digits}}" for number in range(1, runs + 1)]
+
+
+def _one_of_each(points: Sequence[SweepPoint]) -> Iterator[int]:
+    """The first run of each file: those that differ in their seed alone are checked once."""
+    seen: set[bytes] = set()
+    for number, point in enumerate(points):
+        unlike = [change for change in point.changes if change.field != ("seed",)]
+        file = msgspec.json.encode(unlike)
+        if file not in seen:
+            seen.add(file)
+            yield number

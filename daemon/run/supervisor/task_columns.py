@@ -1,0 +1,89 @@
+"""`TaskColumns`: the columns of tasksets whose rows are drawn; and what a selector must be to be accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError, DataError
+from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.control.selectors.registry import draws, follows_rewards, make_selector
+from rftd.workers.control.selectors.task_rows import no_columns
+from rftd.workers.datasets.taskset import Taskset
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class TaskColumns:
+    """The columns that the selectors of the stage under way look at."""
+
+    def __init__(self) -> None:
+        self._read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
+
+    def of(self, spec: TasksetSpec) -> NDArray[np.float64] | None:
+        """The columns of a taskset; None if they are still to be read."""
+        return next((columns for read, columns in self._read if read == spec), no_columns(spec))
+
+    async def read(self, spec: ExperimentSpec, stage: int) -> None:
+        """Reads those of a stage that were not read yet, and lets go of the others.
+
+        Raises DataError for a taskset that is gone, or other than it was accepted.
+        """
+        tasksets = tasksets_of(spec.stages[stage]) if 0 <= stage < len(spec.stages) else ()
+        self._read = [(read, columns) for read, columns in self._read if read in tasksets]
+        for taskset in tasksets:
+            if draws(taskset.selector) and self.of(taskset) is None:
+                self._read.append((taskset, await asyncio.to_thread(_columns, taskset)))
+
+
+def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
+    with Taskset.open(spec) as taskset:
+        if taskset.digest != spec.digest:
+            raise DataError(
+                f"taskset {spec.name!r} has digest {taskset.digest}, the experiment was accepted with {spec.digest}",
+                where=spec.path,
+                fix="restore the file, or submit a new experiment",
+            )
+        return taskset.columns(spec.feature_keys)
+
+
+def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
+    """Raises ConfigError for a selector that cannot be made, or whose draws a deterministic run may not depend on."""
+    if not draws(spec.selector):
+        return
+    try:
+        make_selector(spec)
+    except ConfigError as error:
+        if error.field in spec.selector_args:
+            error.field = f"data_selector.kwargs.{error.field}"
+        raise
+    if deterministic and follows_rewards(spec.selector):
+        raise ConfigError(
+            f"is {spec.selector}, whose draws depend on which rollouts end first, and the experiment is deterministic",
+            field="data_selector.selector_type",
+            fix="write sequential, shuffle, random or offline_easy2hard, or deterministic: false",
+        )
+
+
+def drawn(taskset: Taskset) -> TasksetSpec:
+    """The taskset's specification with what its selector is told, after a look at its columns in every row.
+
+    Raises ConfigError for more rows than the daemon keeps columns of, DataError for what is no number.
+    """
+    spec = taskset.spec
+    if not draws(spec.selector):
+        return spec
+    if len(taskset) > limits.SELECTOR_ROWS:
+        raise ConfigError(
+            f"is {spec.selector}, and the taskset has {len(taskset)} rows: rows are drawn of {limits.SELECTOR_ROWS}",
+            field="data_selector.selector_type",
+            fix="write shuffle or random, or lower limit_rows",
+        )
+    taskset.columns(spec.feature_keys)
+    return msgspec.structs.replace(spec, follows_rewards=follows_rewards(spec.selector))

@@ -1,0 +1,206 @@
+"""`Trackers`: the processes that follow experiments for trackers, started here, and again whenever they end early."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from rftd.daemon.run.registry import Entry, Registry
+from rftd.daemon.trust.allowances import ALLOW_URLS, NOTHING_MORE, SECRETS, Allowances
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError
+from rftd.ops.logs import Logger
+from rftd.storage.files.folder_owner import LogIdentity, is_of_another
+from rftd.streams.events.experiment import Grant
+from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.spec.tracking import TrackerSpec
+from rftd.workers.hosts.environment import WorkerEnvironment
+from rftd.workers.hosts.place import start_process
+from rftd.workers.tracking.cursor import Cursor, CursorFile
+from rftd.workers.tracking.registry import variables_of
+
+LOOK_S: Final = 1.0
+"""The time between two looks at experiments and processes."""
+_DELAYS_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
+"""Pauses before a process that failed is started again: a key may be mended, or a package installed."""
+_MOST: Final = 32
+"""Processes at once: experiments beyond them wait for their turn."""
+_GRACE_S: Final = 10.0
+
+
+class TrackerKey(NamedTuple):
+    """One tracker of one experiment."""
+
+    experiment: UUID
+    kind: str
+
+
+class _Process:
+    """A tracker that is wanted, and its process while there is one."""
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+        self.points = 0
+        """The points that were written when it ended last."""
+        self.failures = 0
+        """The times in a row that it ended without having written any."""
+        self.due_s = 0.0
+
+
+class Trackers:
+    """Keeps one process alive for each tracker of each experiment that has begun, until all of it is written."""
+
+    def __init__(
+        self,
+        known: Callable[[], Awaitable[Registry]],
+        log_url: str,
+        *,
+        environment: WorkerEnvironment,
+        identity: LogIdentity | None,
+        allowances: Allowances = NOTHING_MORE,
+        clock: Clock,
+        logger: Logger,
+        command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
+    ) -> None:
+        """`identity` tells the log from a copy of it, whose experiments are not followed here.
+
+        `allowances` are what the daemon's configuration allows now, which may be less than at the submission.
+        """
+        self._known = known
+        self._log_url = log_url
+        self._environment = environment
+        self._identity = identity
+        self._allowances = allowances
+        self._clock = clock
+        self._logger = logger
+        self._command = tuple(command)
+        self._processes: dict[TrackerKey, _Process] = {}
+        self._done: set[TrackerKey] = set()
+
+    async def run(self) -> None:
+        """Works until it is cancelled; then ends its processes."""
+        try:
+            while True:
+                registry = await self._known()
+                for entry, tracker in list(_wanted(registry)):
+                    await self._keep(entry, tracker)
+                await self._clock.sleep(LOOK_S)
+        finally:
+            await asyncio.to_thread(self._end)
+
+    async def _keep(self, entry: Entry, tracker: TrackerSpec) -> None:
+        """Starts the process of a tracker that has none, unless it is done."""
+        key = TrackerKey(entry.id, tracker.kind)
+        if key in self._done:
+            return
+        process = self._processes.get(key)
+        if process is not None and process.child is not None:
+            if (code := process.child.poll()) is not None:
+                await self._ended(entry, key, process, code)
+            return
+        now_s = self._clock.monotonic_s()
+        alive = sum(other.child is not None for other in self._processes.values())
+        if alive >= _MOST or (process is not None and now_s < process.due_s):
+            return
+        if await asyncio.to_thread(self._is_over, entry, tracker):
+            self._done.add(key)
+            return
+        if not await asyncio.to_thread(Path(entry.job_dir).is_dir):
+            return  # its run makes it in a moment
+        process = self._processes.setdefault(key, _Process())
+        if (grant := self._withdrawn(entry)) is not None:
+            process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
+            fix = f"allow it under `{grant.kind}`, and restart this daemon"
+            self._logger.warning(
+                "tracker.not_allowed", name=entry.name, tracker=tracker.kind, reason=grant.value, fix=fix
+            )
+            return
+        try:
+            process.child = await asyncio.to_thread(self._start, entry, tracker)
+        except OSError as error:
+            process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
+            self._logger.warning("tracker.not_started", name=entry.name, tracker=tracker.kind, reason=str(error))
+
+    async def _ended(self, entry: Entry, key: TrackerKey, process: _Process, code: int) -> None:
+        process.child = None
+        cursor = await asyncio.to_thread(_cursor, entry, key.kind)
+        if code == 0 and cursor.ended:
+            self._done.add(key)
+            del self._processes[key]
+            return
+        # Somebody who killed it has not shown that the next one fails.
+        if cursor.fold.next_number > process.points or code < 0:
+            process.failures = 0
+            process.points = cursor.fold.next_number
+        process.due_s = self._clock.monotonic_s() + _DELAYS_S[min(process.failures, len(_DELAYS_S) - 1)]
+        process.failures += 1
+        fix = "see the end of that file; it is started again"
+        if entry.spine.ended and process.failures > len(_DELAYS_S):
+            self._done.add(key)
+            fix = f"see the end of that file; then: rftd track add {entry.name} {key.kind}, or start the daemon again"
+        where = str(_log_path(entry, key.kind))
+        self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
+
+    def _withdrawn(self, entry: Entry) -> Grant | None:
+        """A variable or an address that the experiment was granted, and that is not allowed any more."""
+        sending = [grant for grant in entry.spine.grants if grant.kind in (SECRETS, ALLOW_URLS)]
+        return next(self._allowances.withdrawn(sending), None)
+
+    def _is_over(self, entry: Entry, tracker: TrackerSpec) -> bool:
+        """True for one that has written everything, or that nobody can write here any more. Blocks."""
+        job_dir = Path(entry.job_dir)
+        if self._identity is not None and is_of_another(job_dir, self._identity):
+            return True
+        return (entry.spine.ended and not job_dir.is_dir()) or _cursor(entry, tracker.kind).ended
+
+    def _start(self, entry: Entry, tracker: TrackerSpec) -> subprocess.Popen[bytes]:
+        arguments = [*self._command, "worker", "tracker", "--log", self._log_url, "--experiment", str(entry.id)]
+        arguments += ["--kind", tracker.kind, "--spine-offset", str(entry.spine_offset)]
+        names = (*tracker.variables.values(), *variables_of(tracker.kind))
+        may_read = entry.spec.reach.may_read
+        environment = self._environment.of_tracker(name for name in names if may_read(name))
+        environment |= {"OMP_NUM_THREADS": "1"}
+        return start_process(arguments, _log_path(entry, tracker.kind), environment)
+
+    def _end(self) -> None:
+        """Asks every process to leave, and kills those that do not. Blocks."""
+        children = [process.child for process in self._processes.values() if process.child is not None]
+        for child in children:
+            child.terminate()
+        for child in children:
+            try:
+                child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def _wanted(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
+    """The trackers of experiments that have begun, the newest experiment first, and whose files are there."""
+    for entry in reversed(registry.entries.values()):
+        if entry.spine.spec is None or entry.spine.kept is not Kept.HERE or entry.unread:
+            continue
+        begun = entry.status in (Status.RUNNING, Status.PAUSED) or entry.spine.ended
+        if begun and entry.status is not Status.REJECTED:
+            yield from ((entry, tracker) for tracker in entry.spec.trackers)
+
+
+def cursors_of(entry: Entry) -> dict[str, Cursor]:
+    """How far each tracker of the experiment has come, by kind. Blocks."""
+    return {tracker.kind: _cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
+
+
+def _cursor(entry: Entry, kind: str) -> Cursor:
+    try:
+        return CursorFile(Path(entry.job_dir), kind, str(entry.id)[:8]).read()
+    except (OSError, RftdError):
+        return Cursor()  # its process says what is wrong
+
+
+def _log_path(entry: Entry, kind: str) -> Path:
+    return Path(entry.job_dir) / "log" / f"tracker_{kind}.log"

@@ -1,0 +1,101 @@
+"""`worker_orders`: the workers that an experiment wants, each with what its process is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.processors import most
+from rftd.streams.spec.explorer_devices import explorer_devices
+from rftd.streams.spec.reach import SERVE_KEY
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.engines.tinker.access import BASE_URL, KEYS
+from rftd.workers.hosts.executor import WorkerOrder
+
+TINKER: Final = "tinker"
+
+
+def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
+    """The workers that a specification wants: one trainer, and explorers if any stage explores or evaluates."""
+    logs = Path(spec.job_dir) / "log"
+    namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
+    cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
+    yield WorkerOrder(
+        experiment=experiment,
+        role="trainer",
+        slot=-1,
+        threads=most(stage.trainer.threads for stage in spec.stages),
+        log_path=logs / "trainer.log",
+        devices=max(stage.trainer.devices for stage in spec.stages),
+        nodes=most_nodes(stage.trainer for stage in spec.stages),
+        cluster=cluster,
+        log_level=spec.log_level,
+        paths=read_by("trainer", spec.stages),
+        environment=variables_of("trainer", spec),
+        spine_offset=spine_offset,
+    )
+    exploring = [stage for stage in spec.stages if stage.kind != "train"]
+    explorers = max((stage.rollout.explorers for stage in exploring), default=0)
+    for slot in range(explorers):
+        yield WorkerOrder(
+            experiment=experiment,
+            role="explorer",
+            slot=slot,
+            threads=most(stage.rollout.threads for stage in exploring),
+            log_path=logs / f"explorer_{slot}.log",
+            devices=explorer_devices(exploring),
+            start_timeout_s=max(stage.rollout.needs.start_timeout_s for stage in exploring),
+            cluster=cluster,
+            log_level=spec.log_level,
+            paths=read_by("explorer", exploring),
+            environment=variables_of("explorer", spec),
+            spine_offset=spine_offset,
+        )
+
+
+def most_nodes(trainers: Iterable[TrainerSpec]) -> int:
+    """The machines over which a trainer's ranks are spread, in the stage that asks for most."""
+    return max(int(trainer.engine_args.get("nodes", 1)) for trainer in trainers)
+
+
+def variables_of(role: str, spec: ExperimentSpec) -> tuple[str, ...]:
+    """The variables of the daemon's environment that workers of a role need, by name.
+
+    Of those that the specification names, others than the owner get what they were granted.
+    """
+    named = set[str]()
+    ours = set[str]()
+    for stage in spec.stages:
+        if role == "trainer":
+            named |= _of_engine(stage.trainer.engine, stage.trainer.engine_args)
+        elif stage.kind != "train":
+            named |= _of_engine(stage.rollout.engine, stage.rollout.engine_args) | set(stage.rollout.environment)
+            ours |= {SERVE_KEY} if stage.serving is not None else set()
+        if role == "explorer":  # it opens the models of all stages
+            named |= {name for model in stage.auxiliary for name in (model.base_url_env, model.api_key_env)}
+    return tuple(sorted(ours | {name for name in named if name and spec.reach.may_read(name)}))
+
+
+def _of_engine(engine: str, arguments: Mapping[str, Any]) -> set[str]:
+    """The variables that an engine reads: those that its arguments name, and those of a service that it is known by."""
+    named = {value for name, value in arguments.items() if name.endswith("_env") and isinstance(value, str)}
+    return named | ({*KEYS, BASE_URL} if engine == TINKER else set())
+
+
+def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
+    """The folders and files of models and datasets that workers of a role read, which must be where they run."""
+    found: set[str] = set()
+    for stage in stages:
+        found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
+        if role == "trainer":
+            found |= {stage.trainer.critic_path, stage.trainer.teacher_path}
+            found |= set(stage.dataset.paths) if stage.dataset is not None else set()
+        else:
+            found |= {path for taskset in (*tasksets_of(stage), *stage.evals) for path in taskset.paths}
+            found |= {model.path for model in stage.auxiliary}
+    return tuple(sorted(path for path in found if Path(path).is_absolute()))

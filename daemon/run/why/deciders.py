@@ -1,0 +1,127 @@
+"""Controller, planner, dispatcher and evaluations, by the hold that each returned; the task that a step waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.wait import Wait
+from rftd.ops.words import Level, Words
+from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
+from rftd.streams.events.experiment import ExperimentResumed, StageCompleted
+from rftd.streams.events.registry import Event
+from rftd.streams.events.task import TaskLeased, TasksDrawn
+from rftd.streams.events.weights import WeightsRequested
+from rftd.streams.folds.group import Lease
+from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import task_place, tasksets_of
+from rftd.workers.control.deciders import asked
+from rftd.workers.control.hold import Hold, NoStage, Paused
+from rftd.workers.control.holds import ClosesGroups, Collects, TooFewExperiences
+from rftd.workers.control.leasing import LEASE_GRACE_S
+from rftd.workers.control.over_rollout import needed_groups, step_of
+
+_SLOW_MEANS: Final = 3.0
+_LEAST_S: Final = 5.0
+_UNKNOWN_S: Final = 60.0
+"""The duration that counts as slow as long as no rollout of the stage has ended."""
+
+
+def deciders_waits(scene: Scene) -> Iterator[Wait]:
+    """One line for each decider, one for the slowest task that the planner waits for, one for an evaluation."""
+    said = scene.said or asked(scene.state, scene.liveness, now_s=scene.now_s, now_ns=scene.now_ns)
+    if said.controller is not None:
+        hold = said.controller.hold
+        # The next stage is begun by the controller itself.
+        under_way = None if isinstance(hold, NoStage) else hold
+        yield _wait(scene, "controller", under_way or _next_of_life(said.controller.events))
+    if said.planner is not None:
+        yield _wait(scene, "planner", said.planner.hold or _plans(scene, said.planner.events))
+        if isinstance(said.planner.hold, TooFewExperiences):
+            yield from _straggler(scene)
+    if said.dispatcher is not None:
+        events = [decision.event for decision in said.dispatcher.decisions]
+        yield _wait(scene, "dispatcher", said.dispatcher.hold or _gives_out(scene, events))
+        if said.dispatcher.evaluation is not None:
+            yield _wait(scene, "evaluation", said.dispatcher.evaluation)
+
+
+def _wait(scene: Scene, role: str, said: Hold | Words) -> Wait:
+    words = said.told(scene.state, scene.now_ns) if isinstance(said, Hold) else said
+    if words.state == "explorers" and not scene.starts("explorer"):
+        words = words._replace(on_whom="you", unblock=scene.joins_by("explorer"), level=Level.STUCK)
+    return Wait(role, *words, since_ns=scene.state.spine.status_ns if isinstance(said, Paused) else None)
+
+
+# A decider that has written something, or would, knows what stops it once that is folded.
+
+
+def _next_of_life(events: Sequence[Event]) -> Hold | Words:
+    # Until its resumption is folded the experiment is still paused, for everybody.
+    if any(isinstance(event, ExperimentResumed) for event in events):
+        return Paused()
+    if any(isinstance(event, StageCompleted) for event in events):
+        return Words("stage_ends", level=Level.WORKS)
+    return Words("stage_starts", "its own next event", "controller", "the log accepts it")
+
+
+def _plans(scene: Scene, events: Sequence[Event]) -> Hold | Words:
+    retired = [event for event in events if isinstance(event, ExperienceRetired)]
+    if any(event.reason == "collected" for event in retired):
+        return Collects()
+    if any(event.reason == "stage_ended" for event in retired):
+        left = sum(len(event.experiences) for event in retired)
+        return Words("closes_books", f"retires {left} experiences", level=Level.WORKS)
+    spine = scene.state.spine
+    planned = [event.step for event in events if isinstance(event, BatchPlanned)]
+    step = min(planned, default=max(spine.planned, spine.first_version) + 1)
+    return Words("plans", f"plans step {step}", level=Level.WORKS)
+
+
+def _gives_out(scene: Scene, events: Sequence[Event]) -> Hold | Words:
+    if any(isinstance(event, TaskLeased | TasksDrawn | WeightsRequested) for event in events):
+        return Words("leases", "gives out groups", level=Level.WORKS)
+    return ClosesGroups(scene.state.groups.to_close)
+
+
+def _straggler(scene: Scene) -> Iterator[Wait]:
+    """The oldest lease with rollouts left, if it is slow: with whom, since when, and what will end it."""
+    groups = scene.state.groups
+    leases = (lease for lease in groups.leases.values() if groups.open[lease.group].left_of(lease))
+    lease = min(leases, key=lambda each: each.leased_ns, default=None)
+    if lease is None:
+        return
+    # The durations of the stage before say nothing about this one: its taskset and its lengths are others.
+    mean_s = groups.mean_duration_s if groups.recent_stage == scene.state.spine.stage else None
+    age_s = (scene.now_ns - lease.leased_ns) / 1e9
+    if age_s <= (_UNKNOWN_S if mean_s is None else max(_SLOW_MEANS * mean_s, _LEAST_S)):
+        return
+    group = groups.open[lease.group]
+    stage = scene.state.spine.stage_spec()
+    left = ", ".join(map(str, group.left_of(lease)))
+    number, row = task_place(stage, group.row)
+    of = f" of {tasksets_of(stage)[number].name}" if stage.more_tasksets else ""
+    what = f"task {group.sequence} of explore step {step_of(stage, group)} (row {row} of epoch {group.epoch}{of})"
+    what += f": rollout {left} of {group.repeat_times} with explorer {lease.slot}, for {age_s:.0f} s"
+    if mean_s is not None:
+        what += f"; {mean_s:.1f} s is usual"
+    others = sorted({str(each.slot) for each in group.leases.values() if each.reissue and each.id != lease.id})
+    if others:
+        what += f"; explorer {', '.join(others)} is working on it too"
+    ends = "; ".join(_ends(stage, lease, second=bool(others)))
+    words = Words("straggler", what, f"explorer {lease.slot}", ends)
+    yield Wait("task", *words, slot=lease.slot, worker=str(lease.worker), since_ns=lease.leased_ns)
+
+
+def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
+    """The rules that will end a lease, the soonest first as far as that is known."""
+    spec = stage.rollout
+    if spec.over_rollout.ratio:
+        enough = f"{needed_groups(stage)} of the {stage.batch_size} tasks of its step are done"
+        yield f"over_rollout abandons it {spec.over_rollout.wait_after_min:g} s after {enough}"
+    if spec.straggler_reissue.enable and not second and not lease.alone:
+        yield "an idle explorer is given it as well"
+    # A lease lasts longer than its attempts by the grace, which is for the explorer's own time-out to come first.
+    bound_s = lease.deadline_s - LEASE_GRACE_S
+    yield f"each attempt ends after {bound_s:.3g} s, and {spec.max_retry_times + 1} are allowed"

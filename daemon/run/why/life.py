@@ -1,0 +1,205 @@
+"""The states of an experiment's life, as waits: ended, in the queue, being taken up, paused, running."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rftd.daemon.run.registry import Entry
+from rftd.daemon.run.why.scene import Phase, Scene
+from rftd.daemon.run.why.wait import Wait
+from rftd.ops.errors import LogLossError, OtherLogError
+from rftd.ops.words import Level, Words
+from rftd.streams.folds.signal import SOLVED
+from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.spec.split_submission import TRAIN, has_tasks
+from rftd.workers.control.hold import Paused
+from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, ends_by_itself, wanted
+
+_SHOWN: Final = 5
+_PASSING: Final = {
+    Phase.READING: Words(
+        "reading", "this daemon to read its events from the log", "the log", "the log is read to its end"
+    ),
+    Phase.HEARING: Words(
+        "comparing",
+        "the log to be compared with what remembers its end: checkpoints, snapshots, fences and workers that live",
+        "the log",
+        "its newest records are read",
+    ),
+    Phase.FENCING: Words(
+        "fencing",
+        "this daemon's right to decide: its fences have not been read back yet",
+        "the log",
+        "the log acknowledges and returns them",
+    ),
+    Phase.DRAINING: Words(
+        "draining",
+        "its workers to finish their current work and leave",
+        "trainer and explorers",
+        "they leave, or are killed after about ten seconds",
+    ),
+}
+"""The phases that end by themselves."""
+
+
+class Line(NamedTuple):
+    """The experiments that run and that wait, in the order of their turns; the first `slots` of them run."""
+
+    entries: Sequence[Entry]
+    slots: int
+
+
+def _life(spine: Spine | None, state: str, what: str, on_whom: str, ends: str, level: Level = Level.WAITS) -> Wait:
+    since_ns = None if spine is None else spine.status_ns
+    return Wait("experiment", state, what, on_whom, ends, level, since_ns=since_ns)
+
+
+def ended(spine: Spine) -> Wait:
+    """The end of an experiment, with its reason."""
+    assert spine.status is not None
+    bad = spine.status in (Status.FAILED, Status.REJECTED)
+    reason = ": ".join(part for part in (spine.code, spine.reason) if part)
+    if (lost := spine.signal.lost) is not None:
+        learnt = (
+            f"solved since step {lost.step}: {lost.reason}"
+            if lost.cause == SOLVED
+            else f"nothing was learnt from step {lost.step} on: {lost.cause}: {lost.reason}; fix: {lost.fix}"
+        )
+        reason = f"{reason}; {learnt}" if reason else learnt
+    ends = f"rftd explain {spine.code}" if spine.code else ""
+    return _life(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
+
+
+def driven(scene: Scene) -> Wait:
+    """The life of an experiment that this daemon drives."""
+    spine = scene.state.spine
+    if spine.ended:
+        return ended(spine)
+    if scene.phase in _PASSING:
+        return Wait("experiment", *_PASSING[scene.phase])
+    if spine.status is not Status.PAUSED:
+        return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
+    if not spine.cause:
+        what = f"{_asked(spine)}{_users(spine, answered=True)}"
+        return _life(spine, "paused", what, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
+    # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
+    reason, _, fix = spine.reason.partition("; fix: ")
+    again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
+    return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
+
+
+def _asked(spine: Spine) -> str:
+    return f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
+
+
+def _users(spine: Spine, *, answered: bool) -> str:
+    """The answer that users of a served experiment get during its pause; empty for other experiments."""
+    if spine.spec is None or all(stage.serving is None for stage in spine.spec.stages):
+        return ""
+    return "; its users are still answered, until its workers are released" if answered else "; its users get no answer"
+
+
+def released(entry: Entry) -> Wait:
+    """The wait of a paused experiment whose workers have left."""
+    spine = entry.spine
+    paused = f"{wanted(spine.cause)}: {spine.reason.partition('; fix: ')[0]}" if spine.cause else _asked(spine)
+    what = f"{paused}; its workers and its slot are released{_users(spine, answered=False)}"
+    ends = f"rftd resume {shlex.quote(entry.name)}; it is queued by its priority if no slot is free"
+    return _life(spine, "released", what, "you", ends, Level.STUCK)
+
+
+def lost_signal(spine: Spine) -> Iterator[Wait]:
+    """The learning signal of an experiment under way, if it is lost, or nothing is left to learn."""
+    lost = spine.signal.lost
+    if lost is None or spine.ended:
+        return
+    solved = lost.cause == SOLVED
+    what = f"{'solved' if solved else 'something to learn from,'} since step {lost.step}: {lost.reason}"
+    yield Wait("signal", lost.cause, what, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
+
+
+def _progress(spine: Spine) -> str:
+    if spine.spec is None or spine.stage < 0:
+        return ""
+    # Before its first `generation.started` a fork has executed nothing itself; `furthest` counts the shared steps.
+    executed = spine.version if spine.generation >= 0 else spine.furthest
+    return f"stage {spine.stage_spec().name}, step {executed} of {spine.last_version}"
+
+
+def entry_wait(entry: Entry, line: Line) -> Wait:
+    """The wait of an experiment that this daemon does not drive now."""
+    spine = entry.spine
+    if spine.ended:
+        return ended(spine)
+    if spine.status is Status.SUBMITTED and spine.spec and spine.spec.half == TRAIN and not has_tasks(spine.spec):
+        what = "an explorer: the half with mode: explore, which names the tasks, has not been submitted"
+        ends = "submit a file with mode: explore and the same project, group, name and checkpoint_root_dir"
+        return Wait("experiment", "half_missing", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
+    if spine.status is Status.SUBMITTED:
+        ends = f"submit it again with the same --request-id, or: rftd cancel {entry.id}"
+        what = "its acceptance: its submission was interrupted"
+        return Wait("experiment", "not_accepted", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
+    if spine.released:
+        return released(entry)
+    if line.entries.index(entry) < line.slots:
+        return _life(
+            spine, "taken_up", "this daemon to start it", "supervisor", "nothing to do: it starts within a second"
+        )
+    return _queued(entry, line)
+
+
+def _queued(entry: Entry, line: Line) -> Wait:
+    """The wait for a slot, behind the experiments before it in `line`, and what would bring it nearer to its turn."""
+    ahead = line.entries[: line.entries.index(entry)]
+    holders = line.entries[: line.slots]
+    before = [each for each in ahead if each.status is Status.QUEUED]
+    queued = entry.status is Status.QUEUED
+    several = line.slots > 1
+    names = [f"{each.name} ({_place(each, entry)})" for each in ahead]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    number = f", number {1 + len(before)} in the queue" if queued and len(ahead) > 1 else ""
+    turn = f"its turn{f' ({line.slots} slots)' if several else ''}{number}, behind {', '.join(names[:_SHOWN])}{more}"
+    # A pause that ends by itself keeps its slot, so a queue behind such ones alone moves only if a person acts.
+    paused = [each.name for each in holders if each.status is Status.PAUSED and ends_by_itself(each.spine)]
+    released = [each.name for each in holders if each.status is Status.PAUSED and each.name not in paused]
+    stuck = len(paused) == len(holders)
+    resumes = f"see rftd why {shlex.quote(paused[0])}, or cancel it" if paused else ""
+    ends = f"{'one of them' if several else holders[0].name} ends"
+    if stuck:
+        ends = resumes
+    elif released:
+        ends = f"{released[0]} is paused and gives its slot back soon"
+    elif paused:
+        ends += f"; {paused[0]} is paused and keeps its slot: {resumes}"
+    if before and queued:
+        ends += f"; to overtake {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
+    on_whom = ", ".join(each.name for each in holders[:_SHOWN])
+    return _life(entry.spine, "queued", turn, on_whom, ends, Level.STUCK if stuck else Level.WAITS)
+
+
+def _place(other: Entry, entry: Entry) -> str:
+    priority = other.spine.priority
+    shown = other.status is Status.QUEUED and priority != entry.spine.priority
+    return f"{other.status}, priority {priority}" if shown else f"{other.status}"
+
+
+def decided_elsewhere(entry: Entry) -> Wait:
+    """An experiment as a daemon sees it that does not decide and has no worker of it."""
+    what = "the daemon that trains and schedules it; this one only starts explorers"
+    ends = "ask that daemon with rftd why; if there is none, run rftd serve --roles trainer on the same log"
+    return _life(entry.spine, "decided_elsewhere", what, "the daemon with --roles trainer", ends)
+
+
+def broken_down(reason: str, since_ns: int) -> Wait:
+    """An experiment whose run an error ended before it could be decided on; it is taken up anew after a while."""
+    what = f"a restart after an error in its run: {reason}"
+    ends = "it is retried automatically; the daemon's log has the traceback"
+    return Wait("experiment", ERROR, what, "supervisor", ends, Level.STUCK, since_ns=since_ns)
+
+
+def lost_wait(error: LogLossError) -> Wait:
+    """An experiment that is stopped since the log has lost what survivors remember."""
+    cause = "other_log" if isinstance(error, OtherLogError) else "log_loss"
+    return _life(None, cause, f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)

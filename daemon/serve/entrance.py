@@ -1,0 +1,122 @@
+"""`Entrance`: a daemon's HTTP front: tokens, authentication, TLS, and the address that the same user's clients find."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import AsyncExitStack
+from typing import Final
+
+import msgspec
+
+from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.http.api.probes import Gate
+from rftd.daemon.http.api.problem import refusal
+from rftd.daemon.serve.data_folder import DataFolder, Endpoint
+from rftd.daemon.trust.keyring import Keyring
+from rftd.daemon.trust.user_state import KnownDaemon, UserState
+from rftd.ops.bound_socket import url_of
+from rftd.ops.clock import Clock
+from rftd.ops.errors import UsageError
+from rftd.ops.http_server import serving_http
+from rftd.ops.logs import Logger
+from rftd.ops.tls import WATCH_S, CertificateFileError, ServerTls
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The authentication and TLS options of `rftd serve`."""
+
+    token: str | None = None
+    """An owner's token beside the one in the folder. Never printed."""
+    allow_hosts: tuple[str, ...] = ()
+    """Host names of this daemon, beside `localhost` and those that the certificate is for."""
+    tls: ServerTls | None = None
+    """The certificate; None: plain HTTP."""
+    tls_terminated_elsewhere: bool = False
+    """True if a proxy in front of the daemon terminates TLS."""
+    unauthenticated: bool = False
+    """True if every request is the owner's, with and without a token."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Every host name of this daemon, in lower case."""
+        return frozenset(name.lower() for name in (*self.allow_hosts, *(self.tls.names if self.tls else ())))
+
+
+class Entrance:
+    """The HTTP front of one data folder's daemon."""
+
+    def __init__(self, folder: DataFolder, options: EntranceOptions, *, clock: Clock, logger: Logger) -> None:
+        """Makes the owner's token where there is none. Raises TokenFileError. Blocks."""
+        self.folder_id = folder.id
+        self._folder = folder
+        self._options = options
+        self._clock = clock
+        self._logger = logger
+        keyring = Keyring(
+            folder.root,
+            clock=clock,
+            logger=logger,
+            from_environ=options.token,
+            secure=options.tls is not None or options.tls_terminated_elsewhere,
+            # Cookies are of a host, whatever its port: each daemon has one of its own.
+            cookie=f"rftd_session_{self.folder_id}",
+        )
+        if options.unauthenticated:
+            logger.warning("access.unauthenticated", fix="leave out --unsafe-allow-unauthenticated")
+        self.keyring = None if options.unauthenticated else keyring
+        """The tokens; None if everybody is the owner."""
+        self.keeper = Doorkeeper(self.keyring, hosts=options.hosts)
+        self.url = ""
+        """The daemon's URL, once it is served."""
+        self.gate = Gate(folder=self.folder_id, doorkeeper=self.keeper)
+        """The ASGI application that is served; it answers by itself until the daemon is ready."""
+        self._owner_token = keyring.tokens.owner_token
+
+    async def answer(self, front: AsyncExitStack, bound: socket.socket) -> None:
+        """Serves the gate until `front` is left, and records the address for clients."""
+        await front.enter_async_context(serving_http(self.gate, bound, refusal=refusal, tls=self._options.tls))
+        url = self.url = url_of(bound, self._options.tls)
+        endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
+        await asyncio.to_thread(self._folder.announce, endpoint)
+        root = str(self._folder.root)
+        entry = KnownDaemon(url=url, folder=root, folder_id=self.folder_id, pid=os.getpid(), token=self._owner_token)
+        state = UserState(os.environ)
+        try:
+            await asyncio.to_thread(state.record, entry)
+        except OSError as error:
+            # A user without a home of his own, as in containers: his client finds the daemon by its folder.
+            self._logger.info("user_state.unwritten", folder=str(state.folder), reason=str(error))
+            return
+        front.push_async_callback(asyncio.to_thread, state.forget, root)
+
+    async def watch_certificate(self) -> None:
+        """Reloads the certificate whenever its files change, until cancelled.
+
+        An invalid one is logged once, and the previous certificate stays in use.
+        """
+        tls = self._options.tls
+        last_error = ""
+        while True:
+            await self._clock.sleep(WATCH_S)
+            try:
+                if tls is not None and await asyncio.to_thread(tls.renew):
+                    self._logger.info("tls.renewed")
+                    last_error = ""
+            except CertificateFileError as error:
+                if error.what != last_error:
+                    last_error = error.what
+                    self._logger.error("tls.not_renewed", where=error.where, reason=error.what)
+
+
+def check_reach(host: str, options: EntranceOptions) -> None:
+    """Raises UsageError for an address beyond loopback without TLS, where tokens would travel in plain text."""
+    if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
+        raise UsageError(
+            f"{host} is reachable from outside, where others can read what is sent without TLS",
+            field="--host",
+            fix="serve on 127.0.0.1, or give --tls-cert and --tls-key, or --tls-terminated-elsewhere behind a proxy",
+        )

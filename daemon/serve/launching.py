@@ -1,0 +1,95 @@
+"""`Launching`: the roles whose workers a daemon starts, and the launcher of each."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.ops.ids import Ids
+from rftd.ops.logs import Logger
+from rftd.ops.own_folder import FolderAccess
+from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
+from rftd.streams.log.backend import backend_of
+from rftd.streams.log.backend import log_url as parsed_log_url
+from rftd.streams.spec.split_submission import EXPLORER, ROLES
+from rftd.workers.devices.discovery import find_host
+from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.hosts.by_role import ExecutorByRole
+from rftd.workers.hosts.environment import WorkerEnvironment
+from rftd.workers.hosts.executor import Executor
+from rftd.workers.hosts.local import LocalExecutor
+from rftd.workers.hosts.ray.launcher import RayExecutor, RayOptions
+from rftd.workers.hosts.ray.open_cluster import open_defaults
+
+
+class Launching(msgspec.Struct, frozen=True, kw_only=True):
+    """The places at which the workers of a daemon run."""
+
+    roles: frozenset[str] = ROLES
+    """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
+    on_ray: frozenset[str] = frozenset()
+    """The roles whose workers are actors of a Ray cluster; workers of the others are processes of this machine."""
+    ray: RayOptions = RayOptions()
+    """The cluster."""
+    pass_env: tuple[str, ...] = ()
+    """Patterns of the daemon's variables that every worker has, beside those that it needs."""
+
+    @property
+    def decides(self) -> bool:
+        """False if another daemon on the same log does: this one only starts explorers."""
+        return self.roles != {EXPLORER}
+
+
+def launchers_of(
+    launching: Launching,
+    log_url: str,
+    folder: DataFolder,
+    *,
+    ids: Ids,
+    logger: Logger,
+    traces: TraceOptions | None,
+    folders: FolderAccess = FolderAccess.PRIVATE,
+) -> Executor:
+    """The launcher of a daemon's workers, which reach the log at `log_url`."""
+    environment = environment_of(launching, log_url, traces=traces)
+
+    def local() -> Executor:
+        look = find_host if launching.roles == ROLES else _unseen
+        return LocalExecutor(
+            log_url, home=str(folder.root), host=look, environment=environment, traces=traces, folders=folders
+        )
+
+    if not launching.on_ray:
+        return local()
+    for default in open_defaults(os.environ, launching.ray.address):
+        logger.warning("ray.open", subject=default.subject, what=default.what, fix=default.fix)
+    says = folder.root / "ray.log"
+    on_ray = RayExecutor(
+        log_url,
+        launching.ray,
+        ids=ids,
+        logger=logger,
+        says=says,
+        environment=environment,
+        traces=traces,
+        roles=launching.on_ray,
+    )
+    if launching.on_ray == launching.roles:
+        return on_ray
+    here = local()
+    return ExecutorByRole({role: on_ray if role in launching.on_ray else here for role in ROLES})
+
+
+def environment_of(launching: Launching, log_url: str, *, traces: TraceOptions | None) -> WorkerEnvironment:
+    """The part of the daemon's environment that the processes have which it starts."""
+    url = parsed_log_url(log_url)
+    needed = (*backend_of(url).variables(url), *(HEADERS if traces is not None else ()))
+    ours = ("OTEL_*",) if traces is not None else ()
+    return WorkerEnvironment(needed=needed, pass_env=(*launching.pass_env, *ours))
+
+
+def _unseen() -> Host:
+    """Workers that somebody else starts run on machines that nobody has looked at here."""
+    return ANY_HOST

@@ -1,0 +1,143 @@
+"""A log source: a file that the daemon owns, or a `LogUrl`, whose backend opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rftd.daemon.cli.log_option import SHARED
+from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.address import find_folder
+from rftd.daemon.serve.data_folder import DataFolder
+from rftd.daemon.serve.folder_log import of_another_log
+from rftd.ops.clock import Clock, SystemClock
+from rftd.ops.errors import NotFoundError
+from rftd.ops.ids import Ids, SystemIds
+from rftd.storage.files.folder_owner import LogIdentity
+from rftd.streams.log.backend import LogUrl, backend_of
+from rftd.streams.log.log import EventLog
+from rftd.streams.sqlite.lock_file import LockFile
+from rftd.streams.sqlite.socket.door import Door
+
+T = TypeVar("T")
+
+
+class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of a daemon."""
+
+    log: EventLog
+    worker_url: str
+    """The address under which its workers find it; without secrets."""
+    door: Door | None = None
+    """The door of the embedded log, through which its workers append nothing before it is opened."""
+
+
+@asynccontextmanager
+async def owned_log(
+    folder: DataFolder,
+    url: LogUrl | None,
+    *,
+    clock: Clock,
+    ids: Ids,
+    refuse_loss: bool = True,
+    lock: LockFile | None = None,
+) -> AsyncIterator[OwnedLog]:
+    """The daemon's log while the block runs: the embedded one with its socket, or the one at `url`.
+
+    Not to `refuse_loss` is for who has read `log.heads` before, hears the other survivors, and opens the door then. The
+    `lock` of who has taken the embedded log's already is released with the log.
+    Raises ConflictError if another daemon holds the folder, LogError if the log refuses to open, UnreachableError if
+    nobody answers at `url`.
+    """
+    if url is None:
+        from rftd.streams.sqlite.log import SqliteLog
+        from rftd.streams.sqlite.socket.server import LogServer
+
+        # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
+        embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss, lock=lock)
+        door = None if refuse_loss else Door()
+        ours = False
+        try:
+            async with LogServer(embedded, folder.socket, file=embedded.path, door=door):
+                ours = True
+                yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
+        finally:
+            # While the file is locked, so that it is not the folder that another daemon has just made.
+            if ours:
+                with suppress(OSError):
+                    folder.socket.parent.rmdir()
+            await embedded.close()
+        return
+    backend = backend_of(url)
+    checked = backend.checked(url.text)
+    log = await backend.open(checked, clock=clock, ids=ids)
+    try:
+        yield OwnedLog(log=log, worker_url=checked.text)
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, ids: Ids) -> AsyncIterator[EventLog]:
+    """The log of a folder, read-only, or the one at `url`, while the block runs; whether a daemon runs or not.
+
+    Raises NotFoundError if the folder has none, ConflictError if an import or a backup has not ended there, and
+    UnreachableError if nobody answers at `url`.
+    """
+    if url is None:
+        folder.check_whole()
+        from rftd.streams.sqlite.view import SqliteView
+
+        try:
+            log: EventLog = await SqliteView.open(folder.log)
+        except NotFoundError:
+            if not of_another_log(folder, embedded=True):
+                raise
+            what = f"the log of {folder.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}"
+            raise NotFoundError(what, where=str(folder.log_kind), fix=f"name it here too: {SHARED} HOST:PORT") from None
+    else:
+        log = await connect_log(url, clock=clock, ids=ids)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def identity_at(url: LogUrl) -> LogIdentity | None:
+    """What tells the log at a checked URL from a copy of it; None if its backend cannot tell.
+
+    Raises UnreachableError if nobody answers.
+    """
+    backend = backend_of(url)
+    id = await backend.identity(url)
+    return LogIdentity(id=id, place=backend.place(url)) if id else None
+
+
+async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
+    """The log at `url`, for a process that does not own it.
+
+    Raises ConfigError for a URL that its backend does not take, UnreachableError if nobody answers.
+    """
+    backend = backend_of(url)
+    return await backend.open(backend.checked(url.text), clock=clock, ids=ids)
+
+
+def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLog], Awaitable[T]]) -> T:
+    """The answer of `work` from the log at `log_at`, else of `find_folder`, for a verb that needs no daemon."""
+
+    async def read() -> T:
+        folder = DataFolder(Path(find_folder(settings, os.environ)))
+        clock = SystemClock()
+        async with log_to_read(folder, log_at, clock=clock, ids=SystemIds(clock)) as log:
+            if log_at is None and of_another_log(folder, embedded=True):
+                say(f"note: the log in {folder.root} is an earlier one: its daemon used {SHARED} last", err=True)
+            return await work(log)
+
+    return asyncio.run(read())

@@ -1,0 +1,170 @@
+"""The database of the projections: a SQLite file, or Postgres by its URL. It holds nothing that the log does not."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Dialect, Engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError as RefusedDataError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from rftd.ops import limits
+from rftd.ops.errors import UsageError
+from rftd.storage.database.connection_pool import ConnectionPool
+from rftd.storage.database.postgres import connector
+
+_NARROW: Final = f"cache_size=-{limits.READER_CACHE_KIB}"
+BUSY_TIMEOUT: Final = "busy_timeout=10000"
+_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
+    "synchronous=NORMAL",
+    BUSY_TIMEOUT,
+    # Each connection has a cache of its own, on top of the operating system's: what is read costs little without one.
+    # What a query sorts or groups goes to temporary files beyond it: in memory it would be as large as the history.
+    _NARROW,
+    # Of 4 KiB: pages that several transactions change are copied into the file once.
+    "wal_autocheckpoint=4000",
+)
+_DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+_FILE_POOL: Final[dict[str, Any]] = {
+    "poolclass": ConnectionPool,
+    "pool_size": limits.SQLITE_POOL_CONNECTIONS,
+    "max_overflow": 0,
+    "pool_timeout": limits.SQLITE_POOL_WAIT_S,
+}
+_REFUSED_CLASSES: Final = ("22", "23", "54")
+"""SQLSTATE classes: data exception, constraint violation, program limit exceeded."""
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return f"sqlite+aiosqlite:///{path}"
+
+
+def open_database(url: str) -> AsyncEngine:
+    """Connections to the database at `url`; nothing is opened yet. Raises UsageError.
+
+    `sqlite:///PATH`, or `postgresql://USER@HOST:5432/DATABASE` with what asyncpg takes after a `?`: `host=/FOLDER` of
+    a Unix socket, `sslmode=verify-full`, `sslrootcert=FILE`, `passfile=FILE`, `target_session_attrs=primary`.
+
+    The password comes from PGPASSWORD, from PGPASSFILE (else ~/.pgpass), or from the URL, which then belongs in an
+    environment variable; no error or log line shows it. Our tables lie in the schema `rftd` of that database. A pooler
+    in between must pool sessions, not transactions. Use of the engine raises UnreachableError for a server that does
+    not answer or refuses the connection.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        # Without its cause, which may quote the password.
+        fix = "sqlite:///PATH or postgresql://..."
+        raise UsageError("the state database's URL cannot be read", fix=fix) from None
+    driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
+    if driver is None:
+        raise UsageError(f"no state database of kind {parsed.drivername!r}", fix="use sqlite:/// or postgresql://")
+    parsed = parsed.set(drivername=driver)
+    return _sqlite(parsed) if driver.startswith("sqlite") else _postgres(parsed)
+
+
+def is_refused(error: BaseException) -> bool:
+    """True if the database cannot hold a value, so that trying again is in vain."""
+    if isinstance(error, OverflowError | RefusedDataError | IntegrityError):
+        return True
+    # A connection that broke says nothing of the values: to bury a record for it would lose that record for ever.
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    # asyncpg finds a value of a wrong kind itself.
+    return state[:2] in _REFUSED_CLASSES if state else isinstance(getattr(error.orig, "__cause__", None), ValueError)
+
+
+def _postgres(url: URL) -> AsyncEngine:
+    # A server that was restarted left dead connections in the pool: hence the ping.
+    return create_async_engine(
+        url,
+        async_creator=connector(url),
+        poolclass=ConnectionPool,
+        pool_pre_ping=True,
+        pool_size=limits.DATABASE_POOL_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=limits.DATABASE_POOL_WAIT_S,
+        hide_parameters=True,
+    )
+
+
+def _sqlite(url: URL) -> AsyncEngine:
+    # Tables in memory are those of one connection, for which SQLAlchemy has another pool.
+    in_file = url.database not in (None, "", ":memory:")
+    engine = create_async_engine(url, hide_parameters=True, **(_FILE_POOL if in_file else {}))
+    _tune(engine.sync_engine)
+    return engine
+
+
+async def widen(connection: AsyncConnection, *, bulk: bool) -> None:
+    """Gives a connection to a SQLite file the page cache of one that writes, many records at a time if in `bulk`.
+
+    Keys are random, so a transaction changes many pages, which are written once if they fit.
+    """
+    await connection.exec_driver_sql(f"PRAGMA cache_size=-{limits.BULK_CACHE_KIB if bulk else limits.WRITER_CACHE_KIB}")
+    await connection.rollback()
+
+
+async def narrow(connection: AsyncConnection) -> None:
+    """Gives a connection to a SQLite file the page cache of one that reads."""
+    await connection.exec_driver_sql(f"PRAGMA {_NARROW}")
+    await connection.rollback()
+
+
+class _Opening:
+    """A connection that aiosqlite's thread opens, and that is closed if whoever wanted it was cancelled meanwhile.
+
+    It refers to itself through its cache of statements: left alone it stays open until all cycles are collected.
+    """
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+        self._abandoned = False
+
+    def __call__(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        """Opens the connection, in its thread."""
+        connection = sqlite3.Connection(*arguments, **options)
+        try:
+            # Transactions begin where SQLAlchemy says, so that several reads see one snapshot: Python's own driver
+            # would begin one before the first write only.
+            connection.isolation_level = None
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}").close()
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        if self._abandoned:
+            connection.close()
+        return connection
+
+    def abandon(self) -> None:
+        """Closes the connection, now or as soon as it is open."""
+        self._abandoned = True
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _tune(engine: Engine) -> None:
+    @event.listens_for(engine, "do_connect")
+    def opened(dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]) -> DBAPIConnection:
+        opening = _Opening()
+        try:
+            return dialect.connect(*arguments, **options, factory=opening)
+        except BaseException:
+            opening.abandon()
+            raise
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:
+        dbapi: Any = connection.connection.dbapi_connection
+        dbapi.run_async(lambda driver: driver.execute("BEGIN"))  # one visit to its thread, where a cursor needs three

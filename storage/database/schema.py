@@ -1,0 +1,159 @@
+"""The tables of a database: made, brought up to this release, or dropped. The log can fill all of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from sqlalchemy import Connection, MetaData, Select, Table, column, delete, insert, inspect, select, table, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.schema import CreateSchema, DropTable
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import ConflictError, UnreachableError
+from rftd.storage.database.migrations import FOLDER, HEAD, VERSION_TABLE
+from rftd.storage.database.postgres import SCHEMA
+from rftd.storage.database.tables.base import Row, table_of
+from rftd.storage.database.tables.progress import Meta
+from rftd.storage.projector.projections.projection import Projection
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_meta: Final = table_of(Meta)
+_FILLED: Final = "filled_s"
+
+
+async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
+    """Makes or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
+
+    If a projection has another version than the tables were filled with, all of them are made anew: they share one
+    position in the log. Raises ConflictError for a database of another release, with foreign tables under our names, of
+    another encoding than UTF-8; UnreachableError for a server that is read-only.
+    """
+    if connection.dialect.name == "postgresql":
+        await _prepare_server(connection)
+    return await connection.run_sync(_prepare, {projection.name: projection.version for projection in projections})
+
+
+async def reset(connection: AsyncConnection) -> None:
+    """Drops every table of ours in the caller's transaction; the next `prepare` makes them anew."""
+    await connection.run_sync(_drop)
+
+
+async def write_filled(connection: AsyncConnection, duration_s: float) -> None:
+    """Notes, in the caller's transaction, how long it took to fill the tables from the first record on."""
+    await connection.execute(delete(_meta).where(_meta.c.name == _FILLED))
+    await connection.execute(insert(_meta), [{"name": _FILLED, "value": repr(duration_s)}])
+
+
+async def read_filled(connection: AsyncConnection) -> float | None:
+    """The time that it took to fill the tables from the first record on; None if they grew with the log."""
+    found: str | None = await connection.scalar(_value(_FILLED))
+    return None if found is None else float(found)
+
+
+async def _prepare_server(connection: AsyncConnection) -> None:
+    if await connection.scalar(text("SHOW transaction_read_only")) == "on":
+        raise UnreachableError(
+            "Postgres takes no writes: it is a standby, or set to read-only",
+            fix="name the primary in the URL, or unset default_transaction_read_only",
+        )
+    if (encoding := await connection.scalar(text("SHOW server_encoding"))) != "UTF8":
+        raise ConflictError(
+            f"the database's encoding is {encoding}: it cannot hold every text",
+            fix="CREATE DATABASE rftd TEMPLATE template0 ENCODING 'UTF8', and name it in the URL",
+        )
+    if await connection.scalar(text(f"SELECT to_regnamespace('{SCHEMA}')")) is None:
+        await connection.execute(CreateSchema(SCHEMA))
+
+
+def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
+    wanted = msgspec.json.encode(versions, order="sorted").decode()
+    stored = _revision(connection)
+    if stored is None:
+        _refuse_foreign(connection)
+    elif stored != HEAD and stored not in _known():
+        raise _of_another_release(stored)
+    if stored != HEAD:
+        _upgrade(connection)
+    if stored is not None and connection.scalar(_value("projections")) == wanted:
+        return False
+    if stored is not None:
+        # All of them, not only the projection's own: they share one position per partition, which goes back to 0.
+        _drop(connection)
+        _upgrade(connection)
+    names = msgspec.json.encode(sorted(_ours())).decode()
+    connection.execute(delete(_meta).where(_meta.c.name.in_(("projections", "tables"))))
+    connection.execute(insert(_meta), [{"name": "projections", "value": wanted}, {"name": "tables", "value": names}])
+    return True
+
+
+async def check_revision(connection: AsyncConnection) -> None:
+    """Raises ConflictError unless the tables are those of this release."""
+    stored = await connection.run_sync(_revision)
+    if stored != HEAD:
+        raise _of_another_release(stored)
+
+
+def _of_another_release(stored: str | None) -> ConflictError:
+    # Left alone: dropped, the other release's daemon would have to fill all of them again.
+    return ConflictError(
+        f"the tables were made by another release of rftd (schema {stored}; this release knows {HEAD})",
+        fix="use the release that made them, or another database, which the log fills: this one was left as it is",
+    )
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+    return revision
+
+
+def _known() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+
+    command.upgrade(config(connection), "head")
+
+
+def config(connection: Connection | None = None) -> Config:
+    """Alembic's view of our revisions, bound to a connection."""
+    from alembic.config import Config  # only where tables are made or changed: it takes a while to import
+
+    made = Config()
+    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))  # `%` begins an interpolation there
+    made.attributes["connection"] = connection
+    return made
+
+
+def _ours() -> set[str]:
+    return {str(table.name) for table in Row.metadata.sorted_tables}
+
+
+def _value(name: str) -> Select[tuple[Any]]:
+    return select(_meta.c.value).where(_meta.c.name == name)
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    if foreign := sorted(_ours().intersection(inspect(connection).get_table_names())):
+        raise ConflictError(
+            f"the database holds tables that rftd did not make: {', '.join(foreign[:5])}",
+            fix="use another database for the tables of rftd",
+        )
+
+
+def _drop(connection: Connection) -> None:
+    """Drops the tables that are ours by name, now or when they were made; others are left alone."""
+    names = {*_ours(), VERSION_TABLE}
+    if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
+        names.update(json_decoder(list[str]).decode(stored))
+    for name in sorted(names):
+        connection.execute(DropTable(Table(name, MetaData()), if_exists=True))

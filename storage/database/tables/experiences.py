@@ -1,0 +1,72 @@
+"""Experiences, without their tokens: folded from `rftd.experiences`, `rftd.tasks` and the spine."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index
+
+from rftd.storage.database.tables.base import CLUSTERED, Id, Int, IntKey, Key, LogOffset, Real, Row, Text
+
+
+class Experiences(Row, table=True):
+    """One rollout as one explorer ended it: produced, failed, or both, of which the lower offset counts.
+
+    Whether it counts at all follows from the lease that it answers: see `rftd.storage.queries.books`. The payload stays
+    in the log at (`produced_partition`, `produced_offset`).
+    """
+
+    __tablename__ = "experiences"
+    __table_args__ = (
+        Index("experiences_id", "id"),
+        Index("experiences_experiment", "experiment", "produced_ns"),
+        Index("experiences_versions", "experiment", "oldest_version"),
+        # Not clustered: rows so wide are cheaper to append than to put among others, by a third at 300,000 of them.
+    )
+
+    group_id: Key
+    rollout: IntKey
+    writer: Key
+    """The explorer that wrote it; records of others are in no table."""
+    id: Id
+    experiment: Id
+    stage: Int
+    lease: Id
+    """The lease that it answers."""
+    prompt_tokens: Int
+    response_tokens: Int
+    oldest_version: Int
+    newest_version: Int
+    reward: Real
+    priority: Real
+    metrics: Text
+    """JSON."""
+    finish: Text
+    duration_s: Real
+    produced_ns: Int
+    produced_partition: Int
+    produced_offset: LogOffset
+    failed_lease: Id
+    """The lease that the failure answers."""
+    failed_experiment: Id
+    failed_stage: Int
+    failed_code: Text
+    failed_reason: Text
+    failed_ns: Int
+    failed_partition: Int
+    failed_offset: LogOffset
+    spans: Text
+    """JSON: [version, generation, start, end] for each run of response tokens that one version drew."""
+
+
+class Retirements(Row, table=True):
+    """An experience that will not be trained (again)."""
+
+    __tablename__ = "retirements"
+    __table_args__ = CLUSTERED
+
+    experience: Key
+    experiment: Id
+    reason: Text
+    uses: Int
+    decided_at_ns: Int
+    retired_partition: Int
+    retired_offset: LogOffset

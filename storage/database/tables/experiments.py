@@ -1,0 +1,138 @@
+"""Experiments, their stages and warnings: folded from the spine."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index
+
+from rftd.storage.database.tables.base import (
+    Flag,
+    Id,
+    Int,
+    IntKey,
+    Key,
+    LocalPath,
+    LogOffset,
+    LogOffsetKey,
+    Real,
+    Row,
+    Text,
+    TextKey,
+)
+
+
+class Experiments(Row, table=True):
+    """One experiment. `state` follows the spine's order; the rest is as it was submitted."""
+
+    __tablename__ = "experiments"
+    __table_args__ = (Index("experiments_name", "name"), Index("experiments_parent", "parent"))
+
+    id: Key
+    project: Text
+    group_name: Text
+    name: Text
+    job_dir: LocalPath
+    stages: Int
+    total_steps: Int
+    deterministic: Flag
+    seed: Int
+    config: Text
+    """JSON."""
+    labels: Text
+    """JSON."""
+    submitted_ns: Int
+    submitted_partition: Int
+    submitted_offset: LogOffset
+    state: Text
+    state_ns: Int
+    state_code: Text
+    state_reason: Text
+    state_role: Text
+    state_partition: Int
+    state_offset: LogOffset
+    started_ns: Int
+    started_partition: Int
+    started_offset: LogOffset
+    parent: Id
+    """The experiment whose history it shares up to `forked_step`."""
+    forked_step: Int
+    forked_ns: Int
+    forked_partition: Int
+    forked_offset: LogOffset
+    kept: Text
+    """The place of its files: `here` (or null), `archived`, `removed`."""
+    kept_path: LocalPath
+    kept_reason: Text
+    kept_ns: Int
+    kept_partition: Int
+    kept_offset: LogOffset
+    priority: Int
+    """The priority with which it was submitted."""
+    prioritized: Int
+    """The priority to which it was changed; null if it was not."""
+    prioritized_ns: Int
+    prioritized_partition: Int
+    prioritized_offset: LogOffset
+    signal_cause: Text
+    """The cause for which nothing is learnt, by its name; null or empty while something is."""
+    signal_reason: Text
+    signal_step: Int
+    signal_ns: Int
+    signal_partition: Int
+    signal_offset: LogOffset
+
+
+class Stages(Row, table=True):
+    """One stage of an experiment."""
+
+    __tablename__ = "stages"
+
+    experiment: Key
+    stage: IntKey
+    name: Text
+    kind: Text
+    algorithm: Text
+    total_steps: Int
+    batch_size: Int
+    train_batch_size: Int
+    submitted_partition: Int
+    submitted_offset: LogOffset
+    first_version: Int
+    started_ns: Int
+    started_partition: Int
+    started_offset: LogOffset
+    last_version: Int
+    completed_ns: Int
+    completed_partition: Int
+    completed_offset: LogOffset
+    best_version: Int
+    """The version whose checkpoint is the best by its evaluation; null where nobody looks, or before there is one."""
+    best_figure: Text
+    best_value: Real
+    best_base: Real
+    """The same figure of the weights with which the stage began."""
+    best_kept: Text
+    """JSON: the versions that are kept for their evaluation."""
+    best_ns: Int
+    best_partition: Int
+    best_offset: LogOffset
+    stopped_by: Int
+    """The version whose evaluation ended the stage before its last step; null if none did."""
+    stopped_reason: Text
+    stopped_ns: Int
+    stopped_partition: Int
+    stopped_offset: LogOffset
+
+
+class Warnings(Row, table=True):
+    """A warning of something that was changed or ignored: of the submission (`number` from 0) or later (its offset)."""
+
+    __tablename__ = "warnings"
+
+    experiment: Key
+    origin: TextKey
+    """`submitted` or `warned`."""
+    number: LogOffsetKey
+    text: Text
+    warned_ns: Int
+    warned_partition: Int
+    warned_offset: LogOffset

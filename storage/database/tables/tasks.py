@@ -1,0 +1,67 @@
+"""Leases and groups: folded from `rftd.tasks`."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index
+
+from rftd.storage.database.tables.base import CLUSTERED, Id, Int, Key, LogOffset, Real, Row, Text
+
+
+class Leases(Row, table=True):
+    """One lease of a group of rollouts (`task`) or of a range of held-out rows (`eval`)."""
+
+    __tablename__ = "leases"
+    __table_args__ = (Index("leases_subject", "subject"), Index("leases_worker", "worker", "leased_ns"), CLUSTERED)
+
+    id: Key
+    kind: Text
+    experiment: Id
+    stage: Int
+    subject: Id
+    """The group, or the eval."""
+    worker: Id
+    slot: Int
+    attempt: Int
+    deadline_s: Real
+    sequence: Int
+    taskset: Int
+    row_start: Int
+    row_end: Int
+    epoch: Int
+    rollouts: Int
+    """The number of rollouts that the lease asks for."""
+    version: Int
+    """The lowest (task) or the only (eval) weight version that may answer."""
+    leased_ns: Int
+    leased_partition: Int
+    leased_offset: LogOffset
+    expired_ns: Int
+    expired_reason: Text
+    expired_partition: Int
+    expired_offset: LogOffset
+
+
+class Groups(Row, table=True):
+    """One closed group."""
+
+    __tablename__ = "groups"
+    __table_args__ = (Index("groups_experiment", "experiment", "stage", "sequence"), CLUSTERED)
+
+    id: Key
+    experiment: Id
+    stage: Int
+    sequence: Int
+    members: Int
+    member_map: Text
+    """A digit for each rollout, 1 if its experience is a member."""
+    failed: Int
+    reward_mean: Real
+    code: Text
+    reason: Text
+    closed_ns: Int
+    closed_partition: Int
+    closed_offset: LogOffset
+    tag: Real
+    """The priority of its experiences, if that was changed."""
+    tagged_partition: Int
+    tagged_offset: LogOffset

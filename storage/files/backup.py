@@ -1,0 +1,339 @@
+"""A backup of a data folder that a daemon may be using: log, tables, and the files that the copied log names."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import Clock, iso
+from rftd.ops.decoding import json_decoder
+from rftd.ops.durable import make_durable_folder, sync_folder, write_durable
+from rftd.ops.errors import CodecError, ConflictError, DiskFullError, NotFoundError, RftdError, UsageError
+from rftd.storage.files.checkpoints import fsync_tree, mark_latest
+from rftd.storage.files.served_history import copy_whole
+from rftd.storage.files.table_files import KIND as TABLE
+from rftd.storage.portable.files import STEP, Chosen, choose
+from rftd.streams.events.experiment import HeadRef
+from rftd.streams.folds.spine import Kept
+from rftd.streams.log import topics
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.deadletters import head_of
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.topics import Partition
+from rftd.streams.portable.export import OutsideNames
+from rftd.streams.sqlite.schema import FILE_NAME
+from rftd.streams.sqlite.view import SqliteView
+
+MANIFEST: Final = "backup.json"
+"""The file of a backup that says what is in it."""
+UNFINISHED: Final = "backup.pending"
+"""A file in a backup that is being written, or was cut off."""
+FILES: Final = "experiments"
+"""The folder of a backup that holds the experiments' files, each at its own path below it."""
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The folder that is backed up."""
+
+    root: Path
+    log: Path
+    """The folder of the embedded log."""
+    tables: Path
+    """The SQLite file with the tables; it need not exist."""
+    archives: Path
+    """The folder of archived experiments."""
+    unfinished: tuple[Path, ...]
+    """Files that say that the folder itself is not whole, if one exists."""
+    witnesses: tuple[Path, ...]
+    """Files and folders that remember the log, or beside it; they are copied as they are, if they exist."""
+
+
+class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment in a backup."""
+
+    experiment: UUID
+    name: str
+    state: str
+    job_dir: str
+    files: int
+    size_bytes: int
+
+
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a backup: `backup.json`."""
+
+    release: str
+    created: str
+    """ISO 8601."""
+    source: str
+    """The data folder."""
+    heads: tuple[HeadRef, ...]
+    """The end of the copied log; whatever is younger is not in the backup."""
+    experiments: tuple[BackedUp, ...]
+    left_out: tuple[str, ...]
+    """The folders of checkpoints and weights that the log names and that are not in the backup."""
+    notes: tuple[str, ...]
+    """The things that were left out, with reasons."""
+
+
+def manifest_of(root: Path) -> BackupManifest | None:
+    """The manifest of a data folder that was a backup; None for any other. Raises CodecError if it is damaged."""
+    try:
+        return json_decoder(BackupManifest).decode((root / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        fix = "put it back from the backup"
+        raise CodecError(f"it cannot be read: {error}", where=str(root / MANIFEST), fix=fix) from error
+
+
+def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Partition, Mark]) -> Path | None:
+    """The folder with the experiments' files of a backup that no daemon has appended to; None once it is gone.
+
+    Until then those files belong to the log, and not what lies at the experiments' own paths: the original may go on.
+    """
+    unchanged = {HeadRef(*partition, *mark) for partition, mark in heads.items()} == set(manifest.heads)
+    files = root / FILES
+    return files if unchanged and files.is_dir() else None
+
+
+async def back_up(source: Source, target: Path, *, checkpoints: str, release: str, clock: Clock) -> BackupManifest:
+    """Copies the folder to `target`, which appears under its name once it is whole and durable.
+
+    `checkpoints` (`newest`, `all` or `none`) chooses the files of experiments as for an export. Raises UsageError for a
+    target inside the folder, ConflictError if it exists, NotFoundError without a log, DiskFullError.
+    """
+    _check(source, target)
+    partial = target.with_name(f"{target.name}.partial")
+    held = -1
+    try:
+        held = await asyncio.to_thread(_begin, partial)
+        await asyncio.to_thread(_copy_folder, source, partial)
+        _check_whole(source)  # again: an import may have begun meanwhile
+        log = await SqliteView.open(partial / "log")
+        try:
+            heads = await log.heads()
+            named = await _named(log)
+        finally:
+            await log.close()
+        notes: list[str] = []
+        left_out: list[str] = []
+        experiments = await asyncio.to_thread(
+            lambda: [
+                _copy_files(id, names, partial / FILES, source.archives, checkpoints, notes, left_out)
+                for id, names in named
+            ]
+        )
+        manifest = BackupManifest(
+            release=release,
+            created=iso(clock.now_ns()),
+            source=str(source.root),
+            heads=tuple(HeadRef(*partition, *mark) for partition, mark in sorted(heads.items())),
+            experiments=tuple(experiments),
+            left_out=tuple(left_out),
+            notes=tuple(notes),
+        )
+        await asyncio.to_thread(_finish, partial, target, manifest)
+        return manifest
+    except (OSError, DiskFullError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_SPACE:
+            what = f"the backup cannot be written: {error.strerror}"
+            raise UsageError(what, where=str(error.filename or partial), fix="name a folder of yours") from error
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        fix = "free some space, or name a folder on another disk"
+        raise DiskFullError("no space for the backup", where=str(partial), fix=fix) from error
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def _check_whole(source: Source) -> None:
+    for marker in source.unfinished:
+        if marker.exists():
+            raise ConflictError(
+                "this folder is not whole: an import into it, or the backup that it is, was interrupted",
+                where=str(marker),
+                fix="end the import first, or take another backup",
+            )
+
+
+def _check(source: Source, target: Path) -> None:
+    _check_whole(source)
+    if not (source.log / FILE_NAME).exists():
+        raise NotFoundError(f"there is no event log at {source.log / FILE_NAME}", fix="name its folder with --data")
+    inner, outer = target.resolve(), source.root.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise UsageError(f"{target} and the data folder {source.root} hold each other", fix="name a folder elsewhere")
+    if target.exists():
+        raise ConflictError("there is something already", where=str(target), fix="name a new folder")
+
+
+def _begin(partial: Path) -> int:
+    """Makes the folder anew, and returns a descriptor that keeps it to this process until it is closed.
+
+    What is there is removed only if it is a backup that was cut off.
+    """
+    marker = partial / UNFINISHED
+    if not marker.exists():
+        _refuse_others(partial)
+    make_durable_folder(partial.parent)
+    partial.mkdir(mode=0o700, exist_ok=True)
+    held = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # The kernel drops it with the process, however that ends: a backup that was killed keeps nobody out.
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        fix = "wait for it, or name another folder"
+        raise ConflictError("another backup is being written there", where=str(partial), fix=fix) from error
+    for path in partial.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != marker:
+            path.unlink()
+    sync_folder(partial)
+    (partial / FILES).mkdir()
+    return held
+
+
+def _refuse_others(partial: Path) -> None:
+    """Raises ConflictError for a folder without the marker, unless it is empty: a killed backup had not marked it."""
+    if (partial / MANIFEST).exists():
+        what = "this is a whole backup, of a process that ended right before it gave it its name"
+        fix = f"rename it to {partial.name.removesuffix('.partial')}, or move it away"
+        raise ConflictError(what, where=str(partial), fix=fix)
+    if partial.exists() and not (partial.is_dir() and not any(partial.iterdir())):
+        raise ConflictError("this is no backup that was cut off", where=str(partial), fix="move it away")
+
+
+def _copy_folder(source: Source, partial: Path) -> None:
+    # What remembers the log is copied before it: a memory that is younger than the copied log would call it shortened.
+    for path in (*source.witnesses, source.archives):
+        _copy(path, partial / path.relative_to(source.root))
+    if source.tables.exists():
+        copy_whole(source.tables, partial / source.tables.relative_to(source.root))
+    log = partial / source.log.relative_to(source.root)
+    log.mkdir(mode=0o700, exist_ok=True)
+    copy_whole(source.log / FILE_NAME, log / FILE_NAME)
+
+
+def _copy(path: Path, target: Path) -> None:
+    if path.is_dir():
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for inner in sorted(path.iterdir()):
+            _copy(inner, target / inner.name)
+        return
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        shutil.copy2(path, target)
+    except FileNotFoundError:  # it never was, or was replaced by a newer one of another name
+        return
+
+
+async def _named(log: EventLog) -> list[tuple[UUID, OutsideNames]]:
+    """The files outside of the log that each experiment names."""
+    named: dict[UUID, OutsideNames] = {}
+    for partition in topics.EVENTS:
+        offset = 0
+        while records := await log.read(partition, offset):
+            offset = records[-1].offset + 1
+            for record in records:
+                head = head_of(record)
+                if head is not None and head.experiment is not None:
+                    named.setdefault(head.experiment, OutsideNames()).take(record)
+    return [(id, names) for id, names in named.items() if names.spine.spec is not None]
+
+
+def _copy_files(
+    id: UUID,
+    named: OutsideNames,
+    files: Path,
+    archives: Path,
+    checkpoints: str,
+    notes: list[str],
+    left_out: list[str],
+) -> BackedUp:
+    """Copies the files of one experiment. Adds to the notes, and to the folders that are left out."""
+    spec = named.spine.spec
+    status = named.spine.status
+    assert spec is not None
+    count = 0
+    size_bytes = 0
+    own: list[str] = []
+    folders: dict[Path, str] = {}
+    """The kind of each folder of which every file was copied so far."""
+    broken: set[Path] = set()
+    if named.spine.kept is Kept.ARCHIVED:
+        archive = named.spine.archive
+        if archive is not None and not Path(archive.path).is_relative_to(archives):
+            own.append(f"its archive {archive.path} is not in the backup")
+    else:
+        for file in _whole(choose(named, checkpoints, own), own):
+            if file.folder in broken:
+                continue
+            path = file.folder / file.path
+            copied = files / path.relative_to(path.anchor)
+            copied.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                shutil.copy2(file.copy or path, copied)
+            except FileNotFoundError:
+                if file.kind == TABLE:  # its folder has those of other experiments too
+                    own.append(f"{path} left out: it was removed meanwhile")
+                    continue
+                own.append(f"{file.folder} left out: it was removed meanwhile")
+                broken.add(file.folder)
+                continue
+            folders[file.folder] = file.kind
+            count += 1
+            size_bytes += copied.stat().st_size
+    for folder in broken:
+        folders.pop(folder, None)
+        shutil.rmtree(files / folder.relative_to(folder.anchor), ignore_errors=True)
+    _mark_newest(files, (folder for folder, kind in folders.items() if kind == "checkpoint"))
+    kept = [event.path for event in named.undeleted_checkpoints()] + [event.path for event in named.kept_weights()]
+    left_out += [path for path in kept if Path(path) not in folders]
+    notes += [f"{spec.name}: {note}" for note in own]
+    state = status.value if status is not None else "submitted"
+    return BackedUp(
+        experiment=id, name=spec.name, state=state, job_dir=spec.job_dir, files=count, size_bytes=size_bytes
+    )
+
+
+def _mark_newest(files: Path, checkpoints: Iterable[Path]) -> None:
+    """Writes the marker files beside the copied checkpoints."""
+    newest: dict[Path, int] = {}
+    for folder in checkpoints:
+        step = STEP.fullmatch(folder.name)
+        if step is not None:
+            job_dir = files / folder.parent.relative_to(folder.anchor)
+            newest[job_dir] = max(int(step[1]), newest.get(job_dir, 0))
+    for job_dir, number in newest.items():
+        mark_latest(job_dir, number)
+
+
+def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
+    """The chosen files, up to one without which the experiment is not whole: a backup of the others is still one."""
+    try:
+        yield from chosen
+    except RftdError as error:
+        notes.append(f"it is not whole: {error.what} at {error.where}")
+
+
+def _finish(partial: Path, target: Path, manifest: BackupManifest) -> None:
+    write_durable(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    # Every byte is on the disk before the name is: a backup that has its name is whole, after a power cut too.
+    fsync_tree(partial)
+    (partial / UNFINISHED).unlink()
+    sync_folder(partial)
+    partial.rename(target)
+    sync_folder(target.parent)

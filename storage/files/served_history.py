@@ -1,0 +1,119 @@
+"""The chain of a served history, by which an older copy or another one is told from the history that was promised.
+
+    chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL)
+
+Row -1 holds the history's id. The digest of every other row is over the digest before it and what was committed as the
+row. `tasks.offered` carries both, so the log remembers what lies beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from rftd.ops.errors import DataError, DiskFullError
+from rftd.streams.events.task import TasksOffered
+from rftd.streams.spec.spec import ExperimentSpec
+
+FILE: Final = "history.db"
+CHAIN: Final = "CREATE TABLE IF NOT EXISTS chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL);"
+BEGINNING: Final = -1
+"""The row that holds the history's id."""
+_NO_SPACE: Final = (
+    *("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE"),
+    "SQLITE_IOERR_SHMSIZE",  # the copy of a database with a write-ahead log is opened once more, to end that
+)
+"""The names of SQLite's errors that mean a full disk."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+"""Runs a query with its values."""
+
+
+def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[str, bytes]]]]) -> bytes:
+    """The digest of a row: sha256 over that of the row before it and its runs, in their order.
+
+    A run is its task, name, reward, and the id and response of each of its answers.
+    """
+    digest = hashlib.sha256(before)
+    for task, name, reward, answers in runs:
+        digest.update(_encode((task, name, reward, [(id, hashlib.sha256(blob).digest()) for id, blob in answers])))
+    return digest.digest()
+
+
+def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
+    """The offer of the first `rows` rows of a history, of which there is at least one."""
+    history, digest = _chain_at(read, rows)
+    return TasksOffered(stage=stage, rows=rows, history=history, digest=digest)
+
+
+def difference(read: Read, promised: TasksOffered) -> str:
+    """The difference between a history and the promised one, in words; empty if the history holds all promised rows."""
+    rows = int(read("SELECT coalesce(CAST(max(row) AS INTEGER) + 1, 0) FROM runs", ())[0][0])
+    history, digest = _chain_at(read, promised.rows)
+    if promised.history and history != promised.history:
+        return f"is another one: it is {history or 'without an id'}, and rows of {promised.history} were promised"
+    if rows < promised.rows:
+        return f"is older than the log: it has {rows} rows, and {promised.rows} were promised"
+    if promised.history and digest != promised.digest:
+        return f"is another one: its first {promised.rows} rows are not those that were promised"
+    return ""
+
+
+def difference_of(path: Path, promised: TasksOffered) -> str:
+    """The difference between the history in a file and the promised one, in words; empty if there is none. Blocks.
+
+    A file that is gone differs if rows were promised, one that cannot be read always does.
+    """
+    if not path.exists():
+        return f"is gone, and {promised.rows} rows were promised" if promised.rows else ""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            return difference(lambda query, values: connection.execute(query, values).fetchall(), promised)
+    except sqlite3.Error as error:
+        return f"cannot be read: {error}"
+
+
+def _chain_at(read: Read, rows: int) -> tuple[str, str]:
+    """The history's id and the digest after so many rows, in hex; empty where the history has none."""
+    # As text from SQLite itself: a file that came with an import may hold anything in its columns.
+    chain = "SELECT row, lower(hex(digest)) FROM chain WHERE row IN (?, ?)"
+    digests: dict[int, str] = dict(read(chain, (BEGINNING, rows - 1)))
+    return digests.get(BEGINNING, ""), digests.get(rows - 1, "")
+
+
+def copy_whole(path: Path, target: Path) -> None:
+    """Copies a database that may be in use to a new file, as it is at one moment. Blocks.
+
+    Raises DataError for damage, DiskFullError.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+            # The copy is one file: it has no write-ahead log beside it.
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        if error.sqlite_errorname in _NO_SPACE:
+            raise DiskFullError(
+                "no space for a copy of it", where=str(path), fix="free space, and repeat this"
+            ) from error
+        raise DataError(str(error), where=str(path), fix="put the newest copy of the file back") from error
+
+
+def promises(spec: ExperimentSpec, offers: Mapping[int, TasksOffered]) -> dict[Path, TasksOffered]:
+    """The newest offer of every stage that serves, by the folder of its history; of no rows where there was none."""
+    return {
+        Path(stage.taskset.path): offers.get(index, TasksOffered(stage=index, rows=0))
+        for index, stage in enumerate(spec.stages)
+        if stage.serving is not None and stage.taskset is not None
+    }

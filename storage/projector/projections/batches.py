@@ -1,0 +1,114 @@
+"""Batches and their items, from the spine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rftd.storage.database.tables.batches import Batches, BatchItems
+from rftd.storage.projector.projections.projection import Projection, id_of
+from rftd.storage.projector.upserts import Changes, Upsert
+from rftd.streams.events import batch
+from rftd.streams.log.codec import Decoded
+
+PLANNED: Final = Upsert(
+    Batches,
+    place="planned",
+    owns=(
+        "experiment",
+        "step",
+        "stage",
+        "items",
+        "groups",
+        "incomplete",
+        "staleness_mean",
+        "staleness_p95",
+        "staleness_max",
+        "decided_at_ns",
+        "max_uses",
+        "eligible_at_ns",
+    ),
+)
+ITEM: Final = Upsert(
+    BatchItems,
+    place="planned",
+    owns=(
+        "experience",
+        "group_id",
+        "partition",
+        "offset",
+        "staleness_versions",
+        "use",
+        "digest",
+        "row",
+        "epoch",
+    ),
+)
+ABANDONED: Final = Upsert(Batches, place="abandoned", owns=("abandoned_code", "abandoned_reason"))
+
+
+def percentile_95(ordered: Sequence[int]) -> int:
+    """The smallest of the sorted values that at least 95 % of them do not exceed."""
+    return ordered[-(-95 * len(ordered) // 100) - 1]
+
+
+def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> None:
+    id = event.batch.bytes
+    items = event.experiences
+    rows = event.rows
+    stale = sorted(item.staleness_versions for item in items)
+    changes.put(
+        PLANNED,
+        decoded,
+        id=id,
+        experiment=id_of(decoded.head.experiment),
+        step=event.step,
+        stage=event.stage,
+        items=len(items) + len(rows),
+        groups=len(event.groups),
+        incomplete=event.incomplete,
+        staleness_mean=sum(stale) / len(stale) if stale else None,
+        staleness_p95=percentile_95(stale) if stale else None,
+        staleness_max=stale[-1] if stale else None,
+        decided_at_ns=event.decided_at_ns,
+        max_uses=event.max_uses,
+        eligible_at_ns=event.eligible_at_ns,
+    )
+    # The hot part: rows as tuples in the order of `ITEM.columns`, for a batch has thousands of items.
+    groups = [reference.group.bytes for reference in event.groups]
+    stamp = ITEM.stamp(decoded)
+    rest = (None, None, None, *stamp)
+    changes.of(ITEM).extend(
+        [
+            (
+                id,
+                number,
+                item.experience.bytes,
+                groups[item.group] if 0 <= item.group < len(groups) else None,
+                item.partition,
+                item.offset,
+                item.staleness_versions,
+                item.use,
+                *rest,
+            )
+            for number, item in enumerate(items)
+        ]
+    )
+    changes.of(ITEM).extend(
+        [
+            (id, number, None, None, None, None, None, None, event.dataset_of(row), row.row, row.epoch, *stamp)
+            for number, row in enumerate(rows, start=len(items))
+        ]
+    )
+
+
+def _abandoned(event: batch.BatchAbandoned, decoded: Decoded, changes: Changes) -> None:
+    changes.put(ABANDONED, decoded, id=event.batch.bytes, abandoned_code=event.code, abandoned_reason=event.reason)
+
+
+PROJECTION: Final = Projection(
+    name="batches",
+    version=2,
+    tables=(Batches, BatchItems),
+    handlers={batch.BatchPlanned: _planned, batch.BatchAbandoned: _abandoned},
+)

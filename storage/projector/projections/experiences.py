@@ -1,0 +1,104 @@
+"""Experiences and failed rollouts, from `rftd.experiences`; retirements, from the spine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.database.tables.experiences import Experiences, Retirements
+from rftd.storage.projector.projections.projection import Projection, id_of, json_of
+from rftd.storage.projector.upserts import Changes, Upsert
+from rftd.streams.events import batch, experience
+from rftd.streams.log.codec import Decoded
+from rftd.streams.log.writers import explorer_of
+
+PRODUCED: Final = Upsert(
+    Experiences,
+    place="produced",
+    owns=(
+        "id",
+        "experiment",
+        "stage",
+        "lease",
+        "prompt_tokens",
+        "response_tokens",
+        "oldest_version",
+        "newest_version",
+        "spans",
+        "reward",
+        "priority",
+        "metrics",
+        "finish",
+        "duration_s",
+    ),
+)
+FAILED: Final = Upsert(
+    Experiences,
+    place="failed",
+    owns=("failed_lease", "failed_experiment", "failed_stage", "failed_code", "failed_reason"),
+)
+RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
+
+
+def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
+    writer = explorer_of(decoded.head.source)
+    if writer is None:
+        return
+    versions = [span.version for span in event.spans] or (0,)
+    # A tuple in the order of `PRODUCED.columns`: most of the log is this event.
+    changes.of(PRODUCED).append(
+        (
+            event.group.bytes,
+            event.rollout,
+            writer,
+            event.experience.bytes,
+            id_of(decoded.head.experiment),
+            event.stage,
+            event.lease.bytes,
+            event.prompt_tokens,
+            len(event.tokens) - event.prompt_tokens,
+            min(versions),
+            max(versions),
+            json_of(event.spans),
+            event.reward,
+            event.priority,
+            json_of(event.metrics) if event.metrics else None,
+            event.finish,
+            event.duration_s,
+            *PRODUCED.stamp(decoded),
+        )
+    )
+
+
+def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes) -> None:
+    writer = explorer_of(decoded.head.source)
+    if writer is None:
+        return
+    changes.put(
+        FAILED,
+        decoded,
+        group_id=event.group.bytes,
+        rollout=event.rollout,
+        writer=writer,
+        failed_lease=event.lease.bytes,
+        failed_experiment=id_of(decoded.head.experiment),
+        failed_stage=event.stage,
+        failed_code=event.code,
+        failed_reason=event.reason,
+    )
+
+
+def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
+    rest = (id_of(decoded.head.experiment), event.reason, event.uses, event.decided_at_ns, *RETIRED.stamp(decoded))
+    changes.of(RETIRED).extend([(experience_id.bytes, *rest) for experience_id in event.experiences])
+
+
+PROJECTION: Final = Projection(
+    name="experiences",
+    version=3,
+    tables=(Experiences, Retirements),
+    handlers={
+        experience.ExperienceProduced: _produced,
+        experience.RolloutFailed: _failed,
+        batch.ExperienceRetired: _retired,
+    },
+)

@@ -1,0 +1,63 @@
+"""The projector's own progress: the owners of roles, from every stream, and the events that must not count twice.
+
+A log may rarely hold one event twice in a partition. Of most events the first one wins by its place already; `KINDS`
+are those that win over earlier ones, or whose key is their own place.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.database.tables.progress import Fences, Once
+from rftd.storage.projector.projections.projection import Projection, owner_of
+from rftd.storage.projector.upserts import Changes, Rule, Upsert
+from rftd.streams.events import batch, checkpoint, experiment, weights
+from rftd.streams.events.evaluated import CheckpointChosen
+from rftd.streams.events.experiment import TURNS
+from rftd.streams.events.registry import Event
+from rftd.streams.log.codec import Decoded
+
+KINDS: Final[frozenset[type[Event]]] = frozenset(
+    (
+        *TURNS,
+        experiment.ExperimentWarned,
+        experiment.ExperimentPrioritized,
+        batch.ExperiencePrioritized,
+        weights.WeightsPublished,
+        weights.WeightsRetired,
+        checkpoint.CheckpointCommitted,
+        checkpoint.CheckpointDeleted,
+        CheckpointChosen,
+    )
+)
+FENCED: Final = Upsert(Fences, place="fenced", owns=("epoch", "owner"), rule=Rule.LAST)
+APPLIED: Final = Upsert(Once, place="applied")
+
+
+def _fenced(event: experiment.Fence, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        FENCED,
+        decoded,
+        stream=decoded.partition.stream,
+        partition=decoded.partition.number,
+        experiment=owner_of(decoded),
+        role=event.role,
+        epoch=event.epoch,
+        owner=event.owner.bytes,
+    )
+
+
+def _applied(event: Event, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        APPLIED,
+        decoded,
+        stream=decoded.partition.stream,
+        partition=decoded.partition.number,
+        event=decoded.head.id.bytes,
+    )
+
+
+# Two projections with a name and a version each: the names are stored, and a changed set would have every table of an
+# existing database filled anew.
+FENCES: Final = Projection(name="fences", version=1, tables=(Fences,), handlers={experiment.Fence: _fenced})
+ONCE: Final = Projection(name="once", version=1, tables=(Once,), handlers=dict.fromkeys(KINDS, _applied))

@@ -1,0 +1,89 @@
+"""Workers, from `rftd.workers`; dead letters that consumers reported, from `rftd.deadletters`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.storage.database.tables.progress import DeadLetters
+from rftd.storage.database.tables.workers import Workers
+from rftd.storage.projector.projections.projection import Projection, id_of
+from rftd.storage.projector.upserts import Changes, Upsert
+from rftd.streams.events import worker
+from rftd.streams.log.codec import Decoded
+
+PROJECTOR: Final = "projector"
+"""The consumer under which the projector keeps the records that it could not use; nobody else's report counts there."""
+
+STARTED: Final = Upsert(
+    Workers,
+    place="started",
+    owns=("experiment", "role", "slot", "host", "pid", "process_start_s", "capacity"),
+)
+STOPPED: Final = Upsert(Workers, place="stopped", owns=("stopped_code", "stopped_reason", "stopped_memory_bytes"))
+LOST: Final = Upsert(Workers, place="lost", owns=("lost_reason", "lost_memory_bytes"))
+DEAD_LETTER: Final = Upsert(DeadLetters, place="reported", owns=("code", "reason"))
+
+
+def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STARTED,
+        decoded,
+        id=event.worker.bytes,
+        experiment=id_of(decoded.head.experiment),
+        role=event.role,
+        slot=event.slot,
+        host=event.host,
+        pid=event.pid,
+        process_start_s=event.process_start_s,
+        capacity=event.capacity,
+    )
+
+
+def _stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        STOPPED,
+        decoded,
+        id=event.worker.bytes,
+        stopped_code=event.code,
+        stopped_reason=event.reason,
+        stopped_memory_bytes=event.memory_peak_bytes,
+    )
+
+
+def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
+    changes.put(
+        LOST,
+        decoded,
+        id=event.worker.bytes,
+        lost_reason=event.reason,
+        lost_memory_bytes=event.memory_bytes,
+    )
+
+
+def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
+    # The projector's own letters are folded from the records themselves: an event in its name would make a row twice.
+    if event.consumer == PROJECTOR:
+        return
+    changes.put(
+        DEAD_LETTER,
+        decoded,
+        consumer=event.consumer,
+        stream=event.stream,
+        partition=event.partition,
+        offset=event.offset,
+        code=event.code,
+        reason=event.reason,
+    )
+
+
+PROJECTION: Final = Projection(
+    name="workers",
+    version=1,
+    tables=(Workers, DeadLetters),
+    handlers={
+        worker.WorkerStarted: _started,
+        worker.WorkerStopped: _stopped,
+        worker.WorkerLost: _lost,
+        worker.RecordDeadLettered: _dead_lettered,
+    },
+)

@@ -1,0 +1,126 @@
+"""`rebuild`: the log folded from nothing into fresh tables, compared with the live ones by canonical digests.
+
+Equal tables have equal digests, on SQLite and on Postgres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Column, Float, Table, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.storage.database.engine import open_database
+from rftd.storage.database.schema import check_revision
+from rftd.storage.database.tables.base import Row, table_of
+from rftd.storage.database.tables.progress import Meta
+from rftd.storage.projector.projections import PROJECTIONS, Projection
+from rftd.storage.projector.projector import Projector
+from rftd.storage.projector.writer import read_positions
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.log import EventLog
+
+_ROWS_AT_ONCE: Final = 2000
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """The sha256 of each table at some positions of the log."""
+
+    positions: Heads
+    tables: dict[str, str]
+
+    @property
+    def total(self) -> str:
+        """One sha256 over all tables."""
+        return sha256(_encode(sorted(self.tables.items()))).hexdigest()
+
+
+async def digest(engine: AsyncEngine) -> Digests:
+    """Digests of every table, seen at one moment even while a projector writes.
+
+    Raises ConflictError for tables of another release.
+    """
+    async with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            # Rows come in the order of the key's index, from the first on, however large the table.
+            await connection.execute(text("SET LOCAL enable_sort = off"))
+        await check_revision(connection)
+        positions = await read_positions(connection)
+        tables = [table for table in Row.metadata.sorted_tables if table is not table_of(Meta)]
+        return Digests(positions, {str(table.name): await digest_of(connection, table) for table in tables})
+
+
+async def digest_of(
+    connection: AsyncConnection, table: Table, left_out: Callable[[Column[Any]], bool] = lambda column: False
+) -> str:
+    """The sha256 over all rows of a table in the order of its key, without the columns that are `left_out`.
+
+    Equal rows have equal digests on SQLite and on Postgres. A key column that is left out still gives the order.
+    """
+    columns = [column for column in table.columns if not left_out(column)]
+    # Text is ordered by its bytes on both databases: see `tables.base`.
+    statement = select(*columns).order_by(*table.primary_key.columns)
+    hasher = sha256(_encode([str(column.name) for column in columns]))
+    floats = [place for place, column in enumerate(columns) if isinstance(column.type, Float)]
+    async with connection.stream(statement) as rows:
+        async for chunk in rows.partitions(_ROWS_AT_ONCE):
+            hasher.update(_encode([_canonical(row, floats) for row in chunk]))
+    return hasher.hexdigest()
+
+
+def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
+    values = list(row)
+    for place in floats:
+        if values[place] is not None:
+            values[place] += 0.0  # makes -0.0, which SQLite does not keep, 0.0
+    return values
+
+
+class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a rebuild."""
+
+    rebuilt: Digests
+    live: Digests | None = None
+    """The live tables' digests at the same positions; None if there was nothing to compare with."""
+
+    @property
+    def different(self) -> tuple[str, ...]:
+        """Names of the tables that differ from the live ones."""
+        if self.live is None:
+            return ()
+        return tuple(name for name, value in self.live.tables.items() if self.rebuilt.tables.get(name) != value)
+
+
+async def rebuild(
+    log: EventLog,
+    url: str,
+    *,
+    clock: Clock,
+    live: AsyncEngine | None = None,
+    projections: Sequence[Projection] = PROJECTIONS,
+) -> RebuildReport:
+    """Empties the database at `url` and fills it from the log, up to the positions of `live` if that is given.
+
+    `live` may be in use meanwhile: it is read at one moment. Raises LogLossError if it holds what the log does not,
+    ConflictError if it is of another release.
+    """
+    # The live tables first: the log only grows, so their positions are within it when it is read.
+    seen = await digest(live) if live is not None else None
+    if seen is not None:
+        await log.check_heads(seen.positions)
+    engine = open_database(url)
+    projector = Projector(log, engine, clock=clock, projections=projections, max_records=limits.REBUILD_RECORDS)
+    try:
+        await projector.reset()
+        await projector.catch_up(seen.positions if seen is not None else None)
+        return RebuildReport(rebuilt=await digest(engine), live=seen)
+    finally:
+        await projector.close()
+        await engine.dispose()

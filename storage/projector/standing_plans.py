@@ -1,0 +1,91 @@
+"""`StandingPlans`: which plans count in the tables; each is of the step after the last one that is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from rftd.storage.queries.counting import ABANDONED, EXECUTED
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
+from rftd.streams.events.experiment import ExperimentForked, StageStarted
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.folds.once import PlannedBatches
+from rftd.streams.log.codec import Decoded
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+_BEFORE: Final = """SELECT id, forked_step FROM experiments WHERE forked_step IS NOT NULL
+UNION ALL SELECT experiment, MAX(first_version) FROM stages WHERE started_offset IS NOT NULL GROUP BY experiment"""
+"""The steps before the first that each stage may plan."""
+_EXECUTED: Final = f"SELECT s.experiment, MAX(s.step) FROM {EXECUTED} s GROUP BY s.experiment"  # noqa: S608 - constants
+"""The last step that each experiment has executed."""
+_STANDING: Final = f"""SELECT b.experiment, b.step, b.id, CASE WHEN {ABANDONED} THEN 1 ELSE 0 END FROM batches b
+WHERE b.planned_offset IS NOT NULL AND (b.abandoned_offset IS NOT NULL OR b.step >= COALESCE(
+    (SELECT MAX(s.step) FROM steps s WHERE s.experiment = b.experiment), 0))
+ORDER BY b.planned_offset"""  # noqa: S608 - constants
+"""The plans that may still be abandoned, and those that were."""
+
+
+class StandingPlans:
+    """The plans of every experiment, as far as later ones depend on them; a fold of the spine."""
+
+    def __init__(self, planned: Mapping[UUID, PlannedBatches] | None = None) -> None:
+        """Goes on with what `read_standing_plans` found."""
+        self.planned = dict(planned or {})
+        """The plans by experiment."""
+
+    def counts(self, decoded: Decoded) -> bool:
+        """Takes in an effective event; False for a plan that is not of the next step of its experiment."""
+        event = decoded.event
+        experiment = decoded.head.experiment
+        if experiment is None:
+            return True
+        match event:
+            case BatchPlanned():
+                return self._of(experiment).plan(event)
+            case BatchAbandoned():
+                self._of(experiment).abandon(event)
+            case StepCompleted():
+                self._of(experiment).complete(event)
+            case StageStarted():
+                self._of(experiment).begin(event.first_version)
+            case ExperimentForked():
+                self._of(experiment).begin(event.at_step)
+            case _:
+                pass
+        return True
+
+    def _of(self, experiment: UUID) -> PlannedBatches:
+        planned = self.planned.get(experiment)
+        if planned is None:
+            planned = self.planned[experiment] = PlannedBatches()
+        return planned
+
+
+async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, PlannedBatches]:
+    """The plans of every experiment in the tables, as far as later ones depend on them."""
+    found: dict[UUID, PlannedBatches] = {}
+
+    def of(id: bytes) -> PlannedBatches:
+        return found.setdefault(UUID(bytes=bytes(id)), PlannedBatches())
+
+    for id, version in await _rows(connection, _BEFORE):
+        of(id).begin(version)
+    for id, step in await _rows(connection, _EXECUTED):
+        planned = of(id)
+        planned.furthest = step
+        planned.steps.add(step)
+    for id, step, batch, abandoned in await _rows(connection, _STANDING):
+        planned = of(id)
+        if abandoned:
+            planned.abandoned.add(UUID(bytes=bytes(batch)))
+        else:
+            planned.steps.add(step)
+            planned.newest[step] = UUID(bytes=bytes(batch))
+    return found
+
+
+async def _rows(connection: AsyncConnection, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await connection.exec_driver_sql(statement)]

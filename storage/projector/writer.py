@@ -1,0 +1,146 @@
+"""`TableWriter`: folded changes written in the caller's transaction, positions first, and positions read at a start."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Dialect, bindparam, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.ops.errors import ConflictError
+from rftd.storage.database.tables.base import table_of
+from rftd.storage.database.tables.progress import Fences, Once, Positions
+from rftd.storage.database.visit import visit
+from rftd.storage.projector.fold import FenceState, Folded
+from rftd.storage.projector.upserts import Upsert, Values
+from rftd.streams.folds.once import REMEMBERED
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.topics import Partition
+
+_positions: Final = table_of(Positions)
+_STORED: Final = select(_positions.c.stream, _positions.c.partition, _positions.c.next_offset, _positions.c.chain)
+_LOCKED: Final = _STORED.with_for_update()
+_MOVED: Final = (
+    update(_positions)
+    .where(_positions.c.stream == bindparam("stream_"), _positions.c.partition == bindparam("partition_"))
+    .values(next_offset=bindparam("next_offset_"), chain=bindparam("chain_"))
+)
+_STORED_IN_FILE: Final = 'SELECT stream, "partition", next_offset FROM positions'
+_MOVED_IN_FILE: Final = """INSERT INTO positions (stream, "partition", next_offset, chain) VALUES (?, ?, ?, ?)
+ON CONFLICT (stream, "partition") DO UPDATE SET next_offset = excluded.next_offset, chain = excluded.chain"""
+_MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}_") for column in _positions.columns})
+
+
+class TableWriter:
+    """The writer of rows, which keeps the compiled statement of each upsert."""
+
+    def __init__(self) -> None:
+        self._statements: dict[Upsert, str] = {}
+
+    async def write(self, connection: AsyncConnection, folded: Folded, sent: asyncio.Event) -> None:
+        """Moves the positions, and writes the rows. `sent` is set when the database has work to do.
+
+        Raises ConflictError if another projector moved the positions meanwhile.
+        """
+        work = [(self._statement(upsert, connection.dialect), upsert, rows) for upsert, rows in folded.rows.items()]
+        if connection.dialect.name != "postgresql":
+            sent.set()
+            await visit(connection, partial(_write_file, folded, [(statement, rows) for statement, _, rows in work]))
+            return
+        await _move(connection, folded)
+        sent.set()  # the waiter's turn comes once the first rows are on their way
+        for statement, upsert, rows in work:
+            # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
+            columns = zip(*upsert.reduced(rows), strict=True)
+            await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
+
+    def _statement(self, upsert: Upsert, dialect: Dialect) -> str:
+        statement = self._statements.get(upsert)
+        if statement is None:
+            statement = self._statements[upsert] = upsert.statement(dialect)
+        return statement
+
+
+def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: sqlite3.Connection) -> None:
+    """All of it in one visit to the connection's thread: one visit for each statement costs more than small ones."""
+    stored = {Partition(stream, number): offset for stream, number, offset in file.execute(_STORED_IN_FILE)}
+    _check(folded, stored)
+    moved = [(*partition, mark.next_offset, mark.chain) for partition, mark in folded.after.items()]
+    file.executemany(_MOVED_IN_FILE, moved)
+    for statement, rows in work:
+        file.executemany(statement, rows)
+
+
+async def _move(connection: AsyncConnection, folded: Folded) -> None:
+    # The rows of the positions are the lock that a second projector on this database meets: so they come first.
+    stored = await read_positions(connection, lock=True)
+    _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
+    moved: list[dict[str, object]] = []
+    made: list[dict[str, object]] = []
+    for partition, mark in folded.after.items():
+        row = {
+            "stream_": partition.stream,
+            "partition_": partition.number,
+            "next_offset_": mark.next_offset,
+            "chain_": mark.chain,
+        }
+        (moved if partition in stored else made).append(row)
+    if moved:
+        await connection.execute(_MOVED, moved)
+    if made:
+        await connection.execute(_MADE, made)
+
+
+def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
+    """Raises ConflictError if the positions are not those that the rows were folded from."""
+    # Although a lock keeps rivals out: that lock ends with its session, and a projector whose connection was cut may
+    # learn of it late.
+    for partition, before in folded.before.items():
+        if stored.get(partition, 0) != before.next_offset:
+            raise ConflictError(
+                f"another process moved the projections' position in {partition} from {before.next_offset}",
+                fix="let one daemon use this database",
+            )
+
+
+async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
+    """The positions of the projections; with `lock` nobody else moves them before this transaction ends.
+
+    (On SQLite, which knows no row locks, the later of two writers fails at its first write.)
+    """
+    rows = await connection.execute(_LOCKED if lock else _STORED)
+    return {Partition(stream, number): Mark(next_offset, bytes(chain)) for stream, number, next_offset, chain in rows}
+
+
+async def read_fences(connection: AsyncConnection) -> list[FenceState]:
+    """The owners of roles at those positions."""
+    table = table_of(Fences)
+    columns = (table.c.stream, table.c.partition, table.c.experiment, table.c.role, table.c.epoch, table.c.owner)
+    return [
+        FenceState(
+            Partition(stream, number),
+            UUID(bytes=bytes(experiment)) if experiment else None,
+            role,
+            epoch,
+            UUID(bytes=bytes(owner)),
+        )
+        for stream, number, experiment, role, epoch, owner in await connection.execute(select(*columns))
+    ]
+
+
+async def read_once(connection: AsyncConnection) -> list[tuple[Partition, bytes]]:
+    """The events that must not count again, as many of each partition as a fold remembers, the newest last."""
+    columns = table_of(Once).c
+    newest = func.row_number().over(
+        partition_by=(columns.stream, columns.partition), order_by=columns.applied_offset.desc()
+    )
+    ranked = select(columns.stream, columns.partition, columns.event, columns.applied_offset, newest.label("rank"))
+    found = ranked.subquery()
+    wanted = select(found.c.stream, found.c.partition, found.c.event).where(found.c.rank <= 2 * REMEMBERED)
+    rows = await connection.execute(wanted.order_by(found.c.applied_offset))
+    return [(Partition(stream, number), bytes(event)) for stream, number, event in rows]

@@ -1,0 +1,26 @@
+"""`resolve_experiment`: an experiment of the tables by the text that a person types."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rftd.storage.database.tables.base import table_of
+from rftd.storage.database.tables.experiments import Experiments
+from rftd.streams.folds.spine import Kept
+from rftd.streams.spec.naming import Named, choose
+
+
+async def resolve_experiment(connection: AsyncConnection, wanted: str) -> UUID:
+    """The experiment of the tables that `wanted` names: see `choose`."""
+    table = table_of(Experiments)
+    # A row without a submission was made by an event of a foreign or damaged log: it is no experiment.
+    rows = await connection.execute(
+        select(table.c.id, table.c.name, table.c.kept)
+        .where(table.c.submitted_offset.is_not(None))
+        .order_by(table.c.submitted_ns, table.c.id)
+    )
+    known = [Named(UUID(bytes=bytes(id)), str(name), kept == Kept.REMOVED.value) for id, name, kept in rows]
+    return choose(known, wanted)

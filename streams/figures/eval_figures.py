@@ -1,0 +1,165 @@
+"""The figures of an evaluation beside its score: accuracy, uncertainty, several tries, lengths, categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from rftd.streams.events.experience import CategoryScore, EvalScored
+from rftd.streams.events.step import PROMPTS_CUT_ROWS
+from rftd.streams.figures.estimators import best_at, bootstrap, majority_at, pass_at, wilson, worst_at
+from rftd.streams.figures.reward_parts import part_of
+from rftd.streams.spec.spec import TasksetSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ACCURACY: Final = "accuracy/mean"
+WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
+"""Counts of answers that are worth nothing; only where there are some."""
+TRIES: Final = "tries"
+"""Answers to each row; without it one."""
+MOST_CATEGORIES: Final = 64
+"""Categories of which figures are reported: the first by name."""
+_RESAMPLES: Final = 1000
+_DRAWN: Final = 4_000_000
+"""Numbers that are drawn for one interval at most: of many rows, fewer resamples do."""
+_FEWEST_RESAMPLES: Final = 100
+
+
+def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
+    """The figures of all scores of an evaluation, in the order of their rows; its id is the seed of resampling.
+
+    `accuracy` and what rests on it is there where every score says which answers are right.
+    """
+    import numpy as np  # here: a check of a file, which asks for names of figures, starts without it
+
+    rewards = np.concatenate([scored.rewards.view() for scored in scores]).astype("f8")
+    tokens = np.concatenate([scored.tokens.view() for scored in scores])
+    right = _joined([scored.right for scored in scores])
+    tries = scores[0].tries if len({scored.tries for scored in scores}) == 1 else 1
+    by_row = rewards.reshape(-1, tries).mean(axis=1)
+    figures = {f"score/{end}": value for end, value in {**_interval(by_row, eval), **_error(by_row)}.items()}
+    if tries > 1:
+        figures |= {TRIES: float(tries), **_of_tries(rewards.reshape(-1, tries), tries)}
+    if right is not None:
+        flags = right != 0
+        figures[ACCURACY] = float(flags.mean())
+        right_by_row = flags.reshape(-1, tries).mean(axis=1)
+        ends = {**_accuracy_interval(flags, tries, eval), **_error(right_by_row)}
+        figures |= {f"accuracy/{end}": value for end, value in ends.items()}
+        figures |= _lengths(tokens, flags)
+        if tries > 1:
+            votes = _joined([scored.votes for scored in scores])
+            figures |= _solved(flags.reshape(-1, tries), None if votes is None else votes.reshape(-1, tries), tries)
+    return figures | _categories(scores, accuracy=right is not None)
+
+
+def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
+    """The names of the figures that evaluations of a taskset may have, but for those of parts and categories.
+
+    Those of accuracy are there where its reward says which answers are right.
+    """
+    tries = taskset.repeat_times
+    ends = ("mean", "low", "high", "stderr")
+    names = [
+        "score",
+        *(f"score/{end}" for end in ends[1:]),
+        *(f"accuracy/{end}" for end in ends),
+        "response_length/mean",
+    ]
+    names += [f"response_length/{name}/mean" for name in ("right", "wrong")]
+    if tries > 1:
+        names += [f"avg@{tries}", *(f"pass@{k}" for k in _counts(tries))]
+        names += [f"{name}@{k}" for name in ("best", "worst", "majority") for k in _counts(tries)[1:]]
+    return (*names, *WORTHLESS)
+
+
+def is_open_figure(name: str) -> bool:
+    """True of the figure of a part of the reward or of a category, which only the evaluation itself can name."""
+    ends = ("/answers", "/score", "/accuracy")
+    return part_of(name) is not None or (name.startswith("category/") and name.endswith(ends))
+
+
+def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
+    """The numbers of all; None where some are missing."""
+    import numpy as np
+
+    if any(array is None for array in arrays):
+        return None
+    joined: NDArray[Any] = np.concatenate([array.view() for array in arrays])
+    return joined
+
+
+def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
+    """The interval of a mean over rows."""
+    import numpy as np
+
+    if (values == values[0]).all():
+        return {"low": float(values[0]), "high": float(values[0])}
+    resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _DRAWN // len(values)))
+    random = np.random.Generator(np.random.PCG64(eval.int))
+    low, high = bootstrap(values, random.integers(0, len(values), (resamples, len(values))))
+    return {"low": low, "high": high}
+
+
+def _error(means: NDArray[np.float64]) -> dict[str, float]:
+    """The standard error of a mean over rows, which one row does not tell."""
+    return {"stderr": float(means.std(ddof=1) / len(means) ** 0.5)} if len(means) > 1 else {}
+
+
+def _accuracy_interval(right: NDArray[np.bool_], tries: int, eval: UUID) -> dict[str, float]:
+    """Wilson's, of one answer to each row; tries of one row resemble each other, so of several, rows are resampled."""
+    if tries > 1:
+        return _interval(right.reshape(-1, tries).mean(axis=1), eval)
+    low, high = wilson(int(right.sum()), len(right))
+    return {"low": low, "high": high}
+
+
+def _counts(tries: int) -> list[int]:
+    """The powers of two up to the number of tries, and the number itself."""
+    powers = [1 << place for place in range(tries.bit_length()) if 1 << place < tries]
+    return [*powers, tries]
+
+
+def _of_tries(rewards: NDArray[np.float64], tries: int) -> dict[str, float]:
+    figures = {f"avg@{tries}": float(rewards.mean())}
+    for k in _counts(tries)[1:]:
+        figures[f"best@{k}"] = best_at(rewards, k)
+        figures[f"worst@{k}"] = worst_at(rewards, k)
+    return figures
+
+
+def _solved(right: NDArray[np.bool_], votes: NDArray[Any] | None, tries: int) -> dict[str, float]:
+    figures = {f"pass@{k}": pass_at(right, k) for k in _counts(tries)}
+    if votes is not None:
+        figures |= {f"majority@{k}": majority_at(right, votes, k) for k in _counts(tries)[1:]}
+    return figures
+
+
+def _lengths(tokens: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, float]:
+    """The mean lengths of right and of wrong answers, in tokens, where there are any."""
+    named = {"right": tokens[right], "wrong": tokens[~right]}
+    return {f"response_length/{name}/mean": float(some.mean()) for name, some in named.items() if len(some)}
+
+
+def _categories(scores: Sequence[EvalScored], *, accuracy: bool) -> dict[str, float]:
+    sums: dict[str, CategoryScore] = {}
+    for scored in scores:
+        for name, score in scored.categories.items():
+            before = sums.get(name, CategoryScore(0, 0.0, 0))
+            sums[name] = CategoryScore(
+                before.answers + score.answers, before.reward + score.reward, before.right + score.right
+            )
+    figures: dict[str, float] = {}
+    for name in sorted(sums)[:MOST_CATEGORIES]:
+        total = sums[name]
+        if not total.answers:
+            continue
+        figures[f"category/{name}/answers"] = float(total.answers)
+        figures[f"category/{name}/score"] = total.reward / total.answers
+        if accuracy:
+            figures[f"category/{name}/accuracy"] = total.right / total.answers
+    return figures

@@ -1,0 +1,211 @@
+"""The border to aiokafka: arguments made from a cluster's settings, its errors and log lines turned into those of rftd.
+
+A cluster that cannot be used is an error with its fix. While a broker is away aiokafka's clients would write an error
+with a traceback several times a second: one warning per kind of trouble and half minute is left, without traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from typing import Any, Final
+
+from aiokafka import errors as kafka
+from aiokafka.conn import create_conn
+
+from rftd.ops.errors import CodecError, ConfigError, LogCorruptError, RftdError, UnreachableError
+from rftd.streams.kafka.settings import KafkaSettings
+
+CLIENT_ID: Final = "rftd"
+REQUEST_TIMEOUT_S: Final = 10.0
+"""The wait for one answer; several of them fit into the minute for which an append is tried."""
+_LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
+_OLDEST_LIST_OFFSETS: Final = 7
+IN_SYNC: Final = "see whether its brokers run and enough replicas are in sync"
+"""The fix where a broker answers and does not do what was asked."""
+_WHERE: Final = "Kafka at {}"
+
+
+def arguments(settings: KafkaSettings) -> dict[str, Any]:
+    """The arguments that every client of aiokafka is given.
+
+    Raises ConfigError for a missing password or an unusable TLS file.
+    """
+    found: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap.split(","),
+        "client_id": CLIENT_ID,
+        "security_protocol": settings.security,
+        "request_timeout_ms": int(REQUEST_TIMEOUT_S * 1000),
+        "retry_backoff_ms": 100,
+        "metadata_max_age_ms": 60_000,
+    }
+    if settings.tls:
+        found["ssl_context"] = _tls(settings)
+    if settings.sasl:
+        # Read when connecting and held nowhere: settings travel to workers and into log lines.
+        password = os.environ.get(settings.password_env)
+        if not password:
+            raise ConfigError(
+                f"no password for the Kafka user {settings.username!r}",
+                where=_where(settings),
+                field="password_env",
+                fix=f"set the environment variable {settings.password_env}",
+            )
+        found |= {
+            "sasl_mechanism": settings.mechanism,
+            "sasl_plain_username": settings.username,
+            "sasl_plain_password": password,
+        }
+    return found
+
+
+def _tls(settings: KafkaSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.cert_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"a file for TLS cannot be used: {error}",
+            where=", ".join(filter(None, (settings.ca_file, settings.cert_file, settings.key_file))),
+            fix="ca_file: PEM of the authority; cert_file and key_file: PEM of this client, without a passphrase",
+        ) from error
+    return context
+
+
+async def check_cluster(settings: KafkaSettings) -> None:
+    """Returns if one of the brokers takes a connection and is new enough.
+
+    Raises ConfigError for wrong credentials or TLS and for too old a broker, UnreachableError if none answers.
+    """
+    # One connection by hand: aiokafka's clients only log why each broker refused them, a wrong password for instance,
+    # and then raise that none of them could be reached.
+    options = arguments(settings)
+    hosts = options.pop("bootstrap_servers")
+    for name in ("retry_backoff_ms", "metadata_max_age_ms"):
+        del options[name]
+    last: BaseException | None = None
+    for text in hosts:
+        host, _, port = text.rpartition(":")
+        try:
+            connection = await create_conn(host.strip("[]"), int(port), **options)
+        except (kafka.KafkaError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            last = error
+            continue
+        try:
+            _check_version(connection, settings, text)
+        finally:
+            connection.close()
+        return
+    assert last is not None
+    raise translate(last, settings) from last
+
+
+def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
+    # aiokafka has no public name for what the broker answered; without it the check passes nobody.
+    versions = getattr(connection, "_versions", {})
+    newest = versions.get(_LIST_OFFSETS, (0, 0))[1]
+    if newest < _OLDEST_LIST_OFFSETS:
+        raise ConfigError(
+            f"the broker {host} is older than Kafka 3.0", where=_where(settings), fix="use Kafka 3.0 or newer"
+        )
+
+
+def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
+    """The error of rftd for one of aiokafka, with the fix that a person can apply."""
+    where = _where(settings)
+    text = str(error) or type(error).__name__
+    match error:
+        case RftdError():
+            return error
+        case kafka.AuthenticationFailedError() | kafka.SaslAuthenticationFailed():
+            return ConfigError(
+                f"Kafka refused the user {settings.username!r}: {text}",
+                where=where,
+                field="username",
+                fix=f"check the user, ${settings.password_env} and the mechanism ({settings.mechanism})",
+            )
+        case kafka.UnsupportedSaslMechanismError():
+            return ConfigError(
+                f"Kafka does not take {settings.mechanism}: {text}",
+                where=where,
+                field="mechanism",
+                fix="ask which mechanism the listener has; rftd knows PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512",
+            )
+        case (
+            kafka.TopicAuthorizationFailedError()
+            | kafka.ClusterAuthorizationFailedError()
+            | kafka.GroupAuthorizationFailedError()
+        ):
+            return ConfigError(
+                f"Kafka forbids it: {text}",
+                where=where,
+                fix=f"allow Describe, DescribeConfigs, Create, Read and Write on topics {settings.prefix}rftd.*",
+            )
+        case kafka.MessageSizeTooLargeError() | kafka.RecordListTooLargeError():
+            return CodecError(
+                f"a record is over the limit of its topic: {text}",
+                where=where,
+                fix="raise max.message.bytes of the topics, see `rftd doctor`",
+            )
+        case kafka.CorruptRecordException():
+            return LogCorruptError(
+                f"a record does not match its checksum: {text}", where=where, fix="restore the partition from a replica"
+            )
+        case kafka.UnknownTopicOrPartitionError():
+            return UnreachableError(f"a topic is missing: {text}", where=where, fix="run `rftd doctor`")
+        case kafka.KafkaTimeoutError() | kafka.RequestTimedOutError() | kafka.NotEnoughReplicasError():
+            # A leader that has fewer replicas than it needs may not even know where the partition ends.
+            return UnreachableError(f"Kafka does not answer: {text}", where=where, fix=IN_SYNC)
+        case kafka.BrokerResponseError():  # whatever it is, the address is right
+            return UnreachableError(
+                f"Kafka refused a request: {text}", where=where, fix="see the brokers' logs, and `rftd doctor --kafka`"
+            )
+    # By its text as well: aiokafka wraps some failed handshakes in a connection error that names them only there.
+    if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
+        return ConfigError(
+            f"no TLS connection: {text}", where=where, field="ca_file", fix="check security= and ca_file="
+        )
+    return UnreachableError(
+        f"Kafka does not answer: {text}",
+        where=where,
+        fix="check the address, that the brokers run, and security= (a TLS listener does not answer plain text)",
+    )
+
+
+def _where(settings: KafkaSettings) -> str:
+    return _WHERE.format(settings.bootstrap)
+
+
+QUIET_S: Final = 30.0
+_KINDS_MAX: Final = 256
+_logger = logging.getLogger("rftd.kafka")
+
+
+class Quiet(logging.Handler):
+    """Hands on warnings and errors at level warning, each message template once in `QUIET_S` seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._last_s: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s.get(str(record.msg), -QUIET_S) < QUIET_S:
+            return
+        if len(self._last_s) > _KINDS_MAX:  # templates with values in them would let it grow for ever
+            self._last_s.clear()
+        self._last_s[str(record.msg)] = now_s
+        _logger.warning("%s", record.getMessage())
+
+
+def quiet() -> None:
+    """Installs the handler for aiokafka's loggers; idempotent."""
+    logger = logging.getLogger("aiokafka")
+    if not any(isinstance(handler, Quiet) for handler in logger.handlers):
+        logger.addHandler(Quiet())
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)

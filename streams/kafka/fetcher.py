@@ -1,0 +1,304 @@
+"""Reads at any position, beside the tail: one consumer that keeps going where the last read of a partition ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError, UnreachableError
+from rftd.streams.kafka.connect import arguments, translate
+from rftd.streams.kafka.gaps import Gaps
+from rftd.streams.kafka.partitions import Names, Offsets, assign_paused
+from rftd.streams.kafka.records import Duplicates, IdWindow, records_of
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.topics import Partition
+
+TIMEOUT_S: Final = 30.0
+"""The time without any record after which a read gives up."""
+PRIMED_RECORDS: Final = 2000
+"""The records below its start in which a subscription looks for identities that repeat later."""
+_AT_ONCE: Final = limits.FETCH_RECORDS
+_SKIP_RECORDS: Final = 256
+"""A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
+_LEAST_AT_ONCE: Final = 64
+_BACK: Final = 16
+"""The factor by which a search for a partition's last record reaches further back each time."""
+_STREAMS: Final = 8
+"""The partitions that are read onwards at a time: each holds a buffer."""
+_BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
+"""The records of one stream that wait to be taken; aiokafka fetches no more for it meanwhile."""
+
+
+class _Stream:
+    """One partition that is being read onwards."""
+
+    def __init__(self, start: int) -> None:
+        self.window = IdWindow()
+        self.next = start
+        """The offset after the last record handed out."""
+        self.due = start
+        """The offset after the last record that came."""
+        self.records: deque[Record] = deque()
+        self.size_bytes = 0
+
+    def put(self, records: list[Record]) -> None:
+        self.records.extend(records)
+        self.size_bytes += sum(len(record.head) + len(record.value) for record in records)
+
+    def take(self, max_records: int, max_size_bytes: int) -> list[Record]:
+        found: list[Record] = []
+        size = 0
+        while self.records and len(found) < max_records:
+            size += len(self.records[0].head) + len(self.records[0].value)
+            if found and size > max_size_bytes:
+                break
+            found.append(self.records.popleft())
+        if found:
+            self.next = found[-1].offset + 1
+            self.size_bytes -= sum(len(record.head) + len(record.value) for record in found)
+        return found
+
+    def skip(self, below: int) -> int:
+        """Drops the records below an offset; the number of those that were dropped."""
+        dropped = 0
+        while self.records and self.records[0].offset < below:
+            record = self.records.popleft()
+            self.next = record.offset + 1
+            self.size_bytes -= len(record.head) + len(record.value)
+            dropped += 1
+        return dropped
+
+
+class Fetcher:
+    """Records from any offset. Calls take turns; raises the errors of `rftd.streams.kafka.connect`."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        names: Names,
+        offsets: Offsets,
+        duplicates: Duplicates,
+        gaps: Gaps,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._offsets = offsets
+        self._duplicates = duplicates
+        self._gaps = gaps
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._streams: dict[Partition, _Stream] = {}
+        self._newest: dict[Partition, tuple[int, Record | None]] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def read(
+        self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int, *, primed: bool = False
+    ) -> list[Record]:
+        """Records of [start, end), at least one if there is one; [] if they are all truncated.
+
+        With `primed`, repetitions of records up to `PRIMED_RECORDS` below `start` are marked.
+        """
+        async with self._turn:
+            stream = self._streams.get(partition)
+            if stream is None or not stream.next <= start <= stream.next + _SKIP_RECORDS:
+                # The dictionary is in order of use: its first stream is the one that nobody has read for longest.
+                while len(self._streams) >= _STREAMS:
+                    self._end(next(iter(self._streams)))
+                stream = await self._begin(partition, start, PRIMED_RECORDS if primed else 0)
+            else:
+                self._streams[partition] = self._streams.pop(partition)  # the newest is last
+                await self._pass(partition, stream, start)
+            await self._fill({partition: end}, min(_AT_ONCE, max(max_records, _LEAST_AT_ONCE)))
+            found = stream.take(max_records, max_size_bytes)
+            if stream.size_bytes < _BUFFER_SIZE_BYTES and stream.next < end:
+                self._resume(partition)
+            elif stream.next >= end and not stream.records:
+                self._pause(partition)
+            return found
+
+    async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
+        """The identities of the records in [start, end)."""
+        async with self._turn:
+            stream = await self._begin(partition, start)
+            while stream.next < end:
+                await self._fill({partition: end})
+                if not stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES):
+                    break
+            self._end(partition)
+            return stream.window
+
+    async def last(self, places: Mapping[Partition, int]) -> dict[Partition, Record]:
+        """The records at these offsets; those that are truncated are left out."""
+        found: dict[Partition, Record] = {}
+        async with self._turn:
+            firsts = await self._offsets.starts(places)
+            kept = {partition: offset for partition, offset in places.items() if offset >= firsts[partition]}
+            for partition, offset in kept.items():
+                await self._begin(partition, offset, first=firsts[partition])
+            if kept:
+                await self._fill({partition: offset + 1 for partition, offset in kept.items()})
+            for partition, offset in kept.items():
+                record = next(iter(self._streams[partition].records), None)
+                if record is not None and record.offset == offset:
+                    found[partition] = record
+                self._end(partition)
+        return found
+
+    async def newest(self, partition: Partition, end: int) -> Record | None:
+        """The last record below the partition's end, at which a transaction's marker lies; None if there is none."""
+        # Remembered: whoever asks for heads asks often, and a partition may end so for days.
+        if self._newest.get(partition, (0, None))[0] != end:
+            self._newest[partition] = end, await self._look_back(partition, end)
+        return self._newest[partition][1]
+
+    async def _look_back(self, partition: Partition, end: int) -> Record | None:
+        async with self._turn:
+            first = (await self._offsets.starts([partition]))[partition]
+            count = 1
+            while end - count >= first:
+                # Further back each time: what was aborted may be longer than its marker.
+                count = min(_BACK * count, end - first)
+                stream = await self._begin(partition, end - count, first=first)
+                last: Record | None = None
+                while stream.next < end:
+                    await self._fill({partition: end})
+                    if not (records := stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES)):
+                        break
+                    last = records[-1]
+                self._end(partition)
+                if last is not None or count == end - first:
+                    return last
+            return None
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _begin(
+        self, partition: Partition, start: int, primed_records: int = 0, first: int | None = None
+    ) -> _Stream:
+        """A stream whose next record is the first at or above `start`."""
+        await self._started()
+        if first is None:
+            first = (await self._offsets.starts([partition]))[partition]
+        begin = max(first, start - primed_records)
+        stream = _Stream(begin)
+        self._end(partition)
+        self._streams[partition] = stream
+        self._seek(partition, begin)
+        await self._pass(partition, stream, start)
+        return stream
+
+    async def _pass(self, partition: Partition, stream: _Stream, start: int) -> None:
+        """Reads over what lies below `start`."""
+        while stream.next < start:
+            await self._fill({partition: start})
+            if not stream.skip(start):
+                break
+        stream.next = max(start, stream.next)
+
+    async def _fill(self, ends: Mapping[Partition, int], at_once: int = _AT_ONCE) -> None:
+        """Returns once each of these streams holds a record or has read everything below its end."""
+        assert self._consumer is not None
+        deadline_s = self._clock.monotonic_s() + TIMEOUT_S
+        for partition in ends:
+            self._resume(partition)
+        while waiting := await self._without_records(ends):
+            for partition in waiting:
+                self._resume(partition)
+            try:
+                batches = await self._consumer.getmany(timeout_ms=100, max_records=at_once)
+            except kafka.OffsetOutOfRangeError as error:
+                await self._out_of_range(error)
+                continue
+            except (kafka.KafkaError, OSError) as error:
+                raise translate(error, self._settings) from error
+            for name, messages in batches.items():
+                partition = self._names.ours(name)
+                stream = self._streams.get(partition)
+                if stream is not None:
+                    stream.due = self._gaps.look(partition, stream.due, messages)
+                    stream.put(records_of(partition, messages, stream.window, self._duplicates))
+                    if stream.size_bytes >= _BUFFER_SIZE_BYTES:
+                        self._pause(partition)
+            await self._gaps.judge()
+            if not batches and self._clock.monotonic_s() > deadline_s:
+                raise UnreachableError(
+                    f"Kafka sent nothing of {waiting[0]} for {TIMEOUT_S:.0f} s",
+                    where=f"Kafka at {self._settings.bootstrap}",
+                    fix="see whether its brokers run and lead the partition",
+                )
+
+    async def _without_records(self, ends: Mapping[Partition, int]) -> list[Partition]:
+        """The streams that hold no record and have not read up to their end."""
+        empty = [partition for partition in ends if not self._streams[partition].records]
+        return [partition for partition in empty if await self._at(partition) < ends[partition]]
+
+    async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
+        """Goes on at the first retained record; an offset above the end means that records were lost."""
+        for name, offset in error.args[0].items():
+            partition = self._names.ours(name)
+            first = (await self._offsets.starts([partition]))[partition]
+            if offset > first:
+                end = (await self._offsets.ends([partition]))[partition]
+                raise LogLossError(
+                    f"{partition}@{offset - 1} was there and is gone: the log ends before {end}",
+                    where=f"{partition}@{end}",
+                    fix="the cluster lost records: restore it from a replica, then run `rftd verify`",
+                )
+            if (stream := self._streams.get(partition)) is not None:
+                stream.due = max(stream.due, first)
+            self._seek(partition, first)
+
+    async def _at(self, partition: Partition) -> int:
+        assert self._consumer is not None
+        return int(await self._consumer.position(self._names.kafka(partition)))
+
+    async def _started(self) -> None:
+        if self._consumer is not None:
+            return
+        consumer = AIOKafkaConsumer(
+            group_id=None,  # no consumer group: a rebalance would take partitions away in the middle of a read
+            enable_auto_commit=False,
+            # The end of a partition is then its last stable offset, here as in `Offsets.ends`: what another program has
+            # in a transaction that is open or was aborted is never read.
+            isolation_level="read_committed",
+            auto_offset_reset="none",  # an offset out of range is raised: to go on elsewhere would skip records
+            fetch_max_wait_ms=20,  # a read waits below a known end, so the records are there
+            max_partition_fetch_bytes=_BUFFER_SIZE_BYTES,
+            fetch_max_bytes=4 * _BUFFER_SIZE_BYTES,
+            **arguments(self._settings),
+        )
+        try:
+            await consumer.start()
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            await consumer.stop()
+            raise translate(error, self._settings) from error
+        assign_paused(consumer, self._names)
+        self._consumer = consumer
+
+    def _seek(self, partition: Partition, offset: int) -> None:
+        assert self._consumer is not None
+        self._consumer.seek(self._names.kafka(partition), offset)
+
+    def _resume(self, partition: Partition) -> None:
+        assert self._consumer is not None
+        self._consumer.resume(self._names.kafka(partition))
+
+    def _pause(self, partition: Partition) -> None:
+        assert self._consumer is not None
+        self._consumer.pause(self._names.kafka(partition))
+
+    def _end(self, partition: Partition) -> None:
+        if self._streams.pop(partition, None) is not None:
+            self._pause(partition)

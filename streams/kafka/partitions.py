@@ -1,0 +1,90 @@
+"""Partitions of streams as Kafka names them, and their first and next offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+from aiokafka.structs import TopicPartition
+
+from rftd.streams.kafka.connect import arguments, translate
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.topics import EVERY_PARTITION, Partition
+
+
+class Names:
+    """Both directions between `Partition` and aiokafka's `TopicPartition`, for one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._kafka = {
+            partition: TopicPartition(prefix + partition.stream, partition.number) for partition in EVERY_PARTITION
+        }
+        self._ours = {name: partition for partition, name in self._kafka.items()}
+
+    @property
+    def every(self) -> list[TopicPartition]:
+        """All partitions of all streams."""
+        return list(self._ours)
+
+    def kafka(self, partition: Partition) -> TopicPartition:
+        """The name for Kafka."""
+        return self._kafka[partition]
+
+    def ours(self, name: TopicPartition) -> Partition:
+        """The partition that Kafka calls so."""
+        return self._ours[name]
+
+
+def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
+    """Assigns every partition, all paused: a later change of the assignment would drop what was fetched."""
+    consumer.assign(names.every)
+    for name in names.every:
+        consumer.seek(name, 0)
+        consumer.pause(name)
+
+
+class Offsets:
+    """First and next offsets as the cluster has them; raises the errors of `rftd.streams.kafka.connect`."""
+
+    def __init__(self, settings: KafkaSettings, names: Names) -> None:
+        self._settings = settings
+        self._names = names
+        self._consumer = AIOKafkaConsumer(
+            group_id=None, enable_auto_commit=False, isolation_level="read_committed", **arguments(settings)
+        )
+
+    @property
+    def client(self) -> Any:
+        """The client of this consumer, on whose connections no request waits for records to come."""
+        return self._consumer._client
+
+    async def start(self) -> None:
+        """Connects."""
+        try:
+            await self._consumer.start()
+            assign_paused(self._consumer, self._names)
+            await self.client.force_metadata_update()  # else the first answer waits for each topic in turn
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+
+    async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The next offset of each partition, as `read_committed` has it: the end of what is replicated and stable."""
+        try:
+            found = await self._consumer.end_offsets([self._names.kafka(partition) for partition in partitions])
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+        return {self._names.ours(name): offset for name, offset in found.items()}
+
+    async def starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first retained offset of each partition."""
+        try:
+            found = await self._consumer.beginning_offsets([self._names.kafka(partition) for partition in partitions])
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings) from error
+        return {self._names.ours(name): offset for name, offset in found.items()}
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._consumer.stop()

@@ -1,0 +1,195 @@
+"""Drafts on their way out: their part of an append, a batch in the making, and the one idempotent producer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.streams.kafka.connect import arguments, translate
+from rftd.streams.kafka.records import headers_of, sum_of
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.topics import Partition
+
+UNPLACED = -1
+
+
+class Slice:
+    """Drafts in order, their identities, and the offsets that they got so far."""
+
+    def __init__(self, partition: Partition, deadline_s: float) -> None:
+        self.partition = partition
+        self.deadline_s = deadline_s
+        self.drafts: list[Draft] = []
+        self.keys: list[bytes] = []
+        self.offsets: list[int] = []
+        self.next = 0
+        """Everything below this index is placed."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # An append that was cancelled leaves nobody to take its error.
+        self.done.add_done_callback(looked_at)
+
+    def add(self, draft: Draft, key: bytes) -> int:
+        """The index of one more draft."""
+        self.drafts.append(draft)
+        self.keys.append(key)
+        self.offsets.append(UNPLACED)
+        return len(self.drafts) - 1
+
+    def position(self, index: int) -> Position:
+        """The position at which a draft landed."""
+        return Position(self.partition, self.offsets[index])
+
+    def place(self, index: int, offset: int) -> None:
+        """Notes the offset of a draft in the log."""
+        self.offsets[index] = offset
+
+    def settle(self) -> bool:
+        """True if every draft has its place; then `done` is set."""
+        while self.next < len(self.offsets) and self.offsets[self.next] != UNPLACED:
+            self.next += 1
+        if self.next < len(self.offsets):
+            return False
+        if not self.done.done():
+            self.done.set_result(None)
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the wait with an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def looked_at(future: asyncio.Future[Any]) -> None:
+    """Marks its error as seen, where who waited for it may be gone."""
+    if not future.cancelled():
+        future.exception()
+
+
+Part = tuple[Slice, int]
+"""One draft of a slice, by its index."""
+
+
+class Filling:
+    """Drafts that one request will carry, in order, already encoded for `producer`."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.producer = producer
+        self.batch = producer.create_batch()
+        self.parts: list[Part] = []
+        self.last_sum = b""
+        """The digest of the last record."""
+        self.full = False
+
+    def add(self, slice_: Slice, index: int, now_ms: int) -> bool:
+        """False if the batch has no room for this draft; a batch takes at least one."""
+        draft = slice_.drafts[index]
+        digest = sum_of(draft.head, draft.value)
+        subject, headers = headers_of(draft, slice_.keys[index], digest)
+        if self.batch.append(timestamp=now_ms, key=subject, value=draft.value, headers=headers) is None:
+            self.full = True
+            return False
+        self.parts.append((slice_, index))
+        self.last_sum = digest
+        return True
+
+
+BATCH_SIZE_BYTES: Final = 512 * 1024
+"""The size of a batch at which it is full; a single larger record is a batch of its own."""
+REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
+FLUSH_TIMEOUT_S: Final = 5.0
+_logger = logging.getLogger("rftd.kafka")
+
+
+class Producers:
+    """The current producer. Its session with the broker makes retries inside aiokafka exactly-once.
+
+    No transactions and no transactional id: rule 2 fences in band, the same on every backend, and a broker that fences
+    a producer by its id would only stop the writes of one of several processes that are all allowed to write.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+        self._current: AIOKafkaProducer | None = None
+
+    async def current(self) -> AIOKafkaProducer:
+        """A started producer. Raises the errors of `rftd.streams.kafka.connect`."""
+        async with self._turn:
+            if self._current is None:
+                producer = AIOKafkaProducer(
+                    enable_idempotence=True,  # sequence numbers: a retry of a batch that landed is not stored again
+                    acks="all",  # of the replicas in sync, which min.insync.replicas keeps from being the leader alone
+                    compression_type=self._settings.codec,
+                    max_batch_size=BATCH_SIZE_BYTES,
+                    max_request_size=REQUEST_SIZE_BYTES,
+                    **arguments(self._settings),
+                )
+                try:
+                    async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                        await producer.start()
+                except (kafka.KafkaError, OSError, TimeoutError) as error:
+                    await _abandon(producer)
+                    raise translate(error, self._settings) from error
+                except BaseException:
+                    await _abandon(producer)
+                    raise
+                self._current = producer
+            return self._current
+
+    async def retire(self, producer: AIOKafkaProducer) -> None:
+        """Ends this producer: its sequence numbers are of no use once one outcome is unknown.
+
+        What others have under way with it fails and is settled by reading back.
+        """
+        async with self._turn:
+            if self._current is producer:  # several lanes share it, and each that fails asks for this
+                self._current = None
+                await _abandon(producer)
+
+    async def stop(self) -> None:
+        """Sends what is under way, at most for `FLUSH_TIMEOUT_S`, and disconnects."""
+        async with self._turn:
+            producer = self._current
+            self._current = None
+            if producer is not None:
+                with suppress(kafka.KafkaError, OSError, TimeoutError):
+                    async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                        await producer.flush()
+                await _abandon(producer)
+
+
+async def _abandon(producer: Any) -> None:
+    """Closes without flushing: `stop` would wait for a broker that is away.
+
+    The connections go first, so that no request of this producer can land after its records were looked for, short
+    of what the broker has received already. Its batches are failed last: aiokafka's sender stumbles over one that was
+    failed while it is under way.
+    """
+    producer._closed = True
+    with suppress(kafka.KafkaError, OSError, TimeoutError):
+        async with asyncio.timeout(FLUSH_TIMEOUT_S):
+            await producer.client.close()
+    sender = producer._sender
+    accumulator = producer._message_accumulator
+    if (task := sender.sender_task) is not None:
+        task.remove_done_callback(sender._fail_all)  # it fails the transaction, too, and there is none
+        task.cancel()
+        await asyncio.wait([task], timeout=FLUSH_TIMEOUT_S)
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            _logger.debug("a producer that was given up ended with %r", error)
+    accumulator._pending_batches = _Pending(accumulator._pending_batches)
+    accumulator.fail_all(kafka.ProducerClosed())
+
+
+class _Pending(set[Any]):
+    """aiokafka's batches under way; one that was put back for a retry is taken out twice."""
+
+    def remove(self, element: Any) -> None:
+        self.discard(element)

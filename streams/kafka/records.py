@@ -1,0 +1,247 @@
+"""Records as messages of Kafka: the envelope in headers, repeated ones recognised, missing ones noted.
+
+The envelope is CloudEvents 1.0 in binary mode for other programs, and the exact head and a digest for rftd:
+
+rftd-head  the head's bytes, authoritative: what is read is byte for byte what was appended
+rftd-sum   `Record.chain`: 16 bytes of blake2b over head and value (several writers share a partition, so the digest
+           is of the record alone and not of those before it)
+ce_*       the same attributes for programs that know CloudEvents; ce_id also tells a repeated record
+
+A record without rftd-head but with the attributes that CloudEvents asks for is another program's: its head is built
+from them. Any other record is delivered with an empty head, which `decode_head` refuses; so is a request (see
+`rftd.streams.log.requests`), which is delivered in structured mode, however it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import iso
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
+from rftd.ops.ids import derive
+from rftd.streams.log.chain import GENESIS, link
+from rftd.streams.log.envelope import Draft, Head, Record
+from rftd.streams.log.newest import Newest
+from rftd.streams.log.requests import structured
+from rftd.streams.log.topics import REQUESTS, Partition
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+HEAD: Final = "rftd-head"
+SUM: Final = "rftd-sum"
+ID: Final = "ce_id"
+_ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
+_FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
+_decoder = msgpack_decoder(Head)
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False):
+    """The envelope that the headers of one record carry."""
+
+    key: bytes
+    """Equal for two records with one identity; empty if the record has none."""
+    head: bytes
+    sum: bytes
+
+
+def key_of(draft: Draft) -> bytes:
+    """The identity of a draft as its record will carry it."""
+    return str(draft.id).encode()
+
+
+def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, list[tuple[str, bytes]]]:
+    """Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
+    # In this order: `envelope_of` reads the first three without a look at the others.
+    found = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
+    if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
+        return None, found
+    try:
+        head = _decoder.decode(draft.head)
+    except UNREADABLE:
+        return None, found
+    found += [
+        ("ce_type", _utf8(head.type)),
+        ("ce_source", _utf8(head.source)),
+        ("ce_time", _time_text(head.time_ns // 1_000_000)),
+        ("ce_rftdversion", str(head.version).encode()),
+        ("content-type", b"application/msgpack"),
+    ]
+    subject = None
+    if head.experiment is not None:
+        subject = _uuid_text(head.experiment)
+        found.append(("ce_subject", subject))
+    if head.traceparent:
+        # Both: clients of Kafka look for the one, readers of CloudEvents for their extension's.
+        traceparent = head.traceparent.encode()
+        found += [("traceparent", traceparent), ("ce_traceparent", traceparent)]
+    return subject, found
+
+
+def sum_of(head: bytes, value: bytes) -> bytes:
+    """The digest that stands for a record."""
+    return link(GENESIS, head, value)
+
+
+def envelope_of(headers: Headers, value: bytes) -> Envelope:
+    """The envelope of a record that was read; never raises."""
+    # Our own writer puts these three first.
+    if len(headers) > 2 and headers[0][0] == HEAD and headers[1][0] == SUM and headers[2][0] == ID:
+        return Envelope(headers[2][1] or b"", headers[0][1] or b"", headers[1][1] or b"")
+    named = {name: item for name, item in headers if item is not None}
+    if HEAD in named:
+        head = named[HEAD]
+        return Envelope(named.get(ID, b""), head, named.get(SUM) or sum_of(head, value))
+    foreign = _foreign(named)
+    if foreign is None:
+        return Envelope(b"", b"", sum_of(b"", value))
+    head = _encoder.encode(foreign)
+    return Envelope(str(foreign.id).encode(), head, sum_of(head, value))
+
+
+def _request(headers: Headers, value: bytes) -> bytes | None:
+    """The structured form of a request in binary mode; None for any other record."""
+    if headers and headers[0][0] == HEAD:
+        return None
+    try:
+        named = {name.lower(): item.decode() for name, item in headers if item is not None and name != HEAD}
+    except UnicodeDecodeError:
+        return None
+    if len(named) < len(headers) or "ce_type" not in named:
+        return None
+    attributes = {name.removeprefix("ce_"): text for name, text in named.items() if name.startswith("ce_")}
+    if "traceparent" in named:
+        attributes["traceparent"] = named["traceparent"]
+    if "content-type" in named:
+        attributes["datacontenttype"] = named["content-type"]
+    return structured(attributes, value)
+
+
+def _foreign(named: dict[str, bytes]) -> Head | None:
+    """The head that another program's CloudEvents attributes describe."""
+    try:
+        text = {name.lower(): item.decode() for name, item in named.items() if name.lower().startswith(("ce_", "tr"))}
+        if text["ce_specversion"] != "1.0":
+            return None
+        source = text["ce_source"]
+        subject = text.get("ce_subject")
+        return Head(
+            id=_uuid(text["ce_id"]) or derive(_FOREIGN, source, text["ce_id"]),
+            type=text["ce_type"],
+            version=min(int(text.get("ce_rftdversion", "1")), 1 << 32),  # beyond any that is known, and can be encoded
+            experiment=_uuid(subject) if subject else None,
+            source=source,
+            time_ns=_time_ns(text.get("ce_time")),
+            traceparent=text.get("traceparent") or text.get("ce_traceparent"),
+        )
+    except (KeyError, ValueError, ArithmeticError):
+        return None
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _time_ns(text: str | None) -> int:
+    if text is None:
+        return 0
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000) * 1_000_000
+
+
+@lru_cache(maxsize=1024)
+def _time_text(time_ms: int) -> bytes:
+    return iso(time_ms * 1_000_000).encode()
+
+
+@lru_cache(maxsize=4096)
+def _utf8(text: str) -> bytes:
+    return text.encode()
+
+
+@lru_cache(maxsize=4096)
+def _uuid_text(id: UUID) -> bytes:
+    return str(id).encode()
+
+
+WINDOW_RECORDS: Final = 16_384
+"""The newest identities that a reader remembers of a partition: it takes a repetition further away for a new record."""
+DUPLICATES_MAX: Final = 65_536
+"""The repetitions that are remembered of a partition; `rftd verify` finds those that lie further apart."""
+
+
+class IdWindow:
+    """The newest identities of one partition, each with the offset of its first record."""
+
+    def __init__(self, records: int = WINDOW_RECORDS) -> None:
+        self._offsets: Newest[bytes, int] = Newest(records)
+
+    def admit(self, key: bytes, offset: int) -> bool:
+        """False if an earlier record has this identity."""
+        if not key:
+            return True
+        first = self._offsets.get(key)
+        # `<`: a record that is read a second time is the first one, not its own repetition.
+        if first is not None and first < offset:
+            return False
+        self._offsets.put(key, offset)
+        return True
+
+    def find(self, key: bytes) -> int | None:
+        """The offset of the first record with this identity, if it is recent."""
+        return self._offsets.get(key)
+
+
+class Duplicates:
+    """The offsets of repeated records, found by any reader that came past them; readers leave them out."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Partition, dict[int, None]] = {}
+
+    def add(self, partition: Partition, offset: int) -> None:
+        """Remembers one; the oldest are forgotten."""
+        offsets = self._offsets.setdefault(partition, {})
+        offsets[offset] = None
+        if len(offsets) > DUPLICATES_MAX:
+            del offsets[next(iter(offsets))]
+
+    def holds(self, partition: Partition, offset: int) -> bool:
+        """True if the record there is known to be a repetition."""
+        return offset in self._offsets.get(partition, ())
+
+    def without(self, records: list[Record]) -> list[Record]:
+        """The records that are no repetition, as far as is known."""
+        if not self._offsets or not records:
+            return records
+        repeated = self._offsets.get(records[0].partition)
+        if not repeated:
+            return records
+        return [record for record in records if record.offset not in repeated]
+
+
+def records_of(
+    partition: Partition, messages: Sequence[Any], window: IdWindow | None, duplicates: Duplicates
+) -> list[Record]:
+    """The records of aiokafka's messages, all of one partition and in order."""
+    found: list[Record] = []
+    for message in messages:
+        value = message.value or b""
+        asked = _request(message.headers, value) if partition.stream == REQUESTS else None
+        if asked is None:
+            envelope = envelope_of(message.headers, value)
+        else:  # no key: a reader that left out a second one of the same id would leave it without its refusal
+            value = asked
+            envelope = Envelope(b"", b"", sum_of(b"", value))
+        if window is not None and not window.admit(envelope.key, message.offset):
+            duplicates.add(partition, message.offset)
+        found.append(Record(partition, message.offset, envelope.sum, envelope.head, value))
+    return found

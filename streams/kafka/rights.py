@@ -1,0 +1,142 @@
+"""Rights on a cluster with access control: those that each role needs, and those that a user has.
+
+The table is that of docs/production.md. A broker tells a user what he may do with each topic (metadata, version 8); one
+that does not say so, or has no access control, is no reason to complain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+
+from rftd.streams.events.catalogue import definitions
+from rftd.streams.events.registry import TRAINER
+from rftd.streams.log import topics
+
+READ: Final = "Read"
+WRITE: Final = "Write"
+DESCRIBE: Final = "Describe"
+DESCRIBE_CONFIGS: Final = "DescribeConfigs"
+_BITS: Final = {READ: 3, WRITE: 4, DESCRIBE: 8, DESCRIBE_CONFIGS: 10}
+"""Kafka's number of each operation, which is its bit in what a broker tells."""
+_EVERYBODY: Final = (DESCRIBE, DESCRIBE_CONFIGS, READ)
+_NOT_TOLD: Final = -(1 << 31)
+_FORBIDDEN: Final = 29
+
+_OF_WORKERS: Final = frozenset({topics.WORKERS, topics.HEARTBEATS})
+WRITES: Final[Mapping[str, frozenset[str]]] = {
+    "daemon": frozenset(topics.TOPICS),
+    "trainer": _OF_WORKERS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
+    "explorer": _OF_WORKERS | {topics.EXPERIENCES, topics.WEIGHTS},
+}
+"""The streams that each role writes; the daemon's are all of them, for its user's workers are those of one machine."""
+
+
+class Right(msgspec.Struct, frozen=True, order=True):
+    """One operation on one topic."""
+
+    topic: str
+    """The topic's name on the cluster."""
+    operation: str
+
+
+Allowed = Mapping[str, frozenset[str]]
+"""The operations that a user has on each topic that the broker told of."""
+
+
+def missing_rights(role: str, allowed: Allowed, prefix: str) -> Iterator[Right]:
+    """The rights that the role needs and that the user does not have; topics that were not told of lack none."""
+    for stream in topics.TOPICS:
+        name = prefix + stream
+        if name not in allowed:
+            continue
+        needed = [*_EVERYBODY, *([WRITE] if stream in WRITES[role] else [])]
+        yield from (Right(name, operation) for operation in needed if operation not in allowed[name])
+
+
+def in_words(rights: Iterable[Right]) -> str:
+    """The rights as one text, those of several topics together; empty for none."""
+    operations: dict[str, list[str]] = {}
+    for right in rights:
+        operations.setdefault(right.topic, []).append(right.operation)
+    named: dict[str, list[str]] = {}
+    for topic, of_topic in operations.items():
+        named.setdefault(", ".join(of_topic), []).append(topic)
+    return "; ".join(f"{wanted} on {', '.join(where)}" for wanted, where in named.items())
+
+
+async def allowed_operations(admin: AIOKafkaAdminClient, prefix: str) -> Allowed:
+    """The user's rights on each topic of the log that exists. Raises the errors of aiokafka."""
+    answer: Any = await admin._send_request(_AskRights([prefix + stream for stream in topics.TOPICS]))
+    found: dict[str, frozenset[str]] = {}
+    for code, name, _internal, _partitions, bits in answer.topics:
+        if code == _FORBIDDEN:
+            found[name] = frozenset()
+        elif code == 0 and bits != _NOT_TOLD:
+            found[name] = frozenset(operation for operation, bit in _BITS.items() if bits >> bit & 1)
+    return found
+
+
+class _RightsAnswer(Response):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+        ),
+        ("cluster_id", String("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String("utf-8")),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("authorized_operations", Int32),
+    )
+
+
+class _RightsRequest(RequestStruct):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = _RightsAnswer
+    SCHEMA = Schema(
+        ("topics", Array(String("utf-8"))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class _AskRights(Request[_RightsRequest]):  # type: ignore[misc]
+    """Metadata of some topics, with what the user may do with each; aiokafka itself never asks for that."""
+
+    API_KEY = 3
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def build(self, request_struct_class: type[_RightsRequest]) -> _RightsRequest:
+        return request_struct_class(self._names, False, False, True)

@@ -1,0 +1,285 @@
+"""`Tailing`: one consumer that feeds the ring of newest records for all followers.
+
+`Pressure` is what followers have not read: a partition pauses while that fills half the ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import errors as kafka
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import LogLossError, RftdError, UnreachableError
+from rftd.streams.kafka.connect import arguments, translate
+from rftd.streams.kafka.fetcher import PRIMED_RECORDS
+from rftd.streams.kafka.gaps import Gaps
+from rftd.streams.kafka.partitions import Names, Offsets, assign_paused
+from rftd.streams.kafka.records import Duplicates, IdWindow, records_of
+from rftd.streams.kafka.settings import KafkaSettings
+from rftd.streams.log.chain import GENESIS, Mark
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.log import HeldBack
+from rftd.streams.log.tail import Tail
+from rftd.streams.log.topics import Partition
+
+PATIENCE_S: Final = 2.0
+"""A partition waits this long for its slowest follower; afterwards that one reads from the cluster by itself."""
+
+
+class Pressure:
+    """The progress of each follower, and the partitions that should wait for them."""
+
+    def __init__(self, room_bytes: int, clock: Clock) -> None:
+        self._room_bytes = room_bytes
+        self._clock = clock
+        self._followers: dict[int, Mapping[Partition, int]] = {}
+        self._average_bytes: dict[Partition, float] = {}
+        self._paused_at_s: dict[Partition, float] = {}
+        self._ignored: dict[Partition, int] = {}
+
+    def read(self, follower: int, positions: Mapping[Partition, int]) -> None:
+        """Notes a follower's next offsets."""
+        self._followers[follower] = positions
+
+    def gone(self, follower: int) -> None:
+        """Forgets a follower."""
+        self._followers.pop(follower, None)
+
+    def slowest(self, partition: Partition, floor: int = 0) -> int | None:
+        """The lowest next offset, not below `floor`, of the followers of a partition; None without one."""
+        places = (at[partition] for at in self._followers.values() if partition in at)
+        return min((place for place in places if place >= floor), default=None)
+
+    def began(self, partition: Partition, offset: int) -> None:
+        """Notes where the tail begins: who is below catches up by itself."""
+        self._ignored[partition] = offset
+
+    def arrived(self, records: Sequence[Record]) -> None:
+        """Notes the sizes of records that the tail took."""
+        partition = records[0].partition
+        average = sum(len(record.head) + len(record.value) for record in records) / len(records)
+        # A moving average: unread bytes are only estimated, for the ring forgets records before their followers read.
+        self._average_bytes[partition] = 0.7 * self._average_bytes.get(partition, average) + 0.3 * average
+
+    def changes(self, positions: Mapping[Partition, int]) -> Iterator[tuple[Partition, bool]]:
+        """Each partition to pause (True) or to resume (False), given the tail's next offsets."""
+        now_s = self._clock.monotonic_s()
+        unread = {partition: self._unread_bytes(partition, at) for partition, at in positions.items()}
+        crowded = sum(unread.values()) > self._room_bytes
+        for partition, size in unread.items():
+            since_s = self._paused_at_s.get(partition)
+            if since_s is None:
+                if crowded and size * 2 * len(unread) > self._room_bytes:
+                    self._paused_at_s[partition] = now_s
+                    yield partition, True
+            elif not crowded or size == 0 or now_s - since_s > PATIENCE_S:
+                if now_s - since_s > PATIENCE_S:
+                    self._ignored[partition] = positions[partition]
+                del self._paused_at_s[partition]
+                yield partition, False
+
+    def pauses(self, partition: Partition) -> bool:
+        """True if the partition waits now."""
+        return partition in self._paused_at_s
+
+    def _unread_bytes(self, partition: Partition, at: int) -> float:
+        # A follower that let the patience run out counts again once it has come past that place.
+        floor = self._ignored.get(partition, 0)
+        slowest = self.slowest(partition, floor)
+        if slowest is None:
+            return 0.0
+        return max(0, at - slowest) * self._average_bytes.get(partition, 0.0)
+
+
+WAIT_MS: Final = 500
+POLL_MS: Final = 200
+RETRY_S: Final = 0.5
+MOMENT_S: Final = 2.0
+"""A transaction that ends within this time holds up nothing that anybody would notice."""
+_AT_ONCE: Final = limits.FETCH_RECORDS
+
+
+class Tailing:
+    """The consumer that feeds `tail` with each followed partition's newest records; `run` is its task."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        names: Names,
+        offsets: Offsets,
+        tail: Tail,
+        duplicates: Duplicates,
+        gaps: Gaps,
+        pressure: Pressure,
+        clock: Clock,
+    ) -> None:
+        self.failed: RftdError | None = None
+        """The error after which nothing can be followed any more: records were lost or damaged."""
+        self._settings = settings
+        self._names = names
+        self._offsets = offsets
+        self._tail = tail
+        self._duplicates = duplicates
+        self._gaps = gaps
+        self._pressure = pressure
+        self._clock = clock
+        self._windows: dict[Partition, IdWindow] = {}
+        self._next: dict[Partition, int] = {}
+        self._flowing: set[Partition] = set()
+        self._held: dict[Partition, HeldBack] = {}
+        self._turn = asyncio.Lock()
+        self._began = asyncio.Event()
+        self._consumer: AIOKafkaConsumer | None = None
+
+    def due(self, partition: Partition, offset: int) -> bool:
+        """True if the tail will bring that record in a moment. A partition joins only after the poll under way."""
+        next_ = self._next.get(partition)
+        flows = partition in self._flowing and not self._pressure.pauses(partition)
+        return next_ is not None and next_ <= offset and flows
+
+    def held_back(self, now_s: float) -> HeldBack | None:
+        """The records that an open transaction has held back for longest; None within `MOMENT_S`, or without one."""
+        oldest = min(self._held.values(), key=lambda held: held.since_s, default=None)
+        return oldest if oldest is not None and now_s - oldest.since_s > MOMENT_S else None
+
+    def find(self, partition: Partition, key: bytes) -> int | None:
+        """The first offset of an identity among the partition's newest records, if it is followed."""
+        window = self._windows.get(partition)
+        return window.find(key) if window is not None else None
+
+    async def follow(self, partitions: Iterable[Partition]) -> None:
+        """Returns once these partitions are followed and the tail knows their ends."""
+        if self.failed is not None:
+            raise self.failed
+        if all(partition in self._next for partition in partitions):
+            return
+        async with self._turn:
+            new = [partition for partition in partitions if partition not in self._next]
+            if not new:
+                return
+            consumer = await self._started()
+            ends = await self._offsets.ends(new)
+            starts = await self._offsets.starts(new)
+            for partition in new:
+                # From below the end: the first records that followers see may repeat one of these.
+                begin = max(starts[partition], ends[partition] - PRIMED_RECORDS)
+                self._windows[partition] = IdWindow()
+                consumer.seek(self._names.kafka(partition), begin)
+                consumer.resume(self._names.kafka(partition))
+                self._next[partition] = begin
+                self._pressure.began(partition, begin)
+                raise_head(self._tail, partition, Mark(ends[partition], GENESIS))
+            self._began.set()
+
+    async def run(self) -> None:
+        """Reads until it is cancelled, through every outage of the brokers."""
+        await self._began.wait()
+        while self.failed is None:
+            try:
+                await self._step()
+            except kafka.OffsetOutOfRangeError as error:
+                await self._out_of_range(error)
+            except (kafka.KafkaError, OSError) as error:
+                translated = translate(error, self._settings)
+                if not isinstance(translated, UnreachableError):
+                    self.fail(translated)
+                await asyncio.sleep(RETRY_S)  # an error that comes at once, again and again, must not fill the loop
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _step(self) -> None:
+        assert self._consumer is not None
+        for partition, paused in self._pressure.changes(self._next):
+            change = self._consumer.pause if paused else self._consumer.resume
+            change(self._names.kafka(partition))
+        batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=_AT_ONCE)
+        for name, messages in batches.items():
+            partition = self._names.ours(name)
+            due = self._gaps.look(partition, self._next[partition], messages)
+            records = records_of(partition, messages, self._windows[partition], self._duplicates)
+            last = records[-1]
+            self._next[partition] = due
+            self._flowing.add(partition)
+            self._pressure.arrived(records)
+            # An append of this process may have raised the head above what this poll brought: it never goes down.
+            head = self._tail.head(partition)
+            mark = Mark(last.offset + 1, last.chain)
+            self._tail.advance(records, {partition: max(mark, head, key=lambda known: known.next_offset)})
+        await self._gaps.judge()
+        self._look_for_transactions()
+        if batches:
+            await asyncio.sleep(0)  # a long catching up leaves turns to others
+
+    def _look_for_transactions(self) -> None:
+        """Notes the partitions whose last stable offset stays behind: what lies between is not for reading yet."""
+        assert self._consumer is not None
+        for partition in self._next:
+            name = self._names.kafka(partition)
+            stable, end = self._consumer.last_stable_offset(name), self._consumer.highwater(name)
+            before = self._held.pop(partition, None)
+            if stable is not None and end is not None and 0 <= stable < end:
+                same = before is not None and before.first == stable
+                since_s = before.since_s if before is not None and same else self._clock.monotonic_s()
+                self._held[partition] = HeldBack(partition, stable, end, since_s)
+
+    async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
+        """The partition was truncated below us, or it lost records."""
+        try:
+            for name, offset in error.args[0].items():
+                partition = self._names.ours(name)
+                start = (await self._offsets.starts([partition]))[partition]
+                end = (await self._offsets.ends([partition]))[partition]
+                if offset > end:
+                    self.fail(
+                        LogLossError(
+                            f"{partition}@{offset - 1} was there and is gone: the log ends before {end}",
+                            where=f"{partition}@{end}",
+                            fix="the cluster lost records: restore it from a replica, then run `rftd verify`",
+                        )
+                    )
+                    return
+                assert self._consumer is not None
+                self._next[partition] = max(start, offset)
+                self._consumer.seek(name, self._next[partition])
+        except UnreachableError:
+            await asyncio.sleep(RETRY_S)
+
+    def fail(self, error: RftdError) -> None:
+        """Ends the following: every subscription hears why."""
+        self.failed = error
+        self._tail.wake_all()
+
+    async def _started(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                group_id=None,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="none",
+                fetch_max_wait_ms=WAIT_MS,
+                max_partition_fetch_bytes=4 * limits.MIB,
+                fetch_max_bytes=16 * limits.MIB,
+                **arguments(self._settings),
+            )
+            try:
+                await consumer.start()
+            except (kafka.KafkaError, OSError, TimeoutError) as error:
+                await consumer.stop()
+                raise translate(error, self._settings) from error
+            assign_paused(consumer, self._names)
+            self._consumer = consumer
+        return self._consumer
+
+
+def raise_head(tail: Tail, partition: Partition, mark: Mark) -> None:
+    """Tells the tail's followers that the partition reaches at least to `mark`."""
+    if mark.next_offset > tail.head(partition).next_offset:
+        tail.advance((), {partition: mark})

@@ -1,0 +1,176 @@
+"""Events to bytes and back: MessagePack, typed by (type, version), with limits checked before decoding."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.decoding import UNREADABLE, msgpack_decoder
+from rftd.ops.errors import CodecError
+from rftd.ops.ids import Ids
+from rftd.ops.tracing.span import current
+from rftd.streams.events.catalogue import resolve
+from rftd.streams.events.registry import Event, definition_of
+from rftd.streams.log.arrays import DTYPES
+from rftd.streams.log.envelope import Draft, Head, Record
+from rftd.streams.log.topics import Partition, partition_of
+
+E = TypeVar("E", bound=Event)
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_head_decoder = msgpack_decoder(Head)
+_UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+# All but the first come from an upcaster that meets fields of another program.
+
+
+class Decoded(msgspec.Struct, frozen=True, gc=False):
+    """A record with its attributes and its payload, upcast to the current version."""
+
+    partition: Partition
+    offset: int
+    head: Head
+    event: Event
+
+
+class Writer:
+    """An author: stamps source, time, role and epoch on its events."""
+
+    def __init__(self, *, source: str, clock: Clock, ids: Ids, role: str = "", epoch: int = 0) -> None:
+        self.source = source
+        self.role = role
+        self.epoch = epoch
+        self._clock = clock
+        self._ids = ids
+
+    def under(self, *, role: str, epoch: int) -> Writer:
+        """A writer of the same source that owns a role under an epoch."""
+        return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
+
+    def draft(
+        self,
+        event: Event,
+        *,
+        experiment: UUID | None,
+        key: UUID | None = None,
+        partition: Partition | None = None,
+        id: UUID | None = None,
+        causation: UUID | None = None,
+        correlation: UUID | None = None,
+        traceparent: str | None = None,
+    ) -> Draft:
+        """The encoded event, bound for the partition of `key` (default: the experiment) or for `partition`.
+
+        Without a `traceparent` it is that of the span which is open, if one is.
+
+        Raises CodecError for an event over `limits.RECORD_SIZE_BYTES`.
+        """
+        definition = definition_of(type(event))
+        if partition is None:
+            routing = key or experiment
+            assert routing is not None, f"{definition.name} needs a key"
+            partition = partition_of(definition.stream, routing)
+        assert partition.stream == definition.stream or definition.anywhere, (partition, definition.name)
+        if traceparent is None and (span := current()) is not None:
+            traceparent = span.context.traceparent
+        head = Head(
+            id=id or self._ids.new(),
+            type=definition.name,
+            version=definition.version,
+            experiment=experiment,
+            source=self.source,
+            time_ns=self._clock.now_ns(),
+            role=self.role,
+            epoch=self.epoch,
+            causation=causation,
+            correlation=correlation,
+            traceparent=traceparent,
+        )
+        # Read back before it is written: what a reader refuses would lie in the log for ever as a record of nobody's.
+        draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
+        try:
+            _head_decoder.decode(draft.head)
+            definition.decode(draft.value)
+        except _UNREADABLE as error:
+            raise CodecError(
+                f"{definition.name} cannot be written: {error}",
+                where=str(partition),
+                fix="a value is not what its field may hold; please report it with the file of the experiment",
+            ) from error
+        if len(draft.head) + len(draft.value) > limits.RECORD_SIZE_BYTES:
+            raise CodecError(
+                f"{definition.name} of {draft.size_bytes} bytes is over the limit of {limits.RECORD_SIZE_BYTES}",
+                where=str(partition),
+                fix="shorten max_response_tokens, or the taskset's rows",
+            )
+        return draft
+
+
+def encode_value(event: Event) -> bytes:
+    """The payload of an event as it stands in a record."""
+    return _encoder.encode(event)
+
+
+def decode_head(record: Record) -> Head:
+    """The attributes alone, for routing. Raises CodecError."""
+    try:
+        return _head_decoder.decode(record.head)
+    except UNREADABLE as error:
+        raise CodecError(f"unreadable envelope: {error}", where=place(record)) from error
+
+
+def decode(record: Record) -> Decoded:
+    """The event of a record, upcast to its current version.
+
+    Raises CodecError for bytes that are no event of ours; `rftd.streams.events.catalogue.UnknownVersionError`, a
+    CodecError too, for one written by a newer release.
+    """
+    return decode_with(decode_head(record), record)
+
+
+def decode_with(head: Head, record: Record) -> Decoded:
+    """The event of a record whose attributes were decoded before. Raises CodecError, as `decode` does."""
+    try:
+        event = resolve(head.type, head.version).decode(record.value)
+    except _UNREADABLE as error:
+        raise CodecError(f"unreadable {head.type} v{head.version}: {error}", where=place(record)) from error
+    except CodecError as error:
+        # Of the registry or of an array, which know the reason and not the place. The type stays: an unknown version
+        # stops its reader, and any other error does not.
+        raise type(error)(error.what, where=place(record), fix=error.fix) from error
+    return Decoded(record.partition, record.offset, head, event)
+
+
+def decode_as(record: Record, kind: type[E]) -> E:
+    """The event of a record that must be of one type. Raises CodecError."""
+    event = decode(record).event
+    if not isinstance(event, kind):
+        raise CodecError(f"expected {kind.__name__}, found {type(event).__name__}", where=place(record))
+    return event
+
+
+def place(record: Record) -> str:
+    """`stream/partition@offset`, as error texts name a record."""
+    return f"{record.partition}@{record.offset}"
+
+
+def to_json(event: Event) -> Any:
+    """The event as JSON-ready values, for people: arrays as dtype and shape, ids and other bytes as text."""
+    return _readable(msgspec.to_builtins(event, builtin_types=(bytes,)))
+
+
+def _readable(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _readable(item) for key, item in value.items()}
+        # An `Array` as `array_like` lays it out.
+        case [str(dtype), [*shape], bytes(), str()] if dtype in DTYPES:
+            return f"{dtype}[{', '.join(map(str, shape))}]"
+        case list() | tuple():
+            return [_readable(item) for item in value]
+        case bytes():
+            return value.hex()
+    return value

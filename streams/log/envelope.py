@@ -1,0 +1,86 @@
+"""The envelope: CloudEvents attributes around a payload, before (`Draft`) and after (`Record`) the log took it."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from rftd.streams.log.topics import Partition
+
+# `array_like`: the order of the fields is the format on disk and on the wire. `gc=False`: the collector does not look
+# at these objects, of which there are the most; nothing in them may refer back to them.
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """The attributes of an event. Fields are only ever added at the end, with a default."""
+
+    id: UUID
+    """Identity: appending the same id again has no effect and returns the first position."""
+    type: str
+    """CloudEvents `type`, for example `experience.produced`."""
+    version: Annotated[int, Meta(ge=0, le=1 << 31)]
+    """Version of the payload's schema."""
+    experiment: UUID | None
+    """CloudEvents `subject`; None for events about workers and the daemon."""
+    source: str
+    """The writer: `daemon/HOST`, `explorer/WORKER`, ..."""
+    time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    """When, for people; no fold compares it with the present."""
+    role: str = ""
+    """The leased role that wrote it (planner, dispatcher, trainer, controller); empty for roles without a lease."""
+    epoch: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """The epoch under which the role wrote it; lower than the last fence in its partition means no effect."""
+    causation: UUID | None = None
+    """The event that led to this one."""
+    correlation: UUID | None = None
+    """The group or the batch that it belongs to, across streams."""
+    traceparent: str | None = None
+    """W3C trace context of its creation."""
+
+
+class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An encoded event on its way to the log; `head` and `value` are stored and hashed as they are."""
+
+    partition: Partition
+    id: UUID
+    head: bytes
+    value: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that count against `limits.RECORD_SIZE_BYTES`."""
+        return len(self.head) + len(self.value)
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event at its place in the log."""
+
+    partition: Partition
+    offset: int
+    """Gapless from 0 on the embedded log, monotone on Kafka."""
+    chain: bytes
+    """blake2b-16 of the previous record's chain (on Kafka: of nothing) and of this record; see `streams.log.chain`."""
+    head: bytes
+    value: bytes
+    thin: bool = False
+    """The payload was dropped: `value` names its arrays by their sha256, and `chain` covers what it was before."""
+
+
+class Stretch(NamedTuple):
+    """The offsets [first, end) of a partition."""
+
+    first: int
+    end: int
+
+
+class Position(NamedTuple):
+    """One record's place; as text `stream/partition@offset`."""
+
+    partition: Partition
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}@{self.offset}"

@@ -1,0 +1,125 @@
+"""Fences: who may write as a role, decided by the log alone (rule 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from rftd.streams.events.experiment import Fence
+from rftd.streams.events.registry import Event, definition_of
+from rftd.streams.log.envelope import Head
+from rftd.streams.log.topics import Partition
+from rftd.streams.log.writers import holder_source
+
+LEAP: Final = 1 << 20
+"""Most epochs that one fence may pass over: rivals leave few unused; one at the end of all numbers has no successor."""
+
+
+class Role(NamedTuple):
+    """A leased role of one experiment."""
+
+    experiment: UUID | None
+    name: str
+
+
+class Owner(NamedTuple):
+    """The holder of a role in a partition, and its epoch."""
+
+    epoch: int
+    id: UUID
+    source: str
+    """The source of what it writes."""
+
+
+class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a `FenceView`, as a snapshot keeps it."""
+
+    stream: str
+    partition: int
+    experiment: UUID | None
+    role: str
+    epoch: int
+    owner: UUID
+
+
+class FenceView:
+    """The owners of roles, partition by partition, as the records read so far make them.
+
+    A fence has effect only if its `previous` is the role's epoch at that place, so of two rivals the first record wins.
+    A record has effect only under the role that owns its type (`rftd.streams.events.registry`), under the epoch of that
+    role's last fence, and from the source of the fence's owner, from which the fence itself comes, too; one of a type
+    that nobody owns, only under no role. A pure fold of each partition alone.
+    """
+
+    def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
+        """A view that begins `midway` believes any epoch and any fence of a role of which it has seen none yet."""
+        self._midway = midway
+        self._owners: dict[tuple[Partition, Role], Owner] = {
+            (Partition(line.stream, line.partition), Role(line.experiment, line.role)): _owner(
+                line.role, line.epoch, line.owner
+            )
+            for line in owners
+        }
+
+    def owners(self) -> tuple[FenceOwner, ...]:
+        """All of it, for a snapshot."""
+        return tuple(
+            FenceOwner(
+                stream=partition.stream,
+                partition=partition.number,
+                experiment=role.experiment,
+                role=role.name,
+                epoch=owner.epoch,
+                owner=owner.id,
+            )
+            for (partition, role), owner in self._owners.items()
+        )
+
+    def epoch(self, partition: Partition, role: Role) -> int:
+        """The role's epoch in this partition; 0 before its first fence."""
+        owner = self._owners.get((partition, role))
+        return owner.epoch if owner else 0
+
+    def owner(self, partition: Partition, role: Role) -> UUID | None:
+        """The holder of the role in this partition; None before its first fence."""
+        owner = self._owners.get((partition, role))
+        return owner.id if owner else None
+
+    def admit(self, partition: Partition, head: Head, event: Event) -> bool:
+        """True if the record has an effect; a fence that does is taken in. Call it once for each record, in order."""
+        if isinstance(event, Fence):
+            return self._fenced(partition, head, event)
+        definition = definition_of(type(event))
+        # Without a lease: what nobody owns, and commands, which any daemon takes while no run is under way.
+        if not head.role:
+            return definition.commanded or not definition.owner
+        if head.role != definition.owner:
+            return False
+        owner = self._owners.get((partition, Role(head.experiment, head.role)))
+        if owner is None:
+            return self._midway and head.epoch > 0
+        return head.epoch == owner.epoch and head.source == owner.source
+
+    def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
+        # The envelope routes, the event fences: a fence that says two things is of no writer of ours.
+        if (event.role, event.epoch) != (head.role, head.epoch):
+            return False
+        role = Role(head.experiment, event.role)
+        epoch = self.epoch(partition, role)
+        # Two rivals read the same epoch and write the same `previous`; behind the first record the second is wrong.
+        if event.previous != epoch and (epoch or not self._midway):
+            return False
+        if not event.previous < event.epoch <= event.previous + LEAP:
+            return False
+        owner = _owner(event.role, event.epoch, event.owner)
+        if head.source != owner.source:
+            return False
+        self._owners[partition, role] = owner
+        return True
+
+
+def _owner(role: str, epoch: int, id: UUID) -> Owner:
+    return Owner(epoch, id, holder_source(role, id))

@@ -1,0 +1,131 @@
+"""A leased role: takes its fences, stamps its epoch, and counts an append only once it was read back unfenced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from rftd.ops import faults
+from rftd.ops.clock import Clock
+from rftd.ops.errors import FencedError
+from rftd.ops.ids import Ids
+from rftd.streams.events.experiment import Fence, HeadRef
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.fencing import Role
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.patience import append_when_space
+from rftd.streams.log.topics import Partition
+from rftd.streams.log.writers import holder_source
+
+
+class RoleLease:
+    """This process's hold of one role of one experiment, in the partitions that the role writes."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        follower: Follower,
+        *,
+        role: Role,
+        partitions: Iterable[Partition],
+        owner: UUID,
+        writer: Writer,
+        clock: Clock,
+    ) -> None:
+        self.writer = writer
+        self._log = log
+        self._follower = follower
+        self._role = role
+        self._partitions = tuple(partitions)
+        self._owner = owner
+        self._clock = clock
+
+    @classmethod
+    async def acquire(
+        cls,
+        log: EventLog,
+        follower: Follower,
+        *,
+        role: Role,
+        partitions: Iterable[Partition],
+        owner: UUID,
+        clock: Clock,
+        ids: Ids,
+        again: bool = False,
+    ) -> RoleLease:
+        """The role, after its fences were read back and won.
+
+        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first, or,
+        of an owner who had the role before and takes it `again`, if somebody else has it now.
+        """
+        partitions = tuple(partitions)
+        if again:
+            _check_owner(follower, role, partitions, owner)
+        # One epoch for all partitions, above that of each: a former owner's fence may have got into some of them only.
+        epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
+        writer = Writer(source=holder_source(role.name, owner), clock=clock, ids=ids, role=role.name, epoch=epoch)
+        heads = as_refs(await log.heads())
+        drafts = [
+            writer.draft(
+                Fence(
+                    role=role.name,
+                    epoch=epoch,
+                    previous=follower.fences.epoch(partition, role),
+                    owner=owner,
+                    heads=heads if number == 0 else (),  # once is enough: the whole log's heads are long
+                ),
+                experiment=role.experiment,
+                partition=partition,
+            )
+            for number, partition in enumerate(partitions)
+        ]
+        lease = cls(log, follower, role=role, partitions=partitions, owner=owner, writer=writer, clock=clock)
+        faults.point("fence.before_read_back")
+        await lease.append(drafts)
+        return lease
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Positions of the drafts, once they were read back and this owner still holds the role.
+
+        Raises FencedError if a newer owner exists: the drafts then have no effect, and this process must stop.
+        """
+        if not drafts:
+            return []
+        positions = await append_when_space(self._log, drafts, clock=self._clock)
+        # Acknowledged is not enough: a rival's fence may lie below, and then these records have no effect (rule 2).
+        await self._follower.reach(positions)
+        self.check()
+        return positions
+
+    async def confirm(self) -> None:
+        """Returns if this owner holds the role as far as the log says now: before what no fence can undo.
+
+        Raises FencedError. A process may still be stopped between this and what it does next.
+        """
+        await self._follower.catch_up()
+        self.check()
+
+    def check(self) -> None:
+        """Raises FencedError if a newer owner was seen."""
+        _check_owner(self._follower, self._role, self._partitions, self._owner)
+
+
+def _check_owner(follower: Follower, role: Role, partitions: Iterable[Partition], owner: UUID) -> None:
+    for partition in partitions:
+        if follower.fences.owner(partition, role) != owner:
+            raise FencedError(
+                f"role {role.name} has a newer owner, since epoch {follower.fences.epoch(partition, role)}",
+                where=str(partition),
+                fix="nothing to do: the newer process goes on",
+            )
+
+
+def as_refs(heads: Heads) -> tuple[HeadRef, ...]:
+    """Heads as they are remembered in events, in a fixed order."""
+    return tuple(
+        HeadRef(partition.stream, partition.number, mark.next_offset, mark.chain)
+        for partition, mark in sorted(heads.items())
+    )

@@ -1,0 +1,254 @@
+"""The history that a fork shares: an experiment up to one of its weight versions, read from the log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import ConflictError, LogLossError, UsageError
+from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
+from rftd.streams.events.experiment import ExperimentForked
+from rftd.streams.events.step import StepCompleted
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.spine import Spine
+from rftd.streams.log import topics
+from rftd.streams.log.codec import Decoded, decode_as
+from rftd.streams.log.effective import effective_records, of_experiment
+from rftd.streams.log.fencing import FenceView
+from rftd.streams.log.follower import Fold
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.start import start_of_experiment
+from rftd.streams.log.topics import Partition, partition_of
+
+
+class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment up to one weight version."""
+
+    spine: Spine
+    """The spine of the experiment that executed the step, as far as the log goes."""
+    forked: ExperimentForked
+    """The event that a fork of it begins with; without evaluations, which depend on what the fork evaluates."""
+
+
+async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
+    """The history that a fork of `experiment` at weight version `at_step` shares.
+
+    For a step that `experiment` itself shares it is the history of the experiment that made the step.
+
+    Raises NotFoundError, ConflictError if the step was not executed, UsageError for what no step can be.
+    """
+    if at_step < 0:
+        raise UsageError(f"there is no step {at_step}", field="at_step", fix="give 0 for the base, or a trained step")
+    while True:
+        # The present ends, for each ancestor anew: a run under way would otherwise be read for ever.
+        ends = {partition: mark.next_offset for partition, mark in (await log.heads()).items()}
+        history = _History(experiment, at_step)
+        places = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)]
+        await fold_until(log, history, experiment, {place: ends.get(place, 0) for place in places})
+        forked = history.state.spine.forked
+        if forked is None or at_step > forked.at_step:
+            return await _shared(log, history)
+        experiment = forked.parent
+
+
+async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[Partition, int]) -> None:
+    """Feeds the effective events of an experiment below `ends` to a fold. Raises NotFoundError."""
+    starts = await start_of_experiment(log, experiment)
+    fences = FenceView()
+    wanted = of_experiment(experiment)
+    for partition, end in ends.items():
+        start = starts.get(partition, 0)
+        async for decoded in effective_records(log, partition, fences, start=start, end=end, wanted=wanted):
+            fold.apply(decoded)
+
+
+async def spine_of(log: EventLog, experiment: UUID) -> Spine:
+    """The spine of an experiment as the log has it now. Reads all of it; raises NotFoundError."""
+    home = partition_of(topics.EXPERIMENTS, experiment)
+    spine = Spine()
+    heads = await log.heads()
+    await fold_until(log, spine, experiment, {home: heads[home].next_offset if home in heads else 0})
+    return spine
+
+
+async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
+    """The offsets on the spine of the plans of steps from `first` on, by step. Reads all of the spine."""
+    home = partition_of(topics.EXPERIMENTS, experiment)
+    found = _Plans(first)
+    heads = await log.heads()
+    await fold_until(log, found, experiment, {home: heads[home].next_offset if home in heads else 0})
+    return found.offsets
+
+
+class _Plans:
+    """A fold: the offsets of the plans from one step on that were not abandoned."""
+
+    def __init__(self, first: int) -> None:
+        self.offsets: dict[int, int] = {}
+        self._spine = Spine()
+        self._first = first
+
+    def apply(self, decoded: Decoded) -> None:
+        if decoded.partition.stream != topics.EXPERIMENTS:
+            return
+        event = decoded.event
+        self._spine.apply(decoded)
+        if not isinstance(event, BatchPlanned | BatchAbandoned) or event.step < self._first:
+            return
+        # The spine keeps the offsets of the newest plans alone; of this step it says here whether its plan stands.
+        offset = self._spine.plan_offsets.get(event.step)
+        if offset is None:
+            self.offsets.pop(event.step, None)
+        elif offset == decoded.offset:
+            self.offsets[event.step] = offset
+
+
+class _History:
+    """A fold of spine and weights, and what it says of one step, however long ago that was."""
+
+    def __init__(self, experiment: UUID, at_step: int) -> None:
+        self.state = RunState(experiment)
+        self.at_step = at_step
+        self.checksums: dict[int, str] = {}
+        """The checksums of the step's weights, by generation."""
+        self._plans = _Plans(at_step)
+
+    @property
+    def plan_offset(self) -> int | None:
+        """The offset of the step's plan; None if it has none."""
+        return self._plans.offsets.get(self.at_step)
+
+    def apply(self, decoded: Decoded) -> None:
+        event = decoded.event
+        self.state.apply(decoded)
+        self._plans.apply(decoded)
+        if (
+            isinstance(event, StepCompleted)
+            and event.step == self.at_step
+            and event.batch not in self.state.spine.batches.abandoned
+        ):
+            # Of a step that is repeated in the log the first counts, as on the spine.
+            self.checksums.setdefault(event.generation, event.checksum)
+
+
+async def _shared(log: EventLog, history: _History) -> SharedHistory:
+    state = history.state
+    at_step = history.at_step
+    spine = state.spine
+    if at_step == 0:
+        # The first generation's: later ones announce the same base model again.
+        base = min((key for key in state.weights.published if key[0] == 0), default=None)
+        if base is None:
+            raise ConflictError("its base model was not published yet", field="at_step", fix="fork it once it runs")
+        forked = ExperimentForked(
+            parent=state.experiment,
+            at_step=0,
+            checksum=state.weights.published[base].step_checksum,
+            stage=0,
+            first_versions=(0,),
+            decided_at_ns=0,
+        )
+        return SharedHistory(spine=spine, forked=forked)
+    offset = history.plan_offset
+    if not history.checksums or offset is None:
+        raise ConflictError(
+            f"step {at_step} was not executed; the last one is {spine.furthest}",
+            field="at_step",
+            fix=f"give a step from 0 to {spine.furthest}, or wait until it is trained",
+        )
+    plan = await _plan(log, state, at_step, offset)
+    if not spine.first_versions.keys() >= set(range(plan.stage + 1)):
+        raise ConflictError(
+            f"the log plans step {at_step} in stage {plan.stage}, and knows the beginning of stages "
+            f"{sorted(spine.first_versions)}",
+            field="at_step",
+            fix="see rftd verify; fork another experiment",
+        )
+    next_sequence, redo = await _position(log, state, plan, offset)
+    forked = ExperimentForked(
+        parent=state.experiment,
+        at_step=at_step,
+        # The newest generation's: what older ones made of the step is retired where it differs (rule 8).
+        checksum=history.checksums[max(history.checksums)],
+        stage=plan.stage,
+        first_versions=tuple(spine.first_versions[stage] for stage in range(plan.stage + 1)),
+        decided_at_ns=plan.decided_at_ns,
+        next_sequence=next_sequence,
+        redo=redo,
+    )
+    return SharedHistory(spine=spine, forked=forked)
+
+
+async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> BatchPlanned:
+    partition = partition_of(topics.EXPERIMENTS, state.experiment)
+    records = await log.read(partition, offset, max_records=1)
+    if not records or records[0].offset != offset:
+        raise LogLossError(f"the plan of step {step} is missing", where=f"{partition}@{offset}")
+    return decode_as(records[0], BatchPlanned)
+
+
+async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
+    """The sequence at which a fork's data goes on, and those below it that it gives out again (rule 6).
+
+    Both are as the dispatcher stood when the batch was planned, by the positions that the plan recorded.
+    """
+    spine = state.spine
+    spec = state.spine.spec
+    assert spec is not None
+    forked = spine.forked
+    first = spine.first_versions[plan.stage]
+    inherited = forked if forked is not None and forked.at_step > first and forked.stage == plan.stage else None
+    taken = inherited.next_sequence if inherited else 0
+    if spec.stages[plan.stage].kind == "train":
+        own = plan.step - (inherited.at_step if inherited else first)
+        return taken + own * spec.stages[plan.stage].train_batch_size, ()
+    seen = _Groups(state.experiment, plan.stage)
+    ends = {
+        Partition(place.stream, place.partition): place.next_offset
+        for place in plan.observed
+        if place.stream == topics.TASKS
+    }
+    home = partition_of(topics.EXPERIMENTS, state.experiment)
+    await fold_until(log, seen, state.experiment, {home: offset + 1, **ends})
+    reached = max(taken, seen.state.groups.next_sequence.get(plan.stage, 0))
+    # A group that was given out and is neither open nor closed is lost: a fork would silently leave it out.
+    if reached - taken > seen.count():
+        raise ConflictError(
+            f"the log gives out groups up to {reached} and knows {seen.count()} of them",
+            field="at_step",
+            fix="see rftd verify (no-task-skipped); fork another experiment",
+        )
+    given = (*(inherited.redo if inherited else ()), *range(taken, reached))
+    settled = seen.settled()
+    return reached, tuple(sequence for sequence in given if sequence not in settled)
+
+
+class _Groups:
+    """A fold of one stage's groups: which were closed, and which of those wait untouched."""
+
+    def __init__(self, experiment: UUID, stage: int) -> None:
+        self.state = RunState(experiment)
+        self._stage = stage
+        self._closed: set[int] = set()
+
+    def apply(self, decoded: Decoded) -> None:
+        self.state.apply(decoded)
+        if isinstance(decoded.event, GroupClosed) and decoded.event.stage == self._stage:
+            self._closed.add(decoded.event.sequence)
+
+    def count(self) -> int:
+        """Groups that the log names."""
+        return len(self._closed) + len(self.state.groups.open)
+
+    def settled(self) -> set[int]:
+        """Groups that are over: a batch holds one of them at least, or none of them can be trained."""
+        return self._closed.difference(self._untouched())
+
+    def _untouched(self) -> Iterator[int]:
+        entries = [entry for entry in self.state.replay_buffer.waiting.values() if entry.stage == self._stage]
+        waiting = Counter(entry.sequence for entry in entries)
+        yield from {entry.sequence for entry in entries if waiting[entry.sequence] == entry.group_size}

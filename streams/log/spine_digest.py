@@ -1,0 +1,130 @@
+"""A digest of an experiment's spine as its trainer has read it, which steps and checkpoints carry.
+
+It is the hash chain over the experiment's own records of its partition, void or not, each once: the same on every
+backend. Whoever rewrites a record below the last mark, be it with a chain made anew, has to rewrite every mark after it
+too, and a mark also lies in the folder of each checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+from uuid import UUID
+
+from rftd.streams.events.step import SpineMark
+from rftd.streams.log.chain import GENESIS, link
+from rftd.streams.log.deadletters import head_of
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.follower import Follower
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.newest import Newest
+from rftd.streams.log.topics import EXPERIMENTS, Partition, partition_of
+
+_IDS: Final = 16_384
+"""Ids that are remembered, so that a repetition is left out: as many as a subscription knows (`streams.log.log`)."""
+_BEFORE_RECORDS: Final = 2_000
+"""Records before a mark that are read again for their ids: as many as a subscription reads below its start."""
+
+
+class SpineDigest:
+    """The digest of one experiment's spine, grown record by record."""
+
+    def __init__(self, experiment: UUID, mark: SpineMark) -> None:
+        """The digest goes on at `mark`."""
+        self.partition: Partition = partition_of(EXPERIMENTS, experiment)
+        self.end = mark.end
+        self._experiment = experiment
+        self._start = mark.start
+        self._digest = mark.digest
+        self._ids: Newest[UUID, None] = Newest(_IDS)
+
+    @property
+    def mark(self) -> SpineMark:
+        """The digest of what is read so far."""
+        return SpineMark(self._start, self.end, self._digest)
+
+    def take(self, record: Record) -> None:
+        """Takes in a record of any partition; those of other experiments, and those it has, change nothing."""
+        if record.partition != self.partition or record.offset < self.end:
+            return
+        if self.is_new(record):
+            self._digest = link(self._digest, record.head, record.value)
+        self.end = record.offset + 1
+
+    def recall(self, record: Record) -> None:
+        """Takes in a record from before the mark, so that its repetition is left out."""
+        if record.partition == self.partition and record.offset < self.end:
+            self.is_new(record)
+
+    def is_new(self, record: Record) -> bool:
+        """True for a record of the experiment whose id is new, and which is known from now on."""
+        head = head_of(record)
+        if head is None or head.experiment != self._experiment or head.id in self._ids:
+            return False
+        self._ids.put(head.id, None)
+        return True
+
+
+async def follow_digest(
+    log: EventLog, follower: Follower, experiment: UUID, mark: SpineMark | None, *, begin: int | None
+) -> SpineDigest:
+    """The digest as far as the follower has come, and kept up by it from then on.
+
+    `mark` is that of the newest step, if any has one. Without it the digest begins at offset `begin`, or where the
+    follower is now: a long history that was written without digests is not read again.
+    """
+    if mark is None:
+        start = begin if begin is not None else follower.positions[partition_of(EXPERIMENTS, experiment)]
+        mark = SpineMark(start, start, GENESIS)
+    digest = SpineDigest(experiment, mark)
+    offset = max(0, digest.end - _BEFORE_RECORDS)
+    while offset < follower.positions[digest.partition]:
+        records = await log.read(digest.partition, offset)
+        if not records:
+            break
+        for record in records:
+            digest.recall(record)
+            digest.take(record)
+        offset = records[-1].offset + 1
+    follower.witness = digest.take  # nothing was awaited since the position was compared
+    return digest
+
+
+class SpineTrail:
+    """The digest as a check reads the spine: what it was at each place where a mark may still end."""
+
+    _LENGTH: Final = 1 << 16  # places kept; a mark that lies further back is read again from the log
+
+    def __init__(self) -> None:
+        self.mark: SpineMark | None = None
+        """The newest mark that was judged."""
+        self.broken = False
+        self._start = -1
+        self._digest = GENESIS
+        self._trail: deque[tuple[int, bytes]] = deque(maxlen=self._LENGTH)
+
+    def take(self, record: Record) -> None:
+        """Takes in a record of the experiment whose id is new."""
+        if self._start < 0:
+            self._start = record.offset
+            self._trail.append((record.offset, GENESIS))
+        self._digest = link(self._digest, record.head, record.value)
+        self._trail.append((record.offset + 1, self._digest))
+
+    def at(self, mark: SpineMark) -> bytes | None:
+        """The digest that the mark should carry; None if what it covers has to be read again."""
+        begins = self.mark.start if self.mark is not None else self._start
+        if (self.mark is None and mark.start > begins) or not self._trail or self._trail[0][0] > mark.end:
+            return None
+        # Marks only grow, so places below this one are never asked for again.
+        while len(self._trail) > 1 and self._trail[1][0] <= mark.end:
+            self._trail.popleft()
+        return self._trail[0][1]
+
+    def goes_on(self, mark: SpineMark, digest: bytes, rest: list[Record]) -> None:
+        """Begins anew at a mark that was read again; `rest` are the records after it that were taken in."""
+        self._digest = digest
+        self._trail.clear()
+        self._trail.append((mark.end, digest))
+        for record in rest:
+            self.take(record)

@@ -1,0 +1,193 @@
+"""A deterministic log in memory, with injected faults: for tests, simulations and third parties' suites."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError, UnreachableError
+from rftd.streams.log.admission import admit
+from rftd.streams.log.chain import GENESIS, Heads, Mark, check_mark, different, link
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.tail import Tail, TailSubscription
+from rftd.streams.log.topics import Partition
+
+_OFFSET: Final = attrgetter("offset")
+
+
+class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Faults and their probabilities, drawn from `seed`; each probability is per append unless it says otherwise."""
+
+    seed: int = 0
+    fail_p: float = 0.0
+    """The append raises UnreachableError and nothing landed."""
+    unknown_p: float = 0.0
+    """The append raises UnreachableError after a prefix of it (perhaps all) landed."""
+    duplicate_p: float = 0.0
+    """The append is delivered twice, as by a transport that retries."""
+    repeat_p: float = 0.0
+    """The record (probability per record) stands in its partition once more, at a later place, as after a retry to
+    Kafka."""
+    delay_p: float = 0.0
+    """The append or read (probability per call) takes up to `delay_turns` more turns of the event loop."""
+    delay_turns: int = 8
+
+
+NO_FAULTS = MemoryFaults()
+
+
+class MemoryLog:
+    """An `EventLog` that lives as long as this object; the same calls and seed give the same log and faults."""
+
+    def __init__(self, faults: MemoryFaults = NO_FAULTS) -> None:
+        self.faults = faults
+        self._random = np.random.default_rng(faults.seed)
+        self._records: dict[Partition, list[Record]] = {}
+        self._starts: dict[Partition, Mark] = {}
+        self._places: dict[bytes, Position] = {}
+        self._tail = Tail({}, ring_size_bytes=0)
+        self._closed = False
+
+    @property
+    def tail(self) -> Tail:
+        """Heads and followers."""
+        return self._tail
+
+    @property
+    def failure(self) -> RftdError | None:
+        return None
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        self._check_open()
+        admit(drafts)
+        await self._delay()
+        if self._happens(self.faults.fail_p):
+            raise UnreachableError("injected: the append did not land", fix="retry the same drafts")
+        if self._happens(self.faults.unknown_p):
+            # A prefix, for that is what a backend may leave behind: a large append is several transactions or batches.
+            self._take(drafts[: int(self._random.integers(len(drafts) + 1))])
+            raise UnreachableError("injected: the append's outcome is unknown", fix="retry the same drafts")
+        if self._happens(self.faults.duplicate_p):
+            self._take(drafts)
+        positions = self._take(drafts)
+        self._repeat(drafts)
+        # A turn of the loop, as every real log takes: a caller may be cancelled after its append landed.
+        await asyncio.sleep(0)
+        return positions
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        self._check_open()
+        await self._delay()
+        found: list[Record] = []
+        size = 0
+        for record in self.stored(partition, start, max_records):
+            size += len(record.head) + len(record.value)
+            if found and size > max_size_bytes:
+                break
+            found.append(record)
+        return found
+
+    def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
+        """The records that `read` would find, at once and without faults: for checks, and for readers of one's own."""
+        records = self._records.get(partition, [])
+        first = bisect_left(records, start, key=_OFFSET)
+        return records[first : first + max_records]
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        self._check_open()
+        return TailSubscription(self, positions)
+
+    async def heads(self) -> Heads:
+        return self._tail.heads
+
+    async def check_heads(self, remembered: Heads) -> None:
+        for partition, mark in remembered.items():
+            check_mark(partition, mark, head=self._tail.head(partition), start=self._start(partition))
+            at = mark.next_offset - self._start(partition).next_offset
+            if at > 0 and self._records[partition][at - 1].chain != mark.chain:
+                raise different(partition, mark)
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        self._check_open()
+        records = self._records.get(partition, [])
+        keep = bisect_left(records, before_offset, key=_OFFSET)
+        if keep:
+            last = records[keep - 1]
+            self._starts[partition] = Mark(last.offset + 1, last.chain)
+            self._records[partition] = records[keep:]
+            gone = {record.offset for record in records[:keep]}
+            self._places = {
+                id: place for id, place in self._places.items() if place[0] != partition or place[1] not in gone
+            }
+
+    async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        self._check_open()
+        records = self._records.get(partition, [])
+        for at, record in enumerate(records):
+            if record.offset in values:
+                records[at] = msgspec.structs.replace(record, value=values[record.offset], thin=thin)
+
+    async def give_back(self) -> int:
+        return 0
+
+    async def used_bytes(self) -> int:
+        return sum(len(record.head) + len(record.value) for records in self._records.values() for record in records)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._tail.wake_all()
+
+    def _take(self, drafts: Sequence[Draft]) -> list[Position]:
+        positions: list[Position] = []
+        grown: dict[Partition, Mark] = {}
+        for draft in drafts:
+            place = self._places.get(draft.id.bytes)
+            if place is None:
+                place = self._places[draft.id.bytes] = self._write(draft, grown)
+            positions.append(place)
+        self._tail.advance((), grown)
+        return positions
+
+    def _repeat(self, drafts: Sequence[Draft]) -> None:
+        grown: dict[Partition, Mark] = {}
+        for draft in drafts:
+            if self._happens(self.faults.repeat_p):
+                self._write(draft, grown)
+        self._tail.advance((), grown)
+
+    def _write(self, draft: Draft, grown: dict[Partition, Mark]) -> Position:
+        offset, chain = grown.get(draft.partition) or self._tail.head(draft.partition)
+        chain = link(chain, draft.head, draft.value)
+        record = Record(draft.partition, offset, chain, draft.head, draft.value)
+        self._records.setdefault(draft.partition, []).append(record)
+        grown[draft.partition] = Mark(offset + 1, chain)
+        return Position(draft.partition, offset)
+
+    def _start(self, partition: Partition) -> Mark:
+        return self._starts.get(partition, Mark(0, GENESIS))
+
+    def _happens(self, probability: float) -> bool:
+        return probability > 0 and float(self._random.random()) < probability
+
+    async def _delay(self) -> None:
+        if self._happens(self.faults.delay_p):
+            for _ in range(int(self._random.integers(1, self.faults.delay_turns + 1))):
+                await asyncio.sleep(0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnreachableError("the log is closed", fix="open it again")

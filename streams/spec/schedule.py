@@ -1,0 +1,164 @@
+"""The steps at which things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
+
+Steps count within the stage, from 1; step 0 is the weights with which it begins.
+
+The schedule of weights (config.md, section 5) parts a stage's explore steps into windows, with a sync point between
+two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
+finish every group under way. All groups of a window begin on one version:
+
+    fixed            the newest that the trainer publishes, at its interval, up to step e - offset: known beforehand
+    trainer_driven   the newest that the trainer has published, at its interval, when the window begins
+    explorer_driven  the newest that the trainer has when it is asked, at the sync point
+    fully_async      there are no windows: explorers take each version as it is published, in flight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import gcd
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.streams.spec.spec import PolicySpec, StageSpec
+from rftd.streams.spec.synchronizer import Synchronizer
+
+
+def explorer_interval(sync: Synchronizer) -> int:
+    """Explore steps between two sync points."""
+    return sync.explorer_sync_interval or sync.sync_interval
+
+
+def trainer_interval(sync: Synchronizer) -> int:
+    """Training steps between two publications; 0: it publishes when it is asked."""
+    return 0 if sync.sync_style == "explorer_driven" else sync.trainer_sync_interval or sync.sync_interval
+
+
+def has_windows(sync: Synchronizer) -> bool:
+    """True if rollouts are pinned to the version of their window."""
+    return sync.sync_style != "fully_async"
+
+
+def window_of(sync: Synchronizer, explore_step: int) -> int:
+    """The window that an explore step lies in, from 0."""
+    return max(0, (explore_step - 1 - sync.sync_offset) // explorer_interval(sync))
+
+
+def window_steps(sync: Synchronizer, window: int) -> int:
+    """Explore steps of a window: the first one has `offset` more."""
+    return explorer_interval(sync) + (sync.sync_offset if window == 0 else 0)
+
+
+def step_of_window(sync: Synchronizer, window: int) -> int:
+    """The stage step whose weights explore steps of a window run on if the style is `fixed`; for others the least."""
+    if sync.sync_style != "fixed":
+        return 0
+    # Down to the last publication before the sync point: dividing and multiplying again is not the same number.
+    trainer = trainer_interval(sync)
+    return window * explorer_interval(sync) // trainer * trainer
+
+
+def needed_staleness(sync: Synchronizer) -> int:
+    """The least bound with which nothing of the schedule is too old to be trained when its turn comes, in versions.
+
+    Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
+    The last step of a window is the worst one; how much older than the sync point its version is, is
+    (window * explorer interval) modulo the trainer's, at most trainer interval - gcd.
+    """
+    explorer = explorer_interval(sync)
+    trainer = trainer_interval(sync)
+    first = sync.sync_offset + explorer - 1
+    match sync.sync_style:
+        case "fixed":
+            return first + trainer - gcd(explorer, trainer)
+        case "trainer_driven":
+            return max(first, explorer - 1 + trainer - 1)
+        case "explorer_driven":
+            return first
+        case _:
+            return trainer - 1
+
+
+def kept_versions(stage: StageSpec) -> int:
+    """The most versions that weights may be behind the trainer while explorers can still be told to begin on them."""
+    sync = stage.synchronizer
+    explorer = explorer_interval(sync)
+    trainer = trainer_interval(sync) or 1  # 0: it publishes when it is asked, at every step at the soonest
+    interval = max(explorer, trainer)
+    if sync.sync_style in ("fixed", "fully_async"):
+        return max(limits.KEPT_WEIGHT_VERSIONS, sync.sync_offset + 2 * interval) * interval
+    # Trained while a window is under way: what was planned or waited when it began, and its own batches.
+    ahead = max(limits.ROOM_AHEAD_VERSIONS, plan_ahead(stage.policy)) + stage.policy.max_inflight_batches
+    return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.sync_offset + explorer + trainer + ahead)
+
+
+def plan_ahead(policy: PolicySpec) -> int:
+    """The most batches that may be planned and not yet trained.
+
+    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
+    the two that keep a trainer busy; the staleness of a planned item is exact either way.
+    """
+    wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
+    return max(limits.PLAN_AHEAD_BATCHES, wide)
+
+
+def publish_due(stage: StageSpec, step: int) -> bool:
+    """True if the weights of this step are announced to explorers; nobody explores while a dataset is trained."""
+    if stage.kind == "train":
+        return step == stage.total_steps
+    interval = trainer_interval(stage.synchronizer)
+    return step == stage.total_steps or eval_due(stage, step) or (interval > 0 and step % interval == 0)
+
+
+def eval_due(stage: StageSpec, step: int) -> bool:
+    """True if the held-out tasksets are answered with the weights of this step."""
+    if not stage.evals or stage.kind == "train":
+        return False
+    if step == 0:
+        return stage.eval_on_startup
+    if step == stage.total_steps:
+        return stage.eval_at_end
+    return stage.eval_interval > 0 and step % stage.eval_interval == 0
+
+
+def eval_steps(stage: StageSpec) -> Iterator[int]:
+    """Every step at which an evaluation is due, in order."""
+    # Without an interval only the ends are left; a range needs a step that is not zero, also for a stage of no steps.
+    interval = stage.eval_interval or max(stage.total_steps, 1)
+    steps = chain(range(0, stage.total_steps, interval), (stage.total_steps,))
+    return (step for step in steps if eval_due(stage, step))
+
+
+def rate_steps(stage: StageSpec) -> int:
+    """The steps by which learning rates go: what was trained does not change if the stage ends sooner."""
+    return stage.full_steps or stage.total_steps
+
+
+def shortened(stage: StageSpec, total_steps: int) -> StageSpec:
+    """The stage with at most so many steps."""
+    if total_steps >= stage.total_steps:
+        return stage
+    return msgspec.structs.replace(stage, total_steps=total_steps, full_steps=rate_steps(stage))
+
+
+def next_eval_step(stage: StageSpec, after: int) -> int | None:
+    """The first step above `after` at which an evaluation is due; None if none is."""
+    if after < 0 and eval_due(stage, 0):
+        return 0
+    after = max(after, 0)
+    interval = stage.eval_interval or max(stage.total_steps, 1)
+    step = (after // interval + 1) * interval
+    if step < stage.total_steps:
+        return step
+    return stage.total_steps if after < stage.total_steps and eval_due(stage, stage.total_steps) else None
+
+
+def checkpoint_due(stage: StageSpec, step: int) -> bool:
+    """True if a checkpoint is written after this step; a stage's last step always is one.
+
+    Where the best one is kept, each version that is evaluated is one: nobody knows yet which will be the best.
+    """
+    interval = stage.trainer.save_interval
+    chosen = stage.trainer.by_evaluation.best is not None and step > 0 and eval_due(stage, step)
+    return step == stage.total_steps or (interval > 0 and step % interval == 0) or chosen

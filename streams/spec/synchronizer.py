@@ -1,0 +1,56 @@
+"""Section `synchronizer` of the experiment file; the log keeps it as it acts, with every default filled in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.spec.declaration import (
+    HARMLESS,
+    PATH,
+    PLAIN,
+    PLUGIN,
+    FieldEffect,
+    InUnit,
+    Natural,
+    OlderWords,
+    Seconds,
+    Steps,
+    Upstream,
+)
+
+SyncStyle: TypeAlias = Annotated[
+    Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
+    OlderWords(dynamic_by_explorer="explorer_driven", dynamic_by_trainer="trainer_driven"),
+]
+
+
+class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
+    """`synchronizer`: when explorers take new weights, and by which way these travel."""
+
+    sync_method: Annotated[
+        str,
+        PLUGIN,
+        OlderWords(online="nccl", offline="checkpoint"),
+        Upstream("`nccl` runs where it is not written, too."),
+    ] = "nccl"
+    """The way of weights to explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
+    a weight channel of a third party by its name."""
+    sync_style: SyncStyle = "fixed"
+    """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
+    sync_interval: Steps = 1
+    """Steps between two synchronisations, for a side without its own interval."""
+    explorer_sync_interval: Steps | None = None
+    """Explore steps between two synchronisations; None: `sync_interval`."""
+    trainer_sync_interval: Steps | None = None
+    """Training steps between two publications of weights; None: `sync_interval`."""
+    sync_offset: Annotated[Natural, InUnit("steps")] = 0
+    """Explore steps that are added to those before the first synchronisation."""
+    sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
+    """Maximum wait of explorers for new weights; then they continue with the old ones."""
+    memory_dir: Annotated[OwnPath, PATH] = ""
+    """rftd only: the folder of the channel `memory`; empty: the machine's memory."""
+    group_name: Annotated[str, PLAIN, HARMLESS] = "rollout_weight_sync"
+    wait_for_checkpoint: Annotated[bool, FieldEffect("harmless", "Trinity-RFT reads it as little")] = False

@@ -1,0 +1,76 @@
+"""The heads that the log itself remembers, in a small file beside its database.
+
+SQLite takes a damaged write-ahead log for its end and goes on with less, in silence. So after each commit, before the
+acknowledgement, the heads are written here too, without a sync: the file may be older than the database, after a
+power loss, but never newer. Two slots in turn, each with a checksum, so that a torn write leaves the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from rftd.ops.decoding import msgpack_decoder
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.topics import Partition
+
+FILE_NAME: Final = "log.heads"
+_SLOT_SIZE_BYTES: Final = 64 * 1024
+
+
+class _Slot(msgspec.Struct, frozen=True, array_like=True):
+    sequence: int
+    heads: list[tuple[str, int, int, bytes]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgpack_decoder(_Slot)
+
+
+class HeadsFile:
+    """Writes heads at each commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._sequence = max((slot.sequence for slot in _slots(path)), default=0)
+
+    def write(self, heads: Mapping[Partition, Mark]) -> None:
+        """Remembers `heads`, those of all partitions. Failing is harmless: the older slot stays."""
+        self._sequence += 1
+        rows = [(stream, number, *mark) for (stream, number), mark in heads.items()]
+        body = _encoder.encode(_Slot(self._sequence, rows))
+        framed = xxhash.xxh3_64_digest(body) + len(body).to_bytes(4, "little") + body
+        if len(framed) <= _SLOT_SIZE_BYTES:  # a longer one would run into the other slot
+            with suppress(OSError):
+                # One write and no fsync: this stands in the way of every acknowledgement. A process that is killed
+                # loses nothing of it; after a power loss it may be older than the database, which no check minds.
+                os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)
+
+
+def read_heads(path: Path) -> Heads:
+    """The newest heads that the file holds undamaged; none if there is no file."""
+    newest = max(_slots(path), key=lambda slot: slot.sequence, default=None)
+    if newest is None:
+        return {}
+    return {Partition(stream, number): Mark(offset, chain) for stream, number, offset, chain in newest.heads}
+
+
+def _slots(path: Path) -> list[_Slot]:
+    content = path.read_bytes() if path.exists() else b""
+    found: list[_Slot] = []
+    for start in (0, _SLOT_SIZE_BYTES):
+        slot = content[start : start + _SLOT_SIZE_BYTES]
+        body = slot[12 : 12 + int.from_bytes(slot[8:12], "little")]
+        if body and xxhash.xxh3_64_digest(body) == slot[:8]:
+            found.append(_decoder.decode(body))
+    return found

@@ -1,0 +1,110 @@
+"""`ReaderThreads`: reads of the embedded log, on threads of their own with read-only connections."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from rftd.ops import limits
+from rftd.ops.errors import UnreachableError
+from rftd.streams.log.chain import Heads, Mark, check_mark, different
+from rftd.streams.log.envelope import Record
+from rftd.streams.log.tail import Tail
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite import schema
+from rftd.streams.sqlite.errors import translate
+from rftd.streams.sqlite.gil_yield import GilYield
+from rftd.streams.sqlite.rows import read_rows
+
+T = TypeVar("T")
+
+
+class ReaderThreads:
+    """A small pool of threads, each with a connection that sees every commit that was made before it looks."""
+
+    def __init__(self, path: Path, gil_yield: GilYield, threads: int = 2) -> None:
+        self._path = path
+        self._gil_yield = gil_yield
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="log-reader")
+        self._local = threading.local()
+        self._connections: list[apsw.Connection] = []
+        self._closed = False
+
+    async def read(
+        self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int
+    ) -> list[Record]:
+        """Checked records from `start` on; `end` is the partition's head as far as the caller knows."""
+        return await self._on_thread(
+            lambda connection: read_rows(connection, partition, start, end, max_records, max_size_bytes)
+        )
+
+    async def heads(self) -> Heads:
+        """The heads of all partitions, as the file holds them now."""
+        return await self._on_thread(
+            lambda connection: {part.partition: part.head for part in schema.stored_parts(connection)}
+        )
+
+    async def used_bytes(self) -> int:
+        """The size of the file's pages that hold something."""
+
+        def used(connection: apsw.Connection) -> int:
+            pages = connection.pragma("page_count") - connection.pragma("freelist_count")
+            return int(pages * connection.pragma("page_size"))
+
+        return await self._on_thread(used)
+
+    async def start_of(self, partition: Partition) -> tuple[int, bytes]:
+        """The first retained offset and the chain before it."""
+
+        def start(connection: apsw.Connection) -> tuple[int, bytes]:
+            row: tuple[int, bytes] | None = connection.execute(schema.START, tuple(partition)).fetchone()
+            return row or (0, bytes(16))
+
+        return await self._on_thread(start)
+
+    async def check_heads(self, remembered: Heads, tail: Tail) -> None:
+        """Compares remembered heads with the file; `tail` knows where it ends. Raises LogLossError."""
+        for partition, mark in remembered.items():
+            start = Mark(*await self.start_of(partition))
+            head = tail.head(partition)
+            check_mark(partition, mark, head=head, start=start)
+            if mark.next_offset > start.next_offset:
+                # The record before the mark carries its chain, and through it vouches for every one below.
+                place = mark.next_offset - 1
+                last = await self.read(partition, place, head.next_offset, 1, limits.FETCH_SIZE_BYTES)
+                if not last or last[0].chain != mark.chain:
+                    raise different(partition, mark)
+
+    def close(self) -> None:
+        """Waits for reads under way and closes the connections; blocks."""
+        self._closed = True
+        self._pool.shutdown()
+        for connection in self._connections:
+            connection.close(True)
+
+    async def _on_thread(self, work: Callable[[apsw.Connection], T]) -> T:
+        if self._closed:
+            raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
+
+        def run() -> T:
+            try:
+                return work(self._connection())
+            except (apsw.Error, OSError, TypeError, ValueError) as error:
+                raise translate(error, str(self._path), reading=True) from error
+
+        with self._gil_yield:
+            # A caller that is cancelled leaves its read running: a thread cannot be stopped, and `close` waits for it.
+            return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+    def _connection(self) -> apsw.Connection:
+        connection: apsw.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = schema.connect_reader(self._path)
+            self._connections.append(connection)  # `close` runs on another thread, which sees no thread-local
+        return connection

@@ -1,0 +1,214 @@
+"""Tables, pragmas and statements of the embedded log.
+
+One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
+one table of ids, by which a repeated append is recognised; a partition's records from `indexed.off` on have their ids
+in their rows only. `form` says how a value is stored (see `rftd.streams.sqlite.rows`). `sum` is xxh3-64 over
+id ‖ chain ‖ head ‖ value as stored ‖ form, if that is not 0, and is compared at each read; `end_size` counts the bytes
+of the partition up to and including the record, as they were appended.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from rftd.ops.errors import ConflictError, LogCorruptError
+from rftd.streams.log.chain import Mark
+from rftd.streams.log.topics import Partition
+
+FILE_NAME: Final = "log.db"
+APPLICATION_ID: Final = 0x52465444
+SCHEMA_VERSION: Final = 4
+"""Raised by whatever this release could not read in a log of before, be it the layout or what events mean."""
+PAGE_SIZE_BYTES: Final = 16384
+CACHE_SIZE_KIB: Final = 8 * 1024
+"""The page cache of the writing connection, which only appends; the operating system caches the ids that it reads."""
+CHECKPOINT_PAGES: Final = 1000
+"""The pages in the write-ahead log from which on they are moved into the database, beside the writer."""
+CHECKPOINT_REST_PAGES: Final = 200
+"""The most pages that are left to the writer itself, at the end of a round."""
+CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
+"""The pages from which on the writer moves them all itself, unless a reader is in the way: nobody waits for that."""
+BUSY_TIMEOUT_MS: Final = 5000
+"""The wait of a writing transaction for another one; emptying the write-ahead log waits for nobody."""
+GIVEN_BACK_PAGES: Final = 256
+"""Pages that are returned to the file system at once, between two commits."""
+INDEXED_AT_ONCE: Final = 8192
+"""Ids that gather before they go to `ids`."""
+PLACE_BITS: Final = 44
+"""A place in `ids` is partition id << 44 | offset."""
+
+ROW_WIDTH: Final = 8
+ROWS_AT_ONCE: Final = 32
+"""Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
+
+CREATE: Final = """
+    CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
+        start_off INTEGER NOT NULL, start_chain BLOB NOT NULL, start_size INTEGER NOT NULL, UNIQUE(stream, number));
+    CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);
+"""
+_CREATE_ROWS: Final = """
+    CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
+        end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL);
+"""
+
+_PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
+PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
+START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
+ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
+FIND_IDS: Final = tuple(
+    "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
+    for count in range(ROWS_AT_ONCE + 1)
+)
+"""The statements that find several ids, by the number of ids."""
+ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
+ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
+REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
+_INDEXED: Final = "SELECT part, off FROM indexed"
+MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
+MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
+
+
+_RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?"
+
+
+class Statements:
+    """The statements over the rows of one partition; cheap to make, so nothing caches it."""
+
+    def __init__(self, part_id: int) -> None:
+        row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
+
+        def over(template: str) -> str:
+            return template.replace("ROWS", f"p{part_id}")
+
+        self.create = over(_CREATE_ROWS)
+        self.add_one = over("INSERT INTO ROWS VALUES") + row
+        self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
+        self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
+        self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
+        self.range = over(_RANGE)
+        self.remove_one = over("DELETE FROM ROWS WHERE off = ?")
+        self.ids_below = over("SELECT id FROM ROWS WHERE off < ?")
+        self.ids_from = over("SELECT id, off FROM ROWS WHERE off >= ?")
+        self.remove_below = over("DELETE FROM ROWS WHERE off < ?")
+
+
+class StoredPart(NamedTuple):
+    """A partition as the database holds it: `start` is its first retained offset and the chain before that."""
+
+    id: int
+    partition: Partition
+    start: Mark
+    start_size: int
+    head: Mark
+    end_size: int
+
+
+def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
+    """Every partition with its head. Raises apsw.Error, TypeError or ValueError if the file is damaged."""
+    found: list[StoredPart] = []
+    rows: list[Any] = connection.execute(_PARTS).fetchall()
+    for id, stream, number, offset, chain, size in rows:
+        start = Mark(offset, chain)
+        head = start
+        end_size = size
+        last: Any = connection.execute(Statements(id).last).get
+        if last:
+            head = Mark(last[0] + 1, last[1])
+            end_size = last[2]
+        found.append(StoredPart(id, Partition(stream, number), start, size, head, end_size))
+    return found
+
+
+def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
+    """The offset, by partition id, below which the ids of a partition's records are in `ids`; 0 where it is absent."""
+    rows: list[Any] = connection.execute(_INDEXED).fetchall()
+    return dict(rows)
+
+
+def connect_writer(path: Path) -> apsw.Connection:
+    """The connection that writes: durable at each commit; creates the file if there is none.
+
+    Raises as `check_schema`; a file of another version is left as it is.
+    """
+    connection = apsw.Connection(str(path), statementcachesize=256)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        if connection.pragma("application_id") == APPLICATION_ID:
+            check_schema(connection, path)  # before anything is set, which would write into a file of another version
+        # The order matters: page size and vacuum mode of a new file are fixed by its first write, which WAL mode is.
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        mode = connection.pragma("journal_mode", "wal")
+        # NORMAL, SQLite's usual choice with WAL, syncs at checkpoints only: acknowledged commits would be lost with the
+        # power. FULL syncs the write-ahead log at each commit.
+        connection.pragma("synchronous", "full")
+        # By default the commit that passes 1,000 pages would do the checkpoint itself, in front of its acknowledgement.
+        connection.pragma("wal_autocheckpoint", 0)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)  # the file is cut to this when it starts anew
+        connection.pragma("cache_size", -CACHE_SIZE_KIB)  # SQLite reads a negative number as KiB, not pages
+        # SQLite answers with the mode that it got, and does not fail: on some file systems WAL is not to be had.
+        if mode != "wal" or connection.pragma("synchronous") != 2:
+            raise ConflictError(
+                f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",
+                where=str(path),
+                fix="choose a data folder on a local disk",
+            )
+        _ensure_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_checkpointer(path: Path) -> apsw.Connection:
+    """A connection that moves the write-ahead log into the database."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(0)
+    # A setting of the connection, not of the file: it decides whether a checkpoint syncs the database before the
+    # write-ahead log may be overwritten.
+    connection.pragma("synchronous", "full")
+    return connection
+
+
+def connect_reader(path: Path) -> apsw.Connection:
+    """A connection that only reads; it neither blocks the writer nor checkpoints."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=256)
+    try:
+        connection.set_busy_timeout(5000)
+        check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_schema(connection: apsw.Connection, path: Path) -> None:
+    """Raises LogCorruptError or ConflictError unless the file is a log that this release reads."""
+    version = connection.pragma("user_version")
+    # The id lies in the first page: a damaged one is told here, before a version read from it sends people elsewhere.
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise LogCorruptError(
+            "the file is no event log of rftd, or its first page is damaged",
+            where=str(path),
+            fix="restore the data folder from a backup, or choose another folder",
+        )
+    if version != SCHEMA_VERSION:
+        raise ConflictError(
+            f"the log's schema is version {version}; this release reads version {SCHEMA_VERSION}",
+            where=str(path),
+            fix="use the release of rftd that wrote it",
+        )
+
+
+def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if tables == 0 and connection.pragma("application_id") == 0:
+        with connection:  # one transaction: a crash leaves an empty file, which the next start takes for a new one
+            connection.execute(CREATE)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+    check_schema(connection, path)

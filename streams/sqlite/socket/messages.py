@@ -1,0 +1,146 @@
+"""Requests (client to server) and replies, as MessagePack arrays; `id` pairs them on one connection.
+
+The arrays carry no names of fields: a field that is added, moved or removed makes another `PROTOCOL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+import msgspec
+
+from rftd.ops.decoding import msgpack_decoder
+from rftd.ops.errors import LogError, RftdError
+from rftd.streams.log.chain import Heads, Mark
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.socket.frames import PREFIX_BYTES, seal
+
+PROTOCOL: Final = 2
+
+WireHeads = list[tuple[Partition, Mark]]
+
+
+# gc=False: messages hold no cycles, and so the collector need not walk thousands of records a second.
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    id: int
+
+
+class Hello(_Message, frozen=True, tag=1):
+    """The greeting, first on each connection: the client's protocol, and the heads that were acknowledged to it."""
+
+    protocol: int
+    heads: WireHeads
+
+
+class Append(_Message, frozen=True, tag=2):
+    drafts: list[Draft]
+
+
+class ReadFrom(_Message, frozen=True, tag=3):
+    partition: Partition
+    start: int
+    max_records: int
+    max_size_bytes: int
+
+
+class Fetch(_Message, frozen=True, tag=4):
+    """A long poll: answered when a partition grows beyond its position, or after `wait_s`."""
+
+    positions: list[tuple[Partition, int]]
+    wait_s: float
+    max_records: int
+
+
+class AskHeads(_Message, frozen=True, tag=5):
+    pass
+
+
+class CheckHeads(_Message, frozen=True, tag=6):
+    heads: WireHeads
+
+
+class Truncate(_Message, frozen=True, tag=7):
+    partition: Partition
+    before_offset: int
+
+
+class Cancel(_Message, frozen=True, tag=8):
+    """The notice that nobody waits for the reply to request `id` any more. It is not answered."""
+
+
+class Appended(_Message, frozen=True, tag=21):
+    positions: list[Position]
+    heads: WireHeads
+    """The heads of the partitions that the append touched, for the client to remember."""
+
+
+class Records(_Message, frozen=True, tag=22):
+    records: list[Record]
+
+
+class HeadsAre(_Message, frozen=True, tag=23):
+    heads: WireHeads
+
+
+class DoneReply(_Message, frozen=True, tag=24):
+    pass
+
+
+class Welcome(_Message, frozen=True, tag=26):
+    """The answer to a greeting."""
+
+    file: str
+    """The path of the log's file, which a client on this machine may read by itself; empty if there is none."""
+
+
+class Failed(_Message, frozen=True, tag=25):
+    """The reply to a request that raised an error."""
+
+    code: str
+    what: str
+    where: str | None
+    field: str | None
+    fix: str | None
+
+
+Request = Hello | Append | ReadFrom | Fetch | AskHeads | CheckHeads | Truncate | Cancel
+Reply = Appended | Records | HeadsAre | DoneReply | Welcome | Failed
+
+Make = Callable[[int], Request]
+"""Builds a request around its id."""
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+decode_request: Callable[[bytes | memoryview], Request] = msgpack_decoder(cast("type[Request]", Request)).decode
+decode_reply: Callable[[bytes | memoryview], Reply] = msgpack_decoder(cast("type[Reply]", Reply)).decode
+
+
+def framed(message: Request | Reply) -> memoryview:
+    """The frame of a message; what it carries is copied once. Raises CodecError if it is over the limit."""
+    frame = bytearray(PREFIX_BYTES)
+    _encoder.encode_into(message, frame, PREFIX_BYTES)
+    seal(frame)
+    return memoryview(frame)
+
+
+def to_wire(heads: Heads) -> WireHeads:
+    """Heads as a message carries them."""
+    return list(heads.items())
+
+
+def failed(id: int, error: RftdError) -> Failed:
+    """The reply that carries an error."""
+    return Failed(id, error.code, error.what, error.where, error.field, error.fix)
+
+
+def error_of(reply: Failed) -> RftdError:
+    """The error that a reply carries, of the class with its code; LogError for a code of a newer release."""
+    kind = next((kind for kind in _kinds(RftdError) if kind.code == reply.code), LogError)
+    return kind(reply.what, where=reply.where, field=reply.field, fix=reply.fix)
+
+
+def _kinds(base: type[RftdError]) -> Iterator[type[RftdError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds(kind)

@@ -1,0 +1,110 @@
+"""`SqliteView`: the embedded log read-only, for tools while no daemon runs, or beside a running one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from rftd.ops import limits
+from rftd.ops.errors import ConflictError, NotFoundError, RftdError
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.envelope import Draft, Position, Record
+from rftd.streams.log.tail import Tail, TailSubscription
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite import schema
+from rftd.streams.sqlite.gil_yield import GilYield
+from rftd.streams.sqlite.reader import ReaderThreads
+
+POLL_INTERVAL_S: Final = 0.02
+"""The pause between two looks at the file; a look that finds nothing reads one row per partition."""
+
+
+class SqliteView:
+    """An `EventLog` whose appends are refused; followers poll the file. Every record read is checked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._reader = ReaderThreads(folder / schema.FILE_NAME, GilYield(), threads=1)
+        self._tail = Tail({}, ring_size_bytes=0)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, folder: Path) -> Self:
+        """The log in `folder`. Raises NotFoundError without one."""
+        if not (folder / schema.FILE_NAME).exists():
+            raise NotFoundError(
+                f"there is no event log at {folder / schema.FILE_NAME}",
+                fix="name the folder given to `rftd serve --data`",
+            )
+        view = cls(folder)
+        await view.refresh()
+        return view
+
+    @property
+    def tail(self) -> Tail:
+        """Heads at the last refresh."""
+        return self._tail
+
+    async def refresh(self) -> None:
+        """Reads the heads anew, which wakes followers of partitions that have grown."""
+        heads = await self._reader.heads()
+        self._tail.advance((), {part: head for part, head in heads.items() if self._tail.head(part) != head})
+
+    @property
+    def failure(self) -> RftdError | None:
+        return None
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        raise ConflictError(
+            "this log is open read-only", where=str(self._folder), fix="append through the running daemon"
+        )
+
+    async def read(
+        self,
+        partition: Partition,
+        start: int,
+        *,
+        max_records: int = limits.FETCH_RECORDS,
+        max_size_bytes: int = limits.FETCH_SIZE_BYTES,
+    ) -> list[Record]:
+        end = self._tail.head(partition).next_offset
+        return await self._reader.read(partition, start, end, max_records, max_size_bytes)
+
+    def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        return _Polled(self, positions)
+
+    async def heads(self) -> Heads:
+        await self.refresh()
+        return self._tail.heads
+
+    async def check_heads(self, remembered: Heads) -> None:
+        await self.refresh()
+        await self._reader.check_heads(remembered, self._tail)
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        await self.append(())
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._reader.close)
+
+
+class _Polled(TailSubscription):
+    """A subscription that looks at the file again and again, for the writer is another process and wakes nobody."""
+
+    def __init__(self, view: SqliteView, positions: Mapping[Partition, int]) -> None:
+        super().__init__(view, positions)
+        self._view = view
+
+    async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while True:
+            await self._view.refresh()
+            records = await super().next(wait_s=0, max_records=max_records)
+            if records or loop.time() >= deadline:
+                return records
+            await asyncio.sleep(POLL_INTERVAL_S)

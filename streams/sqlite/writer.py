@@ -1,0 +1,216 @@
+"""`WriterThread`, the one thread that owns the store: it commits what is queued as one group, then acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError
+from rftd.streams.log.admission import QueuedAppend, Room
+from rftd.streams.log.chain import Heads
+from rftd.streams.log.envelope import Draft, Position
+from rftd.streams.log.tail import Tail
+from rftd.streams.log.topics import Partition
+from rftd.streams.sqlite.errors import translate
+from rftd.streams.sqlite.gil_yield import GilYield
+from rftd.streams.sqlite.heads_file import HeadsFile
+from rftd.streams.sqlite.store import Commit, Store
+
+
+class _Task:
+    """Other work on the store, in line with the appends."""
+
+    __slots__ = ("after", "done", "work")
+
+    def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
+        self.work = work
+        self.after = after
+        """The call that follows on the event loop if the work succeeds."""
+        self.done = done
+
+
+_Job = QueuedAppend | _Task | None
+"""None ends the thread."""
+
+
+class WriterThread:
+    """Group commit: producers on the event loop, one thread that writes, one wake-up of the loop per commit."""
+
+    def __init__(
+        self, store: Store, heads_file: HeadsFile, tail: Tail, gil_yield: GilYield, point: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._heads_file = heads_file
+        self._heads = store.heads
+        self._unpublished: Heads = {}
+        """Heads that were committed and could not be told, because what followed the commit failed."""
+        self._tail = tail
+        self._gil_yield = gil_yield
+        self._point = point
+        self._loop = asyncio.get_running_loop()
+        self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._held: list[_Job] = []
+        """The job that ended a group: it was taken from the queue and comes next, so that the order stays."""
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._failure: RftdError | None = None
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> RftdError | None:
+        """The error of the last commit; None while appends work."""
+        return self._failure
+
+    async def append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
+        """Positions of the drafts once they are durable; waits while the queue is full."""
+        self._under_way += 1
+        try:
+            await self._room.reserve(len(drafts), size_bytes)
+            acknowledged: asyncio.Future[list[Position]] = self._loop.create_future()
+            self._jobs.put(QueuedAppend(drafts, size_bytes, acknowledged))
+            with self._gil_yield:
+                return await acknowledged
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._idle.set()
+
+    async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Returns once the records are gone."""
+
+        def truncate() -> int:
+            self._store.truncate(partition, before_offset)
+            return 0
+
+        await self._do(truncate, lambda: self._tail.forget(partition, before_offset))
+
+    async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        """Returns once the rows at these offsets hold these values."""
+
+        def rewrite() -> int:
+            self._store.rewrite(partition, values, thin=thin)
+            return 0
+
+        await self._do(rewrite, lambda: self._tail.drop(partition, values))
+
+    async def give_back(self) -> int:
+        """The number of unused pages still in the file, after some were returned to the file system."""
+        return await self._do(self._store.give_back, lambda: None)
+
+    async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._jobs.put(_Task(work, after, done))
+        with self._gil_yield:
+            return await done
+
+    async def close(self) -> None:
+        """Returns once everything queued is written and the thread has ended."""
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        self._jobs.put(None)  # after the last append: jobs are done in their order, so nothing is left behind it
+        # In an executor: joining here would keep the loop from running the deliveries that the thread still sends.
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._held.pop() if self._held else self._jobs.get(timeout=self._store.wal.retry_s)
+            except Empty:
+                self._store.settle()
+                continue
+            if job is None:
+                return
+            if isinstance(job, _Task):
+                self._perform(job)
+            else:
+                self._commit(self._group(job))
+            self._store.settle()  # after the acknowledgement: it delays the next commit only
+
+    def _group(self, first: QueuedAppend) -> list[QueuedAppend]:
+        """The first append and those queued behind it, up to the limits of one transaction."""
+        # Nobody waits for a group to fill: what came while the last commit synced is the next group, so groups grow
+        # with the load and a lone append is not delayed.
+        group = [first]
+        records = len(first.drafts)
+        size = first.size_bytes
+        while records < limits.GROUP_COMMIT_RECORDS and size < limits.GROUP_COMMIT_SIZE_BYTES:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                break
+            if not isinstance(job, QueuedAppend):
+                self._held.append(job)
+                break
+            group.append(job)
+            records += len(job.drafts)
+            size += job.size_bytes
+        return group
+
+    def _commit(self, group: list[QueuedAppend]) -> None:
+        drafts = group[0].drafts if len(group) == 1 else [draft for append in group for draft in append.drafts]
+        commit: Commit | None = None
+        error: RftdError | None = None
+        try:
+            commit = self._store.commit(drafts)
+            if commit.heads:
+                self._heads.update(commit.heads)
+                self._unpublished.update(commit.heads)
+                # After the commit, or the file could remember records that never landed and every start would refuse;
+                # before the acknowledgement, or a lost record could go unnoticed.
+                self._heads_file.write(self._heads)
+            self._point("log.before_ack")
+        except Exception as failure:  # the thread must live, or every producer waits for ever
+            error = translate(failure, "log writer")
+        moved: Heads = {}
+        if error is None:
+            moved = self._unpublished
+            self._unpublished = {}  # a new one: the loop reads the other while this thread goes on
+        self._to_loop(self._deliver, group, commit, moved, error)
+
+    def _deliver(self, group: list[QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
+        self._failure = error
+        # Followers first: a producer that is acknowledged and reads at once finds its records.
+        if commit is not None and error is None:
+            self._tail.advance(commit.records, moved)
+        start = 0
+        for append in group:
+            end = start + len(append.drafts)
+            self._room.release(len(append.drafts), append.size_bytes)
+            if append.acknowledged.done():  # its producer was cancelled
+                pass
+            elif error is not None:
+                # One error each: a shared one would gather the traceback of every producer that raises it.
+                append.acknowledged.set_exception(type(error)(error.what, where=error.where, fix=error.fix))
+            elif commit is not None:
+                append.acknowledged.set_result(commit.positions[start:end])
+            start = end
+
+    def _perform(self, job: _Task) -> None:
+        error: RftdError | None = None
+        result = 0
+        try:
+            result = job.work()
+        except Exception as failure:  # the thread must live, or every producer waits for ever
+            error = translate(failure, "log writer")
+        self._to_loop(self._performed, job, result, error)
+
+    def _performed(self, job: _Task, result: int, error: RftdError | None) -> None:
+        if error is None:
+            job.after()
+        if not job.done.done():
+            if error is None:
+                job.done.set_result(result)
+            else:
+                job.done.set_exception(error)
+
+    def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop ended without closing the log; its producers are gone with it
+            return

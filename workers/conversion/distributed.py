@@ -1,0 +1,97 @@
+"""Folders of torch.distributed.checkpoint, read without torch: as Megatron's `torch_dist` and FSDP2's users write them.
+
+    .metadata       a pickle: each tensor's shape and parts, and the place of each part
+    __0_0.distcp    archives of torch.save, one of each part, one after the other
+
+The pickle is never run (`pickled`). Layout: torch/distributed/checkpoint/{metadata,filesystem}.py of torch 2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from rftd.ops.errors import DataError
+from rftd.workers.conversion.pickled import DAMAGE, MAX_PICKLE_BYTES, InertObject, Value, read_pickle
+from rftd.workers.conversion.torch_file import FIX, StoredTensor, read_torch_file
+from rftd.workers.conversion.whole_tensor import TensorPart, WholeTensor, whole
+from rftd.workers.weights.tensor_bytes import ITEM_BYTES
+
+METADATA: Final = ".metadata"
+_MODULE: Final = "torch.distributed.checkpoint.metadata"
+_NAMES: Final = frozenset(
+    {
+        *(f"torch.{dtype}" for dtype in ITEM_BYTES),
+        *(f"{_MODULE}.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
+        f"{_MODULE}.TensorStorageMetadata",
+        f"{_MODULE}.ChunkStorageMetadata",
+        f"{_MODULE}.BytesStorageMetadata",
+        f"{_MODULE}._MEM_FORMAT_ENCODING",
+        "torch.distributed.checkpoint.filesystem._StorageInfo",
+        "torch.distributed.checkpoint.filesystem._StoragePrefix",
+        "torch.serialization._get_layout",
+        "pathlib.Path",
+        "pathlib.PosixPath",
+        "pathlib._local.PosixPath",
+    }
+)
+_OF_AN_OPTIMIZER: Final = ("optim.", "optimizer.", "optimizer_", "lr_scheduler", "rng_state", "chained_")
+
+
+def distributed_folder(actor: Path) -> Path | None:
+    """The folder of torch.distributed.checkpoint that holds the model, or None."""
+    places = (actor, actor / "dist_ckpt", actor / "model" / "dist_ckpt", actor / "model")
+    return next((place for place in places if (place / METADATA).is_file()), None)
+
+
+def distributed_tensors(folder: Path) -> list[WholeTensor]:
+    """The model's tensors, under the names that they were saved by. Raises DataError, naming the damaged file."""
+    path = folder / METADATA
+    try:
+        if path.stat().st_size > MAX_PICKLE_BYTES:
+            raise ValueError(f"it has {path.stat().st_size} bytes")
+        metadata = read_pickle(path.read_bytes(), _NAMES, path)
+        places = {_key(index): info for index, info in metadata.get("storage_data").items()}
+        found = []
+        for name, stored in metadata.get("state_dict_metadata").items():
+            if stored.name == f"{_MODULE}.TensorStorageMetadata" and not name.startswith(_OF_AN_OPTIMIZER):
+                parts = [
+                    TensorPart(chunk.get("offsets"), _stored(folder, name, chunk, places))
+                    for chunk in stored.get("chunks")
+                ]
+                found.append(whole(name, stored.get("size"), parts))
+    except (OSError, *DAMAGE) as error:
+        raise DataError(f"no description of a checkpoint: {error}", where=str(path), fix=FIX) from error
+    if not found:
+        raise DataError("it names no tensor of a model", where=str(path), fix=FIX)
+    return found
+
+
+def _key(index: InertObject) -> tuple[str, tuple[int, ...] | None]:
+    offset = index.state.get("offset")
+    return index.get("fqn"), None if offset is None else tuple(offset)
+
+
+def _stored(
+    folder: Path, name: str, chunk: InertObject, places: dict[tuple[str, tuple[int, ...] | None], Value]
+) -> StoredTensor:
+    offset = tuple(chunk.get("offsets"))
+    info = places[name, offset]
+    file = info.get("relative_path")
+    if not isinstance(file, str) or Path(file).name != file:
+        raise ValueError(f"{str(file)[:80]!r} is no name of a file beside it")
+    path = folder / file
+    if info.state.get("transform_descriptors"):
+        raise DataError(
+            "its parts are compressed, which is not read here", where=str(path), fix="save them as they are"
+        )
+    begin = info.get("offset")
+    size = info.get("length")
+    if not path.is_file():
+        raise DataError(f"the file with a part of {name!r} is missing", where=str(path), fix=FIX)
+    if path.stat().st_size < begin + size:
+        raise DataError(f"the file is cut off: {path.stat().st_size} of {begin + size} bytes", where=str(path), fix=FIX)
+    stored = read_torch_file(path, begin=begin, size=size)
+    if not isinstance(stored, StoredTensor) or stored.shape != tuple(chunk.get("sizes")):
+        raise DataError(f"it does not hold the part of {name!r} at {offset}", where=str(path), fix=FIX)
+    return stored

@@ -1,0 +1,264 @@
+"""The folder that transformers loads: configuration, tokenizer and weights; under its name it is whole or not there.
+
+It is written beside its name, made durable and renamed. The next program removes what a killed one left beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.errors import ConflictError, DataError, DiskFullError, WorkError
+from rftd.storage.files.checkpoints import Staged, fsync_tree, place_folder
+from rftd.workers.conversion.torch_file import FIX
+from rftd.workers.conversion.whole_tensor import DTYPES, WholeTensor, cast
+from rftd.workers.weights import safetensors
+from rftd.workers.weights.tensor_bytes import ITEM_BYTES, size_bytes
+
+CONFIG: Final = "config.json"
+_WEIGHTS: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_FILE_BYTES: Final = 5_000_000_000
+"""The most bytes of tensors in one file, as transformers has cut for years."""
+_SENT_BYTES: Final = 64 << 20
+"""Of a file's bytes, the piece that goes to the disk while the next one is written."""
+_SPARE_BYTES: Final = 64 << 20
+_DESCRIPTIONS: Final = (".jinja", ".json", ".model", ".py", ".txt")
+"""Files beside weights that a model or its tokenizer may need."""
+_DESCRIPTION_BYTES: Final = 256 << 20
+
+
+class _WeightIndex(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+class _ModelConfig(msgspec.Struct, frozen=True):
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
+def dtype_of(folder: Path) -> str | None:
+    """The type of a model's numbers that its configuration names; None if it names none that is known."""
+    try:
+        config = json_decoder(_ModelConfig).decode((folder / CONFIG).read_bytes())
+    except (OSError, *UNREADABLE):
+        return None
+    named = (config.dtype or config.torch_dtype or "").removeprefix("torch.")
+    return named if named in DTYPES else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a whole folder."""
+    index = folder / _INDEX
+    if not index.is_file():
+        return [folder / _WEIGHTS]
+    names = json_decoder(_WeightIndex).decode(index.read_bytes()).weight_map.values()
+    return [folder / name for name in dict.fromkeys(names)]
+
+
+def is_whole(folder: Path) -> bool:
+    """True if it holds a configuration and safetensors files of which none is missing or cut off."""
+    if not (folder / CONFIG).is_file():
+        return False
+    try:
+        for path in weight_files(folder) or [folder / _WEIGHTS]:
+            safetensors.places(path)
+    except (OSError, WorkError, *UNREADABLE):
+        return False
+    return True
+
+
+@contextmanager
+def _alone(temporary: Path) -> Iterator[None]:
+    """Makes the folder, empty, and keeps others out of it. Raises ConflictError while another program fills it."""
+    temporary.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have renamed it in between: then this is the finished folder.
+            mine = os.path.samestat(os.fstat(descriptor), temporary.stat())
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise ConflictError("another rftd convert writes this folder", where=str(temporary), fix="wait for it")
+        for left in temporary.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_hf_folder(
+    target: Path,
+    described_by: Sequence[Path],
+    tensors: Sequence[WholeTensor],
+    *,
+    on_bytes: Callable[[int], None],
+) -> None:
+    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, each in its
+    dtype.
+
+    `on_bytes` is told how many bytes of tensors are written. Raises DataError for damage, DiskFullError, OSError;
+    the folder is as it was then.
+    """
+    temporary = target.with_name(f".{target.name}.converting")
+    with _alone(temporary):
+        try:
+            _check_room(temporary, tensors)
+            for folder in described_by:
+                _copy_descriptions(folder, temporary)
+            if target.is_dir():
+                _copy_rest(target, temporary)
+            _tell_dtype(temporary / CONFIG, tensors)
+            _write_weights(temporary, tensors, on_bytes)
+            fsync_tree(temporary)
+            staged = Staged(temporary, target.with_name(f".{target.name}.replaced"), ())
+            place_folder(staged, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        staged.clear()
+
+
+def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
+    needed = sum(size_bytes(*tensor.written) for tensor in tensors) + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DiskFullError(
+            f"the weights need {needed} bytes, {free} are free", where=str(folder), fix="make room there"
+        )
+
+
+def _copy_descriptions(source: Path, folder: Path) -> None:
+    for path in sorted(source.iterdir()):
+        wanted = path.suffix in _DESCRIPTIONS and not path.name.endswith(".index.json")
+        if wanted and path.is_file() and path.stat().st_size <= _DESCRIPTION_BYTES:
+            shutil.copyfile(path, folder / path.name)
+
+
+def _copy_rest(target: Path, folder: Path) -> None:
+    """Keeps what lies in a folder that is replaced, but for its weights, which were not whole."""
+    for path in target.iterdir():
+        if path.name == _INDEX or path.suffix in (".safetensors", ".bin") or path.is_symlink():
+            continue
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, symlinks=True, dirs_exist_ok=True)
+        elif not (folder / path.name).exists():
+            shutil.copyfile(path, folder / path.name)
+
+
+def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
+    """Lets the configuration name the weights' own dtype: transformers would round what it loads to another one."""
+    try:
+        config = json_decoder(dict[str, Any]).decode(path.read_bytes())
+    except (OSError, *UNREADABLE) as error:
+        raise DataError(f"no configuration of a model: {error}", where=str(path), fix=FIX) from error
+    numbers = Counter[str]()
+    for tensor in tensors:
+        if tensor.written.dtype in DTYPES:
+            numbers[tensor.written.dtype] += math.prod(tensor.written.shape)
+    if not numbers:
+        return
+    [(dtype, _)] = numbers.most_common(1)
+    for part in (config, config.get("text_config")):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(part, dict) and isinstance(part.get(key), str):
+                part[key] = dtype
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+
+
+def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Callable[[int], None]) -> None:
+    files = _shared_out(tensors)
+    names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
+    written_bytes = 0
+    for name, each in zip(names, files, strict=True):
+        for block_bytes in _write_file(folder / name, each):
+            written_bytes += block_bytes
+            on_bytes(written_bytes)
+    if len(files) > 1:
+        index = {"metadata": {"total_size": written_bytes}, "weight_map": _weight_map(names, files)}
+        (folder / _INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
+
+
+def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
+    """Writes tensors into one file; yields the bytes of each block when it is written."""
+    with path.open("wb", buffering=0) as file:
+        file.write(safetensors.header_of({tensor.name: tensor.written for tensor in tensors}))
+        sent_bytes = 0
+        for tensor in tensors:
+            for block in tensor.blocks():
+                _refuse_nan(tensor, block)
+                words = _cast(tensor, block)
+                _write_all(file, words)
+                yield words.nbytes
+                if file.tell() - sent_bytes >= _SENT_BYTES:
+                    # Linux begins to write out what is not to stay: the fsync at the end has little left to wait for.
+                    os.posix_fadvise(file.fileno(), sent_bytes, file.tell() - sent_bytes, os.POSIX_FADV_DONTNEED)
+                    sent_bytes = file.tell()
+
+
+def _cast(tensor: WholeTensor, block: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return cast(block, tensor.layout.dtype, tensor.written.dtype)
+    except DataError as error:
+        raise DataError(f"{tensor.name!r}: {error.what}", where=str(tensor.files()[0]), fix=error.fix) from error
+
+
+def _shared_out(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
+    files: list[list[WholeTensor]] = [[]]
+    filled_bytes = 0
+    for each in tensors:
+        needed = size_bytes(*each.written)
+        if files[-1] and filled_bytes + needed > _FILE_BYTES:
+            files.append([])
+            filled_bytes = 0
+        files[-1].append(each)
+        filled_bytes += needed
+    return files
+
+
+def _from_1(files: Sequence[object]) -> range:
+    return range(1, len(files) + 1)
+
+
+def _weight_map(names: Sequence[str], files: Sequence[Sequence[WholeTensor]]) -> Mapping[str, str]:
+    return {tensor.name: name for name, each in zip(names, files, strict=True) for tensor in each}
+
+
+def _write_all(file: Any, block: NDArray[Any]) -> None:
+    left = block.view(np.uint8).data
+    while left.nbytes:
+        left = left[file.write(left) :]
+
+
+def _refuse_nan(tensor: WholeTensor, block: NDArray[Any]) -> None:
+    """Raises DataError for numbers that are none: a model with one of them answers nothing."""
+    if _has_nan(tensor.layout.dtype, block):
+        files = ", ".join(path.name for path in tensor.files())
+        raise DataError(
+            f"{tensor.name!r} holds NaN (in {files})",
+            where=str(tensor.files()[0]),
+            fix="convert an earlier checkpoint: this one was saved after the training had gone wrong",
+        )
+
+
+def _has_nan(dtype: str, block: NDArray[Any]) -> bool:
+    if dtype in ("float32", "float64"):
+        numbers = block.view(f"f{ITEM_BYTES[dtype]}")
+        return bool(block.size and np.isnan(numbers.min()))  # the smallest one is NaN if one of them is
+    limit = {"bfloat16": 0x7F80, "float16": 0x7C00}.get(dtype)
+    # An exponent of ones, and a fraction beside it: larger than infinity when the sign is left out.
+    return limit is not None and block.size > 0 and int(np.bitwise_and(block, 0x7FFF).max()) > limit

@@ -1,0 +1,96 @@
+"""`AddedTask`: a task that was added while the experiment runs, read from the log when it is leased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.errors import CodecError, DataError
+from rftd.streams.events.task import TaskLeased, TasksAdded
+from rftd.streams.folds.spine import Spine
+from rftd.streams.log.codec import decode_as
+from rftd.streams.log.topics import EXPERIMENTS, partition_of
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import task_place, tasksets_of
+from rftd.workers.datasets.task import Task, TaskSource, make_task
+from rftd.workers.datasets.taskset import OpenTasksets
+from rftd.workers.hosts.membership import Membership
+from rftd.workers.workflows.registry import check_own_names
+
+_REQUEST_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES // 4
+"""The longest tasks of one request together; in UTF-8 a character takes up to four bytes."""
+_LOOK_S: Final = 0.05
+"""The pause between two looks for a task whose lease was read before it: they lie in two partitions."""
+_PATIENCE_S: Final = 60.0
+
+
+class AddedTask:
+    """One row of a queue, as a taskset that has only this one."""
+
+    digest = ""
+
+    def __init__(self, spec: TasksetSpec, row: int, record: dict[str, Any]) -> None:
+        self._spec = spec
+        self._row = row
+        self._record = record
+
+    def task(self, row: int, epoch: int = 0) -> Task:
+        """The task. Raises DataError if a key is missing."""
+        assert row == self._row
+        return make_task(self._record, spec=self._spec, row=row, epoch=epoch)
+
+
+def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
+    """Raises DataError for the first text that is no task of the stage, with its number among them."""
+    assert stage.taskset is not None
+    for number, text in enumerate(tasks):
+        try:
+            check_own_names(make_task(row_of(text), spec=stage.taskset, row=number), stage.taskset)
+        except DataError as error:
+            error.where = f"tasks[{number}]"
+            raise
+    if (size_bytes := sum(map(len, tasks))) > _REQUEST_SIZE_BYTES:
+        what = f"{len(tasks)} tasks of {size_bytes} characters together are more than {_REQUEST_SIZE_BYTES}"
+        raise DataError(what, fix="add them by several requests")
+
+
+async def leased_tasks(
+    member: Membership, spine: Spine, lease: TaskLeased, tasksets: OpenTasksets
+) -> tuple[int, int, TaskSource]:
+    """The taskset of a lease, as an index of the stage's, its row there, and the tasks to read it from.
+
+    Raises DataError for another dataset than was accepted, and for an added task that is not in the log.
+    """
+    assert spine.spec is not None
+    stage = spine.spec.stages[lease.stage]
+    number, row = task_place(stage, lease.row)
+    taskset = tasksets_of(stage)[number]
+    if taskset.queue:
+        return number, row, await _added_task(member, spine, lease, taskset)
+    return number, row, await tasksets.get(taskset, lease.digest)
+
+
+async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, taskset: TasksetSpec) -> AddedTask:
+    clock = member.clock
+    deadline_s = clock.monotonic_s() + _PATIENCE_S
+    while lease.row >= spine.queues.of(lease.stage).rows and clock.monotonic_s() < deadline_s:
+        await clock.sleep(_LOOK_S)
+    partition = partition_of(EXPERIMENTS, member.experiment)
+    try:
+        offset, index = spine.queues.of(lease.stage).position_of(lease.row)
+        records = await member.log.read(partition, offset, max_records=1)
+        added = decode_as(records[0], TasksAdded)
+        return AddedTask(taskset, lease.row, row_of(added.tasks[index]))
+    except (LookupError, CodecError):
+        fix = "see rftd verify"
+        raise DataError(f"task {lease.row} is not in the log", where=str(partition), fix=fix) from None
+
+
+def row_of(text: str) -> dict[str, Any]:
+    """The row that an added task is. Raises DataError for what is no JSON object."""
+    try:
+        return json_decoder(dict[str, Any]).decode(text.encode())
+    except UNREADABLE as error:
+        raise DataError(f"it is no JSON object: {error}", fix="write one JSON object per task") from None

@@ -1,0 +1,236 @@
+"""The tokenizer of a local model folder. `transformers` is imported when one is opened, which takes seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from rftd.ops.errors import DataError
+from rftd.ops.extras import TORCH, check_extra
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.template_bound import bounded
+from rftd.workers.datasets.tokenizer import no_template
+from rftd.workers.devices.device_memory import number_in, settings_of
+from rftd.workers.models.model_folder import generation_ends, has_tokenizer, has_tokenizer_code
+
+GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""The mark with which a chat template begins what the assistant says."""
+CACHED: Final = 1024
+"""Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+_ANY_TEXT: Final = "a 1"
+MODEL_FIELD: Final = "model.model_path"
+"""The field of an error about a token that the model has no embedding for."""
+_MATCHING: Final = "take the tokenizer that the model was trained with, or add rows to its embeddings"
+_FILES: Final = "the folder needs tokenizer.json and tokenizer_config.json"
+_OWN_CODE: Final = (
+    "write model.trust_remote_code: true if the tokenizer's own code is to be run, or use a folder with tokenizer.json"
+)
+SHORT_TOKENS: Final = 16
+"""Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
+
+
+class HfTokenizer:
+    """A transformers tokenizer behind our protocol."""
+
+    def __init__(
+        self,
+        inner: Any,
+        *,
+        folder: str,
+        chat_template: str | None,
+        eos_ids: tuple[int, ...],
+        vocabulary_tokens: int = 0,
+        template_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._chat_template = chat_template
+        self._template_args = dict(template_args or {})
+        self._eos_ids = eos_ids
+        self._vocabulary = vocabulary_tokens
+        self._beginning = _beginning(inner)
+        # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
+        self._encoded = lru_cache(maxsize=CACHED)(self._encode)
+        self._rendered = lru_cache(maxsize=CACHED)(self._render)
+        self._decoded = lru_cache(maxsize=CACHED)(self._decode)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokenizer's own, then those of generation_config.json."""
+        return self._eos_ids
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text."""
+        # A list of the caller's own: the cache holds a tuple, which nobody can change.
+        return list(self._encoded(text, special))
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        ids = tuple(self._inner.encode(text, add_special_tokens=False))
+        if self._vocabulary and max(ids, default=0) >= self._vocabulary:
+            self._refuse(max(ids))
+        beginning = self._beginning if special else ()
+        # A text that was rendered brings its beginning along.
+        return ids if ids[: len(beginning)] == beginning else (*beginning, *ids)
+
+    def _refuse(self, token: int) -> NoReturn:
+        """A tokenizer may know more tokens than the model, as long as no text has one of them."""
+        raise DataError(
+            f"a text has the token {self.decode([token], special=True)!r}, number {token}, and the model has "
+            f"{self._vocabulary} tokens, 0 to {self._vocabulary - 1}",
+            where=self._folder,
+            field=MODEL_FIELD,
+            fix=_MATCHING,
+        )
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids as it was drawn: spaces are not cleaned up. `special` keeps special tokens."""
+        if special:
+            return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        # Long answers never repeat; caching them would fill the cache and keep nothing that comes again.
+        return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
+        """The conversation in the template of the experiment, or else of the folder."""
+        return self._rendered(tuple(messages), generation_prompt, tools)
+
+    def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
+        with self._complaining(messages):
+            text = self._inner.apply_chat_template(
+                [message.as_dict() for message in messages],
+                tools=msgspec.json.decode(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                chat_template=self._chat_template,
+                **self._template_args,
+            )
+        return str(text)
+
+    def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
+        """The conversation in the same template, in pieces; None if it has no `{% generation %}`."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        listed = msgspec.json.decode(tools) if tools else None
+        with self._complaining(messages):
+            template = self._inner.get_chat_template(self._chat_template, listed)
+            if not GENERATION.search(template):
+                return None
+            # The function below apply_chat_template: that one gives ids, and marks on them, not the pieces of the text.
+            rendered: Any = render_jinja_template(  # annotated as text, which it is not
+                conversations=[[message.as_dict() for message in messages]],
+                tools=listed,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **{**self._inner.special_tokens_map, **self._template_args},
+            )
+        (text,), (spans,) = rendered
+        pieces = []
+        at = 0
+        for start, end in spans:
+            pieces += [(text[at:start], False), (text[start:end], True)]
+            at = end
+        return tuple((piece, said) for piece, said in (*pieces, (text[at:], False)) if piece)
+
+    @contextmanager
+    def _complaining(self, messages: Sequence[Message]) -> Iterator[None]:
+        if not (self._chat_template or self._inner.chat_template):
+            raise no_template(self._folder)
+        try:
+            with bounded():
+                yield
+        except Exception as error:
+            raise DataError(
+                f"the chat template refuses messages of the roles {[m.role for m in messages]}: {error}",
+                where=self._folder,
+                fix="correct the messages, or set model.custom_chat_template",
+            ) from error
+
+
+def open_tokenizer(
+    path: str,
+    *,
+    chat_template: str | None = None,
+    trust_remote_code: bool = False,
+    template_args: Mapping[str, Any] | None = None,
+) -> HfTokenizer:
+    """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
+
+    `template_args` are variables that the chat template may ask for, such as `enable_thinking`. Raises
+    NotInstalledError without the extra `torch`.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(
+            f"model folder {path!r} does not exist",
+            where=path,
+            fix="rftd reads local folders: download the model and set model.model_path to where it lies",
+        )
+    check_extra(TORCH, "the tokenizer of a model folder")
+    # It takes seconds to import; processes that only fold or plan never pay for it.
+    from transformers import AutoTokenizer
+
+    try:
+        inner = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        # Of an empty folder transformers says at length which libraries to install, and none of them helps.
+        why = f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}"
+        raise DataError(
+            why if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
+            where=path,
+            fix=_OWN_CODE if has_tokenizer_code(folder) and not trust_remote_code else _FILES,
+        ) from error
+    if not inner.encode(_ANY_TEXT, add_special_tokens=False):
+        # transformers makes an empty one for some kinds of model, and says nothing.
+        raise DataError(
+            "there is no tokenizer in the model folder: no text becomes a token",
+            where=path,
+            fix=_FILES,
+        )
+    vocabulary = number_in(settings_of(folder), "vocab_size")
+    return HfTokenizer(
+        inner,
+        folder=path,
+        chat_template=chat_template,
+        eos_ids=_eos_ids(inner, folder, vocabulary),
+        vocabulary_tokens=vocabulary,
+        template_args=template_args,
+    )
+
+
+def _beginning(inner: Any) -> tuple[int, ...]:
+    """The ids that the tokenizer puts before a text; what it puts behind one would end a prompt, and is left out."""
+    bare = inner.encode(_ANY_TEXT, add_special_tokens=False)
+    whole = inner.encode(_ANY_TEXT, add_special_tokens=True)
+    starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+    # Where the text itself is encoded otherwise then, the beginning of the sequence is all that is known.
+    only = int(inner.bos_token_id is not None and whole[:1] == [inner.bos_token_id])
+    return tuple(whole[: next(starts, only)])
+
+
+def _eos_ids(inner: Any, folder: Path, vocabulary: int) -> tuple[int, ...]:
+    """The tokenizer's end of sequence, then those of generation_config.json that the model can draw.
+
+    Raises DataError for an end of the tokenizer's without an embedding: rows are trained with it behind them.
+    """
+    own = inner.eos_token_id
+    if vocabulary and own is not None and own >= vocabulary:
+        raise DataError(
+            f"the tokenizer ends a text with the token {inner.eos_token!r}, number {own}, and the model has "
+            f"{vocabulary} tokens, 0 to {vocabulary - 1}",
+            where=str(folder),
+            field=MODEL_FIELD,
+            fix=_MATCHING,
+        )
+    ids: list[int] = [] if own is None else [int(own)]
+    # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
+    # them too.
+    ids.extend(end for end in generation_ends(folder) if not vocabulary or end < vocabulary)
+    return tuple(dict.fromkeys(ids))

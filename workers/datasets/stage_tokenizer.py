@@ -1,0 +1,105 @@
+"""The tokenizer of a stage: explorers and the trainer must agree on it, so both ask here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rftd.ops.errors import DataError
+from rftd.ops.extras import TORCH, check_extra
+from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.spec import ModelSpec, StageSpec
+from rftd.workers.datasets.tokenizer import Tokenizer
+
+
+class Decoder(Protocol):
+    """The half of a tokenizer that makes text of ids."""
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids, without special tokens unless `special` asks for them."""
+        ...
+
+
+class _FileDecoder:
+    """A tokenizer.json, read without transformers, whose import takes seconds."""
+
+    def __init__(self, path: Path) -> None:
+        check_extra(TORCH, "the tokenizer of a model folder")
+        from tokenizers import Tokenizer as Reader
+
+        try:
+            self._inner = Reader.from_file(str(path))
+        except Exception as error:  # of the library's Rust: it has no class of its own
+            raise DataError(f"tokenizer.json cannot be read: {error}", where=str(path)) from error
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return str(self._inner.decode(list(tokens), skip_special_tokens=not special))
+
+
+def stage_decoder(stage: StageSpec) -> Decoder:
+    """The text of a stage's ids, for people to read; sooner there than `stage_tokenizer`. Blocks. Raises DataError."""
+    fake = stage.trainer.engine == "fake" and stage.rollout.engine != SERVICE
+    file = Path(stage.model.path) / "tokenizer.json"
+    return _FileDecoder(file) if stage.model.path and not fake and file.is_file() else stage_tokenizer(stage)
+
+
+def stage_tokenizer(stage: StageSpec) -> Tokenizer:
+    """The tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
+    return _tokenizer(stage, stage.model.chat_template, _variables(stage.model.enable_thinking))
+
+
+def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
+    """The stage's tokenizer, with the chat template that the dataset's format names. Blocks. Raises DataError."""
+    form = stage.dataset.format if stage.dataset is not None else Format()
+    thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
+    return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
+
+
+def place_template(folder: Path, stage: StageSpec) -> None:
+    """Writes the chat template that a stage trains in into every model folder below `folder`, if it is not the model's.
+
+    Users of a trained model would else ask it in another format than it was trained in. Raises OSError.
+    """
+    # Rows of an expert beside rollouts (`mix`) have no say: the model is asked as rollouts are.
+    rows = stage.dataset if stage.taskset is None else None
+    template = (rows.format.chat_template if rows is not None else None) or stage.model.chat_template
+    if template is None:
+        return
+    for described in sorted(folder.rglob("tokenizer_config.json")):
+        # Tokenizers prefer this file to a template within their configuration.
+        (described.parent / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
+def external_tokenizer(model: ModelSpec) -> Tokenizer:
+    """The tokenizer that counts the tokens of a service: that of the folder, if one is named, else bytes. Blocks."""
+    return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()
+
+
+def _variables(enable_thinking: bool | None) -> dict[str, Any]:
+    """Variables of the chat template, as far as the file says them."""
+    return {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+
+
+def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    if stage.rollout.engine == SERVICE:
+        return external_tokenizer(stage.model)
+    return _bytes() if stage.trainer.engine == "fake" else _of_folder(stage.model, chat_template, template_args)
+
+
+def _bytes() -> Tokenizer:
+    from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
+
+    return ByteTokenizer()
+
+
+def _of_folder(model: ModelSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    from rftd.workers.datasets.hf_tokenizer import open_tokenizer
+
+    return open_tokenizer(
+        model.path,
+        chat_template=chat_template,
+        trust_remote_code=model.trust_remote_code,
+        template_args=template_args,
+    )

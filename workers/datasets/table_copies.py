@@ -1,0 +1,166 @@
+"""`TableCopies`: Parquet and Arrow files as memory-mapped Arrow, so that any row is read at once and none is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.durable import make_durable_folder, sync_folder, write_durable
+from rftd.ops.errors import DataError
+from rftd.ops.logs import Logger
+from rftd.storage.files.unreferenced import DATASETS
+from rftd.workers.datasets.row_file import FileStamp, RowFile
+from rftd.workers.datasets.table_rows import BATCH_ROWS, MappedRows, TableRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_VERSION: Final = 1
+"""The version of what a copy holds, in its name: another one is written anew."""
+_SAID_FROM_BYTES: Final = 256 * limits.MIB
+"""The size from which a copy is announced before it is written."""
+_PACE_BYTES_S: Final = 100 * 10**6
+"""The usual speed of copying, for the announcement."""
+_SETTLED_NS: Final = 10**9
+"""A file that was changed so shortly before its digest was noted may change once more without a new time."""
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """The digest of files with these stamps."""
+
+    stamps: list[tuple[str, FileStamp]]
+    digest: str
+
+
+class TableCopies:
+    """The copies of one experiment. All processes of it may write them: each under a name of its own first."""
+
+    def __init__(self, folder: Path, log: Logger) -> None:
+        self._folder = folder
+        self._log = log
+
+    def digest(self, files: Sequence[TableRows]) -> str:
+        """The sha256 over the bytes of all files; those with the stamps of an earlier look are not read again."""
+        stamps = [(str(file.path), file.stamp) for file in files]
+        name = hashlib.sha256(msgspec.json.encode(stamps)).hexdigest()[:32]
+        note = self._folder / f"{name}.json"
+        if (noted := _noted(note)) is not None and noted.stamps == stamps and _settled(note, files):
+            return noted.digest
+        digest = digest_of(files)
+        if all(file.present_stamp() == file.stamp for file in files):
+            make_durable_folder(self._folder)
+            write_durable(note, msgspec.json.encode(_Noted(stamps, digest)))
+        return digest
+
+    def map(self, files: Sequence[TableRows], digest: str) -> None:
+        """Lets the files be read from their copies, which are written if they lack. Blocks; raises DataError."""
+        for number, file in enumerate(files):
+            file.use(self._mapped(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
+
+    def _mapped(self, file: TableRows, path: Path) -> MappedRows:
+        """The copy, which is written if it lacks."""
+        while True:
+            if not path.exists():
+                with self._alone(path):
+                    if not path.exists():
+                        self._write(file, path)
+            with suppress(FileNotFoundError):  # of an experiment that ended, a daemon has just removed it
+                return MappedRows(path)
+
+    @contextmanager
+    def _alone(self, path: Path) -> Iterator[None]:
+        """Lets one process at a time write a copy, which takes away what a killed one left behind."""
+        make_durable_folder(self._folder)
+        with ExitStack() as held:
+            # A file system without locks, or another user's lock: copies are written twice at worst.
+            with suppress(OSError):
+                lock = held.enter_context(path.with_name(f".{path.name}.lock").open("ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                for stale in self._folder.glob(f".{path.name}.*.tmp"):
+                    stale.unlink(missing_ok=True)
+            yield
+
+    def _write(self, file: TableRows, path: Path) -> None:
+        import pyarrow as pa
+
+        if file.size_bytes >= _SAID_FROM_BYTES:
+            self._log.info(
+                "taskset.copying",
+                file=str(file.path),
+                to=str(path),
+                size_bytes=file.size_bytes,
+                expected_s=round(file.size_bytes / _PACE_BYTES_S),
+            )
+        temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as sink:
+                batches = even(file.batches())
+                first = next(batches)
+                with pa.ipc.new_file(sink, first.schema) as writer:
+                    writer.write_batch(first)
+                    for batch in batches:
+                        writer.write_batch(batch)
+                sink.flush()
+                os.fsync(sink.fileno())
+            if file.touched:
+                raise DataError("the file was changed while it was read", where=str(file.path), fix="submit again")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(self._folder)
+
+
+def experiment_copies(job_dir: str, log: Logger) -> TableCopies:
+    """The copies of the experiment with this folder."""
+    return TableCopies(Path(job_dir) / DATASETS, log)
+
+
+def digest_of(files: Sequence[RowFile]) -> str:
+    """The sha256 (hex) over the bytes of all files, in order; reads them."""
+    digest = hashlib.sha256()
+    for file in files:
+        for chunk in file.chunks():
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of exactly `BATCH_ROWS`, but for the last."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows < BATCH_ROWS:
+            continue
+        joined = pa.concat_batches(held) if len(held) > 1 else batch
+        whole = rows - rows % BATCH_ROWS
+        for start in range(0, whole, BATCH_ROWS):
+            yield joined.slice(start, BATCH_ROWS)
+        held = [joined.slice(whole)] if rows > whole else []
+        rows -= whole
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _noted(note: Path) -> _Noted | None:
+    try:
+        return json_decoder(_Noted).decode(note.read_bytes())
+    except (*UNREADABLE, OSError):
+        return None
+
+
+def _settled(note: Path, files: Sequence[TableRows]) -> bool:
+    noted_ns = note.stat().st_mtime_ns
+    return all(noted_ns - file.stamp.changed_ns > _SETTLED_NS for file in files)

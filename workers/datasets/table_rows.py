@@ -1,0 +1,311 @@
+"""Rows of Parquet and Arrow files, read where they are. `pyarrow` is imported when such a file is opened."""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError
+from rftd.ops.extras import DATA, check_extra
+from rftd.workers.datasets.row_file import RowFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import WriteableBuffer
+
+TABLES: Final = (".parquet", ".arrow")
+BATCH_ROWS: Final = 1000
+"""Rows that are decoded at once while a file is gone through."""
+_READS_KEPT: Final = 256
+"""Reads of a copy after which its pages are given back."""
+_MAGIC: Final = b"ARROW1"
+"""The beginning of an Arrow file; a stream has none."""
+
+
+class TableRows(RowFile):
+    """A Parquet or Arrow file. Rows in ascending order are read fast; another order reads much for each row.
+
+    Columns that hold bytes (images, sounds) are left out, for nothing here can take them.
+    """
+
+    def __init__(self, path: Path, limit_rows: int | None) -> None:
+        check_extra(DATA, f"the dataset file {path.name}")
+        super().__init__(path)
+        self._lock = threading.Lock()
+        self._mapped: MappedRows | None = None
+        try:
+            with self._readable():
+                self._source = (_ParquetSource if path.suffix == ".parquet" else _ArrowSource)(self._handle.fileno())
+                self._check_columns()
+        except BaseException:
+            self.close()
+            raise
+        # The first row of each group, and behind them the number of rows.
+        self._firsts = np.cumsum([0, *self._source.rows])
+        self._rows = int(self._firsts[-1]) if limit_rows is None else min(limit_rows, int(self._firsts[-1]))
+        self._group = -1
+        self._first = 0
+        self._batch: pa.RecordBatch | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimated size of its rows as an Arrow file."""
+        return self._source.size_bytes
+
+    def use(self, mapped: MappedRows) -> None:
+        """Reads rows from a copy from now on, in any order."""
+        self._mapped = mapped
+
+    def row(self, index: int) -> dict[str, Any]:
+        with self._readable(index):
+            if self._mapped is not None:
+                return row_of(*self._mapped.batch(index), self.place(index))
+            with self._lock:
+                batch, number = self._sought(index)
+            return row_of(batch, number, self.place(index))
+
+    def _sought(self, index: int) -> tuple[pa.RecordBatch, int]:
+        group = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        if self._batch is None or group != self._group or index < self._first:
+            self._batches = self._source.batches(group)
+            self._batch = next(self._batches)
+            self._group = group
+            self._first = int(self._firsts[group])
+        while index >= self._first + self._batch.num_rows:
+            self._first += self._batch.num_rows
+            self._batch = next(self._batches)
+        return self._batch, index - self._first
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows of the file, in order. Raises DataError."""
+        for group in range(len(self._source.rows)):
+            with self._readable(int(self._firsts[group])):
+                yield from self._source.batches(group)
+
+    def place(self, index: int) -> str:
+        """`file row N` of a row, from 0."""
+        return f"{self.path} row {index}"
+
+    def close(self) -> None:
+        super().close()
+        if self._mapped is not None:
+            self._mapped.close()
+
+    def _check_columns(self) -> None:
+        names = self._source.names
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise DataError(f"two columns are named {twice[0]!r}", where=str(self.path), fix="rename one of them")
+        if not names:
+            raise DataError(
+                "the file has no column that is not of bytes", where=str(self.path), fix="name another file"
+            )
+
+    def _broken_column(self, index: int | None) -> str:
+        """The first column that cannot be read in the group of a row; empty if it is not one of them alone."""
+        if index is None:
+            return ""
+        group = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        return next((name for name in self._source.names if not self._source.has_column(group, name)), "")
+
+    @contextmanager
+    def _readable(self, index: int | None = None) -> Iterator[None]:
+        """Turns what pyarrow raises for a broken file, or for the group of a row, into a DataError."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+            cause = " ".join(str(error).split()) or "it ends too early"
+            column = self._broken_column(index)
+            raise DataError(
+                f"file is not readable as {self.path.suffix[1:]}{column and f' in column {column!r}'}: {cause}",
+                where=str(self.path) if index is None else self.place(index),
+                fix="copy or write the file again",
+            ) from None
+
+
+class MappedRows:
+    """An Arrow file of batches of `BATCH_ROWS` rows, in memory only as far as rows of it were read lately."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._reader: pa.RecordBatchFileReader | None = pa.ipc.open_file(pa.py_buffer(self._map))
+        self._lock = threading.Lock()
+        self._reads = 0
+
+    def batch(self, index: int) -> tuple[pa.RecordBatch, int]:
+        """The batch that holds a row, and its number there."""
+        with self._lock:
+            if self._reader is None:
+                raise ValueError("it was closed")
+            self._reads += 1
+            if self._reads % _READS_KEPT == 0:
+                # Each read maps pages around it, which count for this process until they are given back: of rows in
+                # any order, at last the whole file. They stay in the kernel's cache.
+                self._map.madvise(mmap.MADV_DONTNEED)
+            return self._reader.get_batch(index // BATCH_ROWS), index % BATCH_ROWS
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        with self._lock:
+            self._reader = None
+        with suppress(BufferError):  # a row that is being read holds it a moment longer
+            self._map.close()
+
+
+class _ParquetSource:
+    """A Parquet file, with its groups of rows."""
+
+    def __init__(self, descriptor: int) -> None:
+        import pyarrow.parquet as pq
+
+        self._file = pq.ParquetFile(_reader(descriptor), buffer_size=limits.MIB, pre_buffer=False)
+        groups = [self._file.metadata.row_group(number) for number in range(self._file.metadata.num_row_groups)]
+        self.rows = [group.num_rows for group in groups]
+        self.size_bytes = sum(group.total_byte_size for group in groups)
+        self.names = _usable(self._file.schema_arrow)
+
+    def batches(self, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a group, in order."""
+        yield from self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=self.names, use_threads=False)
+
+    def has_column(self, group: int, name: str) -> bool:
+        """True if a column of a group can be read by itself."""
+        import pyarrow as pa
+
+        try:
+            for _ in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
+                pass
+        except (pa.ArrowException, OSError, ValueError):
+            return False
+        return True
+
+
+class _ArrowSource:
+    """An Arrow file or stream, which is one group of rows."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        with self._open() as reader:
+            self.names = _usable(reader.schema)
+        self.rows = [sum(batch.num_rows for batch in self.batches(0))]
+        self.size_bytes = os.fstat(descriptor).st_size
+
+    def batches(self, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the file, in order."""
+        with self._open() as reader:
+            count = getattr(reader, "num_record_batches", None)
+            whole = reader if count is None else (reader.get_batch(number) for number in range(count))
+            for batch in whole:
+                if batch.num_rows:
+                    yield batch.select(self.names)
+
+    def has_column(self, _group: int, _name: str) -> bool:
+        """True: a batch of an Arrow file is read as a whole."""
+        return True
+
+    def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+        import pyarrow as pa
+
+        # Read, not mapped: a file that somebody cuts short while it is mapped ends the process.
+        file = _reader(self._descriptor)
+        magic = file.read(len(_MAGIC))
+        file.seek(0)
+        return pa.ipc.open_file(file) if magic == _MAGIC else pa.ipc.open_stream(file)
+
+
+class _Positioned(io.RawIOBase):
+    """A file by its descriptor with a position of its own, so that readers of one descriptor do not move each other."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Reads on from the position."""
+        count = os.preadv(self._descriptor, [buffer], self._offset)
+        self._offset += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Moves the position."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._offset}.get(whence)
+        self._offset = offset + (os.fstat(self._descriptor).st_size if start is None else start)
+        return self._offset
+
+
+def _reader(descriptor: int) -> io.BufferedReader:
+    return io.BufferedReader(_Positioned(descriptor), limits.MIB)
+
+
+def _usable(schema: pa.Schema) -> list[str]:
+    """The names of the columns without bytes in them, nor in what they hold."""
+    return [field.name for field in schema if not _holds_bytes(field.type)]
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    of_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    if any(is_kind(kind) for is_kind in of_bytes):
+        return True
+    return any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
+    """A row of a batch as an object of JSON. Raises DataError if it is too large."""
+    single = batch.slice(number, 1)
+    if single.nbytes > limits.TASKSET_ROW_SIZE_BYTES:
+        raise DataError(
+            f"row is larger than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
+            where=where,
+            fix="shorten the row; large content belongs into files of its own",
+        )
+    row = single.to_pylist(maps_as_pydicts="lossy")[0]
+    return {name: plain_value(value) for name, value in row.items()}
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON has it: no number that is none, and of a structure only the fields that the row has."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            # Structures of one column have the fields of all its rows; those of other rows are null in this one.
+            return {str(name): plain_value(held) for name, held in value.items() if held is not None}
+        case list():
+            return [plain_value(held) for held in value]
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return str(value)
+    return value

@@ -1,0 +1,247 @@
+"""`Taskset`: random access to the rows of files, checked once when they are opened."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops import limits
+from rftd.ops.errors import DataError
+from rftd.ops.logs import Logger
+from rftd.streams.spec.row_order import locate
+from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.datasets.files import taskset_files
+from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.row_file import RowFile
+from rftd.workers.datasets.table_copies import TableCopies, digest_of, experiment_copies
+from rftd.workers.datasets.table_rows import TABLES, TableRows
+from rftd.workers.datasets.task import Task, make_task
+from rftd.workers.datasets.text_rows import CommaRows, LineRows, ListRows
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.datasets.train_row import TrainRow
+from rftd.workers.datasets.train_rows import make_train_rows
+
+
+class Taskset:
+    """Rows in file order and line order; blank lines do not count.
+
+    No row is in memory. The files stay open, so that replacing one does not change the rows of a
+    running experiment; `digest` tells two readers whether they read the same bytes.
+    """
+
+    def __init__(self, spec: TasksetSpec, files: Sequence[RowFile], digest: str) -> None:
+        self.spec = spec
+        self.digest = digest
+        """The sha256 (hex) over the bytes of all files, in reading order, whatever `limit_rows` says."""
+        self._files = files
+        self._first = np.cumsum([0, *(len(file) for file in files)])
+
+    @classmethod
+    def open(cls, spec: TasksetSpec, copies: TableCopies | None = None) -> Self:
+        """Reads every byte once, for the digest and the places of the rows; blocks for as long as that takes.
+
+        Who has `copies` reads rows of Parquet and Arrow in any order, and their bytes only if they are not the same as
+        before; without, rows are best read in ascending order, and nothing is written. Raises DataError, with file and
+        line, for a missing or empty taskset and for a line that is no row.
+        """
+        digest = hashlib.sha256()
+        files: list[RowFile] = []
+        rows = 0
+        try:
+            for path in taskset_files(spec):
+                rows_left = None if spec.limit_rows is None else max(0, spec.limit_rows - rows)
+                files.append(_opened(path, spec, digest, rows_left))
+                rows += len(files[-1])
+            if rows == 0:
+                raise DataError(
+                    f"taskset {spec.name!r} has no rows",
+                    where=str(files[0].path),
+                    fix="write at least one row" if spec.limit_rows != 0 else "raise limit_rows",
+                )
+            tables = [file for file in files if isinstance(file, TableRows)]
+            if not tables:
+                return cls(spec, files, digest.hexdigest())
+            mixed = len(tables) < len(files)  # several paths may name tables and texts
+            found = digest_of(files) if copies is None or mixed else copies.digest(tables)
+            if copies is not None:
+                copies.map(tables, found)
+            return cls(spec, files, found)
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def row(self, index: int) -> dict[str, Any]:
+        """The object on row `index`, from 0. Raises DataError if there is no such row or its file was overwritten."""
+        if not 0 <= index < len(self):
+            raise DataError(
+                f"taskset {self.spec.name!r} has rows 0 to {len(self) - 1}, not {index}", where=self.spec.path
+            )
+        file = int(np.searchsorted(self._first, index, side="right")) - 1
+        return self._files[file].row(index - int(self._first[file]))
+
+    @property
+    def first_rows(self) -> list[int]:
+        """The first row of each file that has rows: what is wrong with a file's columns is wrong there."""
+        firsts = {int(first) for first in self._first[:-1]}
+        return sorted(firsts - {len(self)})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, in order."""
+        return (self.row(index) for index in range(len(self)))
+
+    def task(self, index: int, epoch: int = 0) -> Task:
+        """The task of row `index`, as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
+        record = self.row(index)
+        with self.placed(index):
+            return make_task(record, spec=self.spec, row=index, epoch=epoch)
+
+    def columns(self, keys: Sequence[str]) -> NDArray[np.float64]:
+        """The numbers under the keys, of all rows  # [rows, keys], read-only. Blocks while it reads every row.
+
+        Raises DataError, with file and line, for what is no number.
+        """
+        columns = np.empty((len(self), len(keys)))
+        for index in range(len(self)):
+            record = DatasetRecord(self.row(index), self.spec, index)
+            with self.placed(index):
+                columns[index] = [record.number(key) for key in keys]
+        columns.flags.writeable = False
+        return columns
+
+    def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+        """The sequences to learn from row `index`. Raises DataError, with file and line, if it teaches nothing."""
+        record = self.row(index)
+        with self.placed(index):
+            return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
+
+    @contextmanager
+    def placed(self, index: int) -> Iterator[None]:
+        """Adds file and line to a DataError about a row; the lines are counted only then."""
+        try:
+            yield
+        except DataError as error:
+            number = int(np.searchsorted(self._first, index, side="right")) - 1
+            place = self._files[number].place(index - int(self._first[number]))
+            error.where = ", ".join(filter(None, (place, error.where)))
+            raise
+
+    def locate(self, sequence: int) -> tuple[int, int]:
+        """The row and epoch of the group or item at this place of the experiment."""
+        return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
+
+    @property
+    def touched(self) -> bool:
+        """True if an open file was written to, or its times were changed, since the last look."""
+        return any(file.touched for file in self._files)
+
+    def present_digest(self) -> str:
+        """The digest of the open files as they are now; blocks while it reads them. `touched` is false afterwards."""
+        # Before the bytes are read: a write in between leaves the stamp old, and the files are read again.
+        stamps = [file.present_stamp() for file in self._files]
+        digest = hashlib.sha256()
+        for file in self._files:
+            for chunk in file.chunks():
+                digest.update(chunk)
+        self.digest = digest.hexdigest()
+        for file, stamp in zip(self._files, stamps, strict=True):
+            file.stamp = stamp  # last, so that nobody takes the old digest for the new bytes'
+        return self.digest
+
+    def close(self) -> None:
+        """Closes the files. Idempotent."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class OpenTasksets:
+    """The tasksets of a process, each opened once."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._copies: TableCopies | None = None
+        """The copies of the experiment's tables; None before `copy`."""
+        self._tasksets: list[Taskset] = []
+        self._opening = asyncio.Lock()
+
+    async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
+        """The taskset, as it is now. Raises DataError if it does not have this digest; an empty one fits any."""
+        taskset = self._held(spec) or await self._opened(spec)
+        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
+        if digest and found != digest:
+            raise DataError(
+                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
+                where=spec.path,
+                fix="restore the file, or submit a new experiment",
+            )
+        return taskset
+
+    async def copy(self, spec: ExperimentSpec) -> None:
+        """Opens those of Parquet and Arrow files: their copies take minutes, in which no lease should run."""
+        self._copies = experiment_copies(spec.job_dir, self._log)
+        for stage in spec.stages:
+            for taskset in (*tasksets_of(stage), *stage.evals):
+                if await asyncio.to_thread(_has_tables, taskset):
+                    await self._opened(taskset)
+
+    async def _opened(self, spec: TasksetSpec) -> Taskset:
+        async with self._opening:  # many leases come at once, and a large file is read for its digest once
+            held = self._held(spec)
+            if held is None:
+                held = await asyncio.to_thread(Taskset.open, spec, self._copies)
+                self._tasksets.append(held)
+            return held
+
+    def _held(self, spec: TasksetSpec) -> Taskset | None:
+        # By the whole of it: tasksets of two stages may have one name, or be one file that is read in two ways.
+        return next((each for each in self._tasksets if each.spec == spec), None)
+
+
+def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: int | None) -> RowFile:
+    """The rows of a file, whose text is added to the digest; that of tables is noted by their stamps."""
+    if path.suffix in TABLES:
+        return TableRows(path, limit_rows)
+    match path.suffix:
+        case ".csv":
+            return CommaRows(path, digest, limit_rows, spec.format.label_key)
+        case ".json" if not _begins_with_object(path):
+            return ListRows(path, digest, limit_rows)
+    return LineRows(path, digest, limit_rows)
+
+
+def _has_tables(spec: TasksetSpec) -> bool:
+    if not spec.path:  # its tasks are served
+        return False
+    try:
+        return any(path.suffix in TABLES for path in taskset_files(spec))
+    except DataError:  # the first lease says so
+        return False
+
+
+def _begins_with_object(path: Path) -> bool:
+    # Much that is called .json on hubs is JSON Lines.
+    try:
+        with path.open("rb") as file:
+            return file.read(limits.MIB).lstrip()[:1] == b"{"
+    except OSError:
+        return False  # whoever opens it says why not

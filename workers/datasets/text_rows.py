@@ -1,0 +1,280 @@
+"""Rows of text files: JSON Lines, JSON and CSV. Only the places of the rows are in memory."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import sys
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.errors import DataError
+from rftd.workers.datasets.row_file import RowFile
+
+if TYPE_CHECKING:
+    import _csv
+
+_FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
+
+
+class TextRows(RowFile):
+    """A text file with the offset and the size of each row in bytes."""
+
+    def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
+        super().__init__(path)
+        try:
+            # 16 bytes for a row: the rows themselves may be larger than memory.
+            self._places = self._scan(digest, limit_rows)  # [rows, 2] i8
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]: ...
+
+    @abstractmethod
+    def _decode(self, text: bytes, where: str) -> dict[str, Any]: ...
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def row(self, index: int) -> dict[str, Any]:
+        offset, size = (int(value) for value in self._places[index])
+        # pread moves no shared position, so threads may read at once.
+        text = os.pread(self._handle.fileno(), size, offset)
+        return self._decode(text, f"{self.path} row {index} (byte {offset})")
+
+    def place(self, index: int) -> str:
+        """`file:line` of a row, from 1; reads the file up to there."""
+        return f"{self.path}:{self._line_at(int(self._places[index][0]))}"
+
+    def _line_at(self, offset: int) -> int:
+        number = 1
+        for chunk in self.chunks():
+            number += chunk[:offset].count(b"\n")
+            offset -= len(chunk)
+            if offset <= 0:
+                break
+        return number
+
+    def _check_size(self, size_bytes: int, line: int) -> None:
+        if size_bytes > limits.TASKSET_ROW_SIZE_BYTES:
+            raise DataError(
+                f"line is longer than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
+                where=f"{self.path}:{line}",
+                fix="shorten the row; large content belongs into files of its own",
+            )
+
+
+class LineRows(TextRows):
+    """JSON Lines: one object per line; blank lines do not count."""
+
+    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        places = array("q")
+        rows = 0
+        offset = number = 0
+        most = sys.maxsize if limit_rows is None else limit_rows
+        # One byte more than allowed: a line of just the limit is told apart from a longer one.
+        while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
+            digest.update(line)
+            number += 1
+            size_bytes = len(line)
+            if size_bytes > limits.TASKSET_ROW_SIZE_BYTES:
+                self._check_size(size_bytes, number)
+            # Every byte counts for the digest, also behind limit_rows: the file is what the experiment was accepted
+            # with.
+            if rows < most and not line.isspace():
+                if not _is_object(line):  # its place is written out for a wrong line only: there may be millions
+                    self._decode(line, f"{self.path}:{number}")
+                places.append(offset)
+                places.append(size_bytes)
+                rows += 1
+            offset += size_bytes
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+
+    def _decode(self, text: bytes, where: str) -> dict[str, Any]:
+        return _object(text, where)
+
+
+class ListRows(TextRows):
+    """JSON that is one list of objects."""
+
+    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        # The whole text at once, and none of its values: each row is decoded where it is used.
+        text = b"".join(self.chunks())
+        digest.update(text)
+        try:
+            listed = json_decoder(list[msgspec.Raw]).decode(text)
+        except UNREADABLE as error:
+            cause, fix = _cause(text) or (
+                str(error),
+                "write a list of objects, or one object per line in a .jsonl file",
+            )
+            raise DataError(f"file is not a JSON list: {cause}", where=str(self.path), fix=fix) from None
+        places = array("q")
+        offset = 0
+        rows = len(listed) if limit_rows is None else min(limit_rows, len(listed))
+        for raw in listed[:rows]:
+            row = bytes(raw)
+            # Between two values there are only blanks and a comma, and no value begins with one.
+            offset = text.index(row, offset)
+            if len(row) > limits.TASKSET_ROW_SIZE_BYTES:
+                self._check_size(len(row), text.count(b"\n", 0, offset) + 1)
+            self._decode(row, f"{self.path} row {len(places) // 2} (byte {offset})")
+            places.extend((offset, len(row)))
+            offset += len(row)
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+
+    def _decode(self, text: bytes, where: str) -> dict[str, Any]:
+        return _object(text, where)
+
+
+class CommaRows(TextRows):
+    """CSV with a line of column names. Every value is text, as it stands; an empty one is none."""
+
+    def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None, label_key: str) -> None:
+        self._columns: list[str] = []
+        self._label_key = label_key
+        super().__init__(path, digest, limit_rows)
+
+    def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        places = array("q")
+        rows = 0
+        lines = _CountedLines(self, digest)
+        reader = _reader(lines)
+        try:
+            self._columns = self._header(next(reader, None))
+            start = lines.offset
+            line = reader.line_num + 1
+            for values in reader:
+                self._check_size(lines.offset - start, line)
+                if values and (limit_rows is None or rows < limit_rows):
+                    self._named(values, f"{self.path}:{line}")
+                    places.extend((start, lines.offset - start))
+                    rows += 1
+                start = lines.offset
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(
+                f"line is not CSV: {error}",
+                where=f"{self.path}:{reader.line_num}",
+                fix="quote texts as RFC 4180 has it",
+            ) from None
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"line is not UTF-8: {error.reason}", where=f"{self.path}:{reader.line_num + 1}", fix="save it as UTF-8"
+            ) from None
+        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+
+    def _header(self, names: list[str] | None) -> list[str]:
+        columns = names or []
+        if columns:
+            columns[0] = columns[0].removeprefix("\ufeff")  # spreadsheets write a byte order mark
+        twice = {name for name in columns if columns.count(name) > 1}
+        if twice or "" in columns:
+            what = f"two columns are named {min(twice)!r}" if twice - {""} else "a column has no name"
+            raise DataError(what, where=f"{self.path}:1", fix="give each column a name of its own in the first line")
+        return columns
+
+    def _decode(self, text: bytes, where: str) -> dict[str, Any]:
+        try:
+            values = next(_reader(io.StringIO(text.decode(), newline="\n")))
+        except (csv.Error, StopIteration, UnicodeDecodeError) as error:
+            raise DataError(f"row is not CSV: {error}", where=where, fix="restore the file") from None
+        return self._named(values, where)
+
+    def _named(self, values: list[str], where: str) -> dict[str, Any]:
+        if len(values) != len(self._columns):
+            raise DataError(
+                f"line has {len(values)} values, and the first line names {len(self._columns)} columns",
+                where=where,
+                fix="quote values that hold commas or line breaks",
+            )
+        row: dict[str, Any] = {name: value or None for name, value in zip(self._columns, values, strict=True)}
+        # A label is true or false; all else stays text, for 007 is not 7 and a truth may be the word true.
+        label = row.get(self._label_key)
+        if isinstance(label, str) and label.lower() in _FLAGS:
+            row[self._label_key] = _FLAGS[label.lower()]
+        return row
+
+
+class _CountedLines:
+    """The lines of a file as text, with the offset behind the last one."""
+
+    def __init__(self, file: TextRows, digest: hashlib._Hash) -> None:
+        self._handle = file._handle
+        self._digest = digest
+        self._file = file
+        self._number = 0
+        self.offset = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._file._check_size(len(line), self._number)
+        self._digest.update(line)
+        self.offset += len(line)
+        return line.decode()
+
+
+def _reader(lines: Iterator[str]) -> _csv.Reader:
+    # The library's own bound is for the whole process, and lower than that of a row.
+    csv.field_size_limit(limits.TASKSET_ROW_SIZE_BYTES)
+    return csv.reader(lines, strict=True)
+
+
+def _cause(line: bytes) -> tuple[str, str] | None:
+    """The reason why a line of a file that other tools write is no JSON, and what to do; None for any other."""
+    if line.startswith(codecs.BOM_UTF8):
+        return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:8]:
+        return "the file is UTF-16 or UTF-32, and JSON is UTF-8", "convert it: iconv -f UTF-16 -t UTF-8"
+    try:
+        row = json.loads(line)  # Python's own reader takes numbers that JSON has not
+    except (ValueError, RecursionError):
+        return None
+    for key, value in row.items() if isinstance(row, dict) else ():
+        if isinstance(value, float) and not math.isfinite(value):
+            shown = "NaN" if math.isnan(value) else "a number without end"
+            return f"it has {shown} under {key!r}", "write null, or leave the column out"
+    return None
+
+
+def _is_object(line: bytes) -> bool:
+    """True for the JSON of an object."""
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except UNREADABLE:
+        return False
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = msgspec.json.decode(line)
+    except UNREADABLE as error:
+        cause, fix = _cause(line) or (str(error), "write one JSON object per line")
+        raise DataError(f"line is not JSON: {cause}", where=where, fix=fix) from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"line is a JSON {type(row).__name__}, not an object", where=where, fix="write one JSON object per line"
+        )
+    return row

@@ -1,0 +1,203 @@
+"""Rows to train on: prompts with answers, pairs of answers, labelled answers, plain texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rftd.streams.spec.spec import TasksetSpec
+from rftd.workers.datasets.conversation import answered, ended, spoken
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.datasets.train_row import TrainRow, fitted, plain_prompt
+
+Answer = tuple[list[int], list[int]]
+"""The ids of prompt and response."""
+
+
+def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, question: str, answers: Sequence[str]) -> list[Answer]:
+    """The ids of a question and each of its answers, split as a rollout splits prompt and response.
+
+    `plaintext`: a conversation in the chat template. `raw`: the texts as they stand, then the end-of-sequence id.
+    Raises DataError for `raw` with tools, which only a template renders.
+    """
+    form = reader.form
+    system_prompt = reader.system_prompt()
+    prefix = form.reply_prefix or ""
+    if form.prompt_type == "plaintext":
+        if not question:
+            raise reader.error("has an empty prompt", form.prompt_key)
+        before = (*([Message("system", system_prompt)] if system_prompt else []), Message("user", question))
+        return [
+            answered(reader, tokenizer, before, (Message("assistant", prefix + answer.removeprefix(prefix)),), prefix)
+            for answer in answers
+        ]
+    if reader.tools():
+        raise reader.error(
+            "has tools, which only a chat template renders: write prompt_type: plaintext", form.tools_key
+        )
+    # The same text, encoded in the same two parts, as a rollout of this prompt has.
+    bare = plain_prompt(question, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
+    prompt = tokenizer.encode(bare, special=True)
+    return [(prompt, ended(tokenizer, tokenizer.encode(answer.removeprefix(prefix)))) for answer in answers]
+
+
+def chat_answers(
+    reader: DatasetRecord,
+    tokenizer: Tokenizer,
+    before: Sequence[Message],
+    answers: Sequence[tuple[str, Sequence[Message]]],
+) -> list[Answer]:
+    """The answers, each a list of messages named by its key, after the conversation before them.
+
+    Raises DataError for one that the assistant neither begins nor ends, or if nothing is before it.
+    """
+    for key, answer in answers:
+        if not before or answer[0].role != "assistant" or answer[-1].role != "assistant":
+            raise reader.error(f"has messages under {key!r} that are no answer of the assistant to a prompt", key)
+    return [answered(reader, tokenizer, before, answer) for _, answer in answers]
+
+
+def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
+    """Returns if prompt and response have tokens. Raises DataError."""
+    prompt, response = answer
+    if not prompt or not response:
+        raise reader.error(f"has an empty {'prompt' if not prompt else 'response'}", key)
+
+
+def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """The one row of a text: that under `prompt_key` as it stands, or `messages` in the chat template.
+
+    The first token, which nothing comes before, is the prompt; the end-of-sequence id is learned as well.
+    """
+    form = reader.form
+    conversation = form.prompt_type == "messages"
+    if not conversation:
+        ids = tokenizer.encode(reader.words(form.prompt_key), special=True)
+    else:
+        messages = reader.conversation(form.messages_key)
+        ids = tokenizer.encode(tokenizer.chat_text(messages, generation_prompt=False, tools=reader.tools()))
+    key = form.messages_key if conversation else form.prompt_key
+    if not any(token not in tokenizer.eos_ids for token in ids):
+        raise reader.error("has an empty text", key)
+    if ids[-1] not in tokenizer.eos_ids:
+        ids = [*ids, *tokenizer.eos_ids[:1]]
+    if len(ids) < 2:
+        raise reader.error("has a text of one token: nothing comes before it", key)
+    return (fitted(ids[:1], ids[1:], max_model_len=max_model_len),)
+
+
+def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """The one row of a prompt and its answer.
+
+    `plaintext` and `raw`: the texts under `prompt_key` and `response_key`. `messages`: everything before the last
+    message is the prompt, or with `enable_concatenated_multi_turn` everything before the first of the assistant's, each
+    of which is learned.
+    """
+    form = reader.form
+    if form.prompt_type != "messages":
+        question = reader.text(form.prompt_key)
+        [(prompt, response)] = text_answers(reader, tokenizer, question, [reader.text(form.response_key)])
+    else:
+        messages = reader.conversation(form.messages_key)
+        if form.enable_concatenated_multi_turn:
+            ids, mask = spoken(reader, tokenizer, messages)
+            first = mask.index(1)
+            if not first:
+                raise reader.error("has an empty prompt")
+            return (fitted(ids[:first], ids[first:], mask=mask[first:], max_model_len=max_model_len),)
+        if len(messages) < 2 or messages[-1].role != "assistant":
+            raise reader.error(
+                "has messages that are not a prompt and then an answer of the assistant", form.messages_key
+            )
+        prompt, response = answered(reader, tokenizer, messages[:-1], messages[-1:])
+    if not prompt or not response:
+        raise reader.error(f"has an empty {'prompt' if not prompt else 'response'}")
+    return (fitted(prompt, response, max_model_len=max_model_len),)
+
+
+def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """The two rows of a pair, chosen and rejected; if either has no room for its answer, nothing of it is learned.
+
+    `plaintext` and `raw`: a prompt and two texts. `messages`: a conversation and two continuations of it, lists of
+    messages or one message each; without a column of its own, the conversation is what the two begin with in common.
+    """
+    form = reader.form
+    keys = (form.chosen_key, form.rejected_key)
+    if not reader.has(form.chosen_key) and reader.has(form.completion_key) and reader.has(form.label_key):
+        what = "is a completion with a label, not a pair: for algorithm_type kto write schema_type: kto"
+        raise reader.error(what, form.chosen_key)
+    if form.prompt_type == "messages":
+        both = _chat(reader, tokenizer)
+    else:
+        both = text_answers(reader, tokenizer, reader.words(form.prompt_key), [reader.words(key) for key in keys])
+    for answer, key in zip(both, keys, strict=True):
+        check_not_empty(reader, key, answer)
+    made = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
+    # One response alone is no preference; masks of 0 on both keep the pair an item of the plan.
+    if any(row.cut == "prompt" for row in made):
+        return tuple(msgspec.structs.replace(row, loss_mask=np.zeros_like(row.loss_mask), cut="prompt") for row in made)
+    return made
+
+
+def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
+    form = reader.form
+    if reader.has(form.messages_key):
+        before = reader.conversation(form.messages_key)
+        chosen = reader.messages(form.chosen_key)
+        rejected = reader.messages(form.rejected_key)
+    else:
+        whole = reader.conversation(form.chosen_key)
+        other = reader.conversation(form.rejected_key)
+        same = 0
+        # - 1: equal conversations leave an answer on each side, which may say the same.
+        while same < min(len(whole), len(other)) - 1 and whole[same] == other[same]:
+            same += 1
+        before = whole[:same]
+        chosen = whole[same:]
+        rejected = other[same:]
+    return chat_answers(reader, tokenizer, before, ((form.chosen_key, chosen), (form.rejected_key, rejected)))
+
+
+def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """The one row of an answer, with its label.
+
+    `plaintext` and `raw`: a prompt and a text. `messages`: a conversation and its continuation, a list of messages or
+    one message.
+    """
+    form = reader.form
+    key = form.completion_key
+    if not reader.has(key) and reader.has(form.chosen_key) and reader.has(form.rejected_key):
+        raise reader.error("is a pair, not a completion with a label: leave schema_type out", key)
+    desirable = reader.flag(form.label_key)
+    if form.prompt_type != "messages":
+        (answer,) = text_answers(reader, tokenizer, reader.words(form.prompt_key), [reader.words(key)])
+    else:
+        before = reader.conversation(form.messages_key)
+        (answer,) = chat_answers(reader, tokenizer, before, ((key, reader.messages(key)),))
+    check_not_empty(reader, key, answer)
+    row = fitted(*answer, max_model_len=max_model_len)
+    return (msgspec.structs.replace(row, desirable=desirable),)
+
+
+SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRow, ...]]]] = {
+    "sft": sft_rows,
+    "dpo": dpo_rows,
+    "kto": kto_rows,
+    "cpt": cpt_rows,
+}
+"""The readers of rows, by `schema_type`."""
+
+
+def make_train_rows(
+    record: dict[str, Any], *, spec: TasksetSpec, row: int, tokenizer: Tokenizer, max_model_len: int
+) -> tuple[TrainRow, ...]:
+    """The sequences of a record, each of at most `max_model_len` tokens: one, or of `dpo` chosen and rejected.
+
+    Raises DataError, with the row and its keys, if a key is missing or what is there cannot be learned from.
+    """
+    return SCHEMAS[spec.schema](DatasetRecord(record, spec, row), tokenizer, max_model_len)

@@ -1,0 +1,152 @@
+"""The engine `external`: a model that somebody serves over OpenAI's API. It can be measured, and never be trained on.
+
+A service answers in text. Its answers have no log-probabilities, and tokens that only count them: those of the
+tokenizer in the model's folder, where the experiment names one, else the bytes of the text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import SystemRandom
+from typing import Final
+
+import httpx
+
+from rftd.ops.clock import Clock
+from rftd.ops.errors import ConfigError, RolloutError
+from rftd.streams.events.experience import Span
+from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
+from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.workers.datasets.stage_tokenizer import external_tokenizer
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.auxiliary.auxiliary_model import ModelAddress
+from rftd.workers.generation.auxiliary.service import (
+    ModelService,
+    ServiceKeyError,
+    ServiceModel,
+    service_address,
+)
+from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest, RolloutEngine
+from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngineDefinition
+from rftd.workers.weights.channel import WeightsRef
+
+_FIELD: Final = "model.external_model"
+
+
+class ExternalArgs(ServiceArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of the engine: where the model is, from `model.external_model`, and how it is asked."""
+
+    model_name: str = ""
+    """The model's name at the service."""
+    base_url_env: str = ""
+    """The environment variable with the service's address, up to `/v1`."""
+    api_key_env: str = ""
+    """The environment variable with the key; empty: the service wants none."""
+
+
+class ExternalEngine:
+    """Implements `RolloutEngine` by the answers of a service, for conversations alone."""
+
+    def __init__(
+        self,
+        arguments: ExternalArgs,
+        address: ModelAddress,
+        tokenizer: Tokenizer,
+        *,
+        slots: int,
+        clock: Clock,
+        reach: ReachSpec = OWNERS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """At most `slots` questions are under way at a time. `reach` is the experiment's; `transport` stands for the
+        network in tests."""
+        spec = _spec(arguments, slots)
+        self._service = ModelService(
+            spec, arguments, address, clock=clock, known=_known(arguments), reach=reach, transport=transport
+        )
+        self._tokenizer = tokenizer
+        self._random = SystemRandom()
+        self._version = (-1, -1)
+        self._refused: ConfigError | None = None
+        self._tokens = 0
+        self._requests = 0
+        self._running = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The version that was loaded last: it names the service's model, whatever that is."""
+        return self._version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The service's answer to the request's conversation, in as many tries as its budget allows.
+
+        Raises RolloutError if there is no conversation, if the service refuses, or if it was busy for too long.
+        """
+        if not request.messages:
+            raise RolloutError(
+                "a model behind a service is asked in messages, and this prompt is no conversation",
+                fix="use a workflow that calls model.chat, without a reply prefix",
+            )
+        self._running += 1
+        try:
+            retries = self._service.retries(self._random)
+            answer = await self._service.chat(request.messages, request.sampling, retries)
+        except ServiceKeyError as error:
+            self._refused = ConfigError(error.what, field=f"{_FIELD}.api_key_env", fix=error.fix)
+            raise
+        finally:
+            self._running -= 1
+        # An answer has a token: an empty one its end.
+        tokens = tuple(self._tokenizer.encode(answer.text) or self._tokenizer.eos_ids[:1] or (0,))
+        self._requests += 1
+        self._tokens += len(tokens)
+        return Generation(
+            tokens=tokens,
+            # Nobody knows them. What is measured is not trained, so nobody reads them either.
+            logprobs=(0.0,) * len(tokens),
+            processed_logprobs=(0.0,) * len(tokens) if request.sampling.processed_logprobs else (),
+            spans=(Span(*self._version, 0, len(tokens)),),
+            finish="length" if answer.finish == "length" else "stop",
+            text=answer.text,
+        )
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Takes the version as the service's name. Raises ConfigError once the service has refused the key."""
+        if self._refused is not None:
+            raise self._refused
+        self._version = (weights.version, weights.generation)
+        return weights.checksum
+
+    def stats(self) -> EngineStats:
+        return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
+
+    async def close(self) -> None:
+        await self._service.close()
+
+
+def _spec(arguments: ExternalArgs, slots: int) -> AuxiliarySpec:
+    return AuxiliarySpec(
+        name=arguments.model_name,
+        engine=SERVICE,
+        model_name=arguments.model_name,
+        base_url_env=arguments.base_url_env,
+        api_key_env=arguments.api_key_env,
+        concurrency=slots,
+    )
+
+
+def _known(arguments: ExternalArgs) -> ServiceModel:
+    return ServiceModel(f"the external model {arguments.model_name!r}", _FIELD)
+
+
+async def _open(opening: EngineOpening[ExternalArgs]) -> RolloutEngine:
+    arguments = opening.arguments
+    spec = _spec(arguments, opening.slots)
+    address = service_address(spec, os.environ, _known(arguments), reach=opening.reach)
+    tokenizer = await asyncio.to_thread(external_tokenizer, opening.model)
+    return ExternalEngine(arguments, address, tokenizer, slots=opening.slots, clock=opening.clock, reach=opening.reach)
+
+
+ENGINE: Final = RolloutEngineDefinition(arguments=ExternalArgs, open=_open)

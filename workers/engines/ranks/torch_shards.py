@@ -1,0 +1,163 @@
+"""torch's tensors as parts of a checkpoint: those that every rank holds whole, and those that are spread over ranks.
+
+Whoever saves or loads does so on all ranks of the default process group at once; without one there is one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeGuard
+
+import msgspec
+import torch
+from torch import Tensor
+
+from rftd.ops.decoding import json_decoder
+from rftd.workers.engines.ranks.collectives import gathered, this_rank, together
+from rftd.workers.engines.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
+from rftd.workers.weights.tensor_bytes import TensorLayout
+from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, at_once: int = 0) -> None:
+    """Writes the tensors into `folder`, each rank its parts; the manifest is there when all have returned.
+
+    `folder` is one that all ranks see. `at_once`: so many ranks that follow one another write at a time, then the
+    next ones; 0: all of them. Raises OSError, WorkError.
+    """
+    rank, ranks = this_rank()
+    many = at_once or ranks
+    wrote = ShardManifest(ranks=ranks, files=(), tensors=())
+    for first in range(0, ranks, many):
+        if first <= rank < first + many:
+            wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
+        if many < ranks:
+            gathered(b"")  # all are here: the next ones' turn
+    shares = gathered(msgspec.json.encode(wrote))
+    if rank == 0:
+        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each) for each in shares])
+
+
+def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New tensors with the numbers that were saved, spread over ranks and devices as `likes` are.
+
+    Raises DataError, on all ranks, if files are missing or damaged or of another model.
+    """
+    rank, ranks = this_rank()
+    with together():
+        saved = ShardedTensors.open(folder, kind)
+        saved.check_fits({name: _layout(each) for name, each in likes.items()})
+        saved.verify(reader=rank, readers=ranks)
+        found = {name: _read(saved, name, like) for name, like in likes.items()}
+    return found
+
+
+def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
+    """All tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
+    rank, ranks = this_rank()
+    with together():
+        saved = ShardedTensors.open(folder, kind)
+        saved.verify(reader=rank, readers=ranks)
+        found = tensors_of({name: saved.whole(name) for name in saved.layouts()})
+    return found
+
+
+def shards_of(
+    tensors: Mapping[str, Tensor], rank: int, ranks: int, *, dtypes: Mapping[str, torch.dtype] = MappingProxyType({})
+) -> list[Shard]:
+    """The parts that this rank writes: of a DTensor what it holds, of others its share of the rows.
+
+    Tensors that are named in `dtypes` are rounded to that one, a part when it is asked for.
+    """
+    found = []
+    for number, (name, tensor) in enumerate(tensors.items()):
+        part = tensor
+        offset = [0] * tensor.ndim
+        mine = True
+        if _is_spread(tensor):
+            box = box_of(tensor)
+            part = tensor.to_local()
+            offset = list(box.offset)
+            mine = box.first_copy
+        elif tensor.ndim and tensor.shape[0] >= ranks:
+            offset[0] = tensor.shape[0] * rank // ranks
+            part = tensor[offset[0] : tensor.shape[0] * (rank + 1) // ranks]
+        else:
+            mine = number % ranks == rank
+        if mine:
+            dtype = dtypes.get(name, tensor.dtype)
+            whole = TensorLayout(str(dtype).removeprefix("torch."), tuple(tensor.shape))
+            found.append(Shard(name, whole, tuple(offset), tuple(part.shape), partial(_memory_as, dtype, part)))
+    return found
+
+
+def _memory_as(dtype: torch.dtype, part: Tensor) -> memoryview:
+    return memory(part.to(dtype))
+
+
+def _is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+    # By its attribute: importing DTensor takes a second, and who has one has imported it.
+    return hasattr(tensor, "device_mesh")
+
+
+class LocalBox(msgspec.Struct, frozen=True):
+    """The place of this rank's part of a DTensor."""
+
+    offset: tuple[int, ...]
+    first_copy: bool
+    """True on one of the ranks that hold equal parts."""
+
+
+def box_of(tensor: DTensor) -> LocalBox:
+    """The place of this rank's part within the whole. Raises ValueError for sums that are still to be made.
+
+    torch cuts as `torch.chunk` does: parts of equal size, rounded up, and the last ones smaller or empty.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import Shard as SplitAlong
+
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None, "the rank is not part of the tensor's mesh"
+    offset = [0] * tensor.ndim
+    extent = list(tensor.shape)
+    first = True
+    for at, placement, size in zip(coordinate, tensor.placements, tensor.device_mesh.shape, strict=True):
+        if isinstance(placement, SplitAlong):
+            dim = placement.dim
+            step = -(-extent[dim] // size)
+            begin = min(at * step, extent[dim])
+            offset[dim] += begin
+            extent[dim] = min(step, extent[dim] - begin)
+        elif isinstance(placement, Replicate):
+            first = first and at == 0
+        else:
+            raise ValueError(f"a tensor placed as {placement} has no parts")
+    return LocalBox(tuple(offset), first)
+
+
+def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
+    if not _is_spread(like):
+        whole = tensors_of({name: saved.whole(name)})[name]
+        return whole.to(like.device, copy=True)
+    from torch.distributed.tensor import DTensor
+
+    local = like.to_local()
+    part = tensors_of({name: saved.read(name, box_of(like).offset, tuple(local.shape))})[name]
+    return DTensor.from_local(
+        part.to(local.device, copy=True),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def _layout(tensor: Tensor) -> TensorLayout:
+    return TensorLayout(dtype_name(tensor), tuple(tensor.shape))

@@ -1,0 +1,171 @@
+"""`TinkerRolloutEngine`: responses that the service draws."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rftd.ops.decoding import json_decoder
+from rftd.ops.errors import RftdError, RolloutError
+from rftd.streams.events.experience import Span
+from rftd.streams.spec.spec import ModelSpec
+from rftd.workers.engines.tinker.answers import drawn_of
+from rftd.workers.engines.tinker.rollout.arguments import undrawable
+from rftd.workers.engines.tinker.service import Sampler, ServiceSampling, TinkerService
+from rftd.workers.engines.tinker.watch import ServiceWatch
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
+from rftd.workers.models.model_folder import added_tokens, generation_ends
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.service import SERVICE
+
+_SEEDS: Final = 1 << 31
+
+
+class TinkerRolloutEngine:
+    """Implements `RolloutEngine`. A response is drawn whole by the weights that were in use when it was asked for."""
+
+    def __init__(self, service: TinkerService, model: ModelSpec, place: str = "the Tinker service") -> None:
+        """An engine without weights; the service is asked when some are loaded. `place` is the service, in words."""
+        self._service = service
+        self._watch = ServiceWatch(service.answers, place)
+        self._model = model
+        self._ends = _model_ends(Path(model.path))
+        self._sampler: Sampler | None = None
+        self._version = (-1, -1)
+        self._closed = asyncio.Event()
+        self._tokens = self._requests = self._running = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response. Raises RolloutError, also for an answer of another shape, with the field."""
+        self._check(request)
+        sampler = self._sampler
+        version = self._version
+        if sampler is None or self._closed.is_set():
+            raise RolloutError("the engine was closed" if self._closed.is_set() else "the engine has no weights")
+        self._running += 1
+        try:
+            with self._watch.call():
+                drawn = await self._or_closed(sampler, request)
+        finally:
+            self._running -= 1
+        self._tokens += len(drawn.tokens)
+        self._requests += 1
+        return Generation(
+            tokens=drawn.tokens,
+            logprobs=drawn.logprobs,
+            spans=(Span(*version, 0, len(drawn.tokens)),),
+            finish=drawn.finish,
+        )
+
+    async def _or_closed(self, sampler: Sampler, request: GenerationRequest) -> Any:
+        """The drawn response, or RolloutError once the engine is closed."""
+        asked = asyncio.ensure_future(sampler.sample(request.prompt, self._draw(request)))
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({asked, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise RolloutError("the engine was closed")
+            try:
+                return drawn_of(asked.result(), max_tokens=request.sampling.max_tokens)
+            except RolloutError:
+                raise
+            except RftdError as error:
+                raise RolloutError(error.what, field=error.field, fix=error.fix) from error
+        finally:
+            asked.cancel()
+            closed.cancel()
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Draws from the named weights from now on; requests under way end with those that they began with."""
+        if weights.method != SERVICE:
+            raise RolloutError(
+                f"weights came by the channel {weights.method!r}, and the service has none of them",
+                where=weights.path,
+                fix="train with trainer_type: tinker",
+            )
+        with self._watch.call():
+            self._sampler = await asyncio.to_thread(self._service.sampler, weights.path)
+        self._version = (weights.version, weights.generation)
+        # Nothing of them can be digested here: what was announced is what the name stands for.
+        return weights.checksum
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            tokens_total=self._tokens,
+            requests_total=self._requests,
+            running=self._running,
+            waiting=0,
+            waits_for=self._watch.waits_for,
+        )
+
+    async def close(self) -> None:
+        self._closed.set()
+        self._watch.close()
+        await asyncio.to_thread(self._service.close)
+
+    def _check(self, request: GenerationRequest) -> None:
+        if wrong := undrawable(request.sampling):
+            raise RolloutError(
+                f"the Tinker service cannot draw with {', '.join(wrong)}",
+                field=f"rollout_args.{wrong[0]}",
+                fix="leave it out, or generate with torch or vllm",
+            )
+        room = self._model.max_model_len - len(request.prompt)
+        if not request.prompt or room < 1:
+            raise RolloutError(
+                f"a prompt of {len(request.prompt)} tokens leaves no room for a response in {self._model.max_model_len}"
+            )
+
+    def _draw(self, request: GenerationRequest) -> ServiceSampling:
+        sampling = request.sampling
+        return ServiceSampling(
+            max_tokens=min(sampling.max_tokens, self._model.max_model_len - len(request.prompt)),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed % _SEEDS,
+            stop=self._stop(sampling.stop),
+        )
+
+    def _stop(self, texts: tuple[str, ...]) -> tuple[str, ...] | tuple[int, ...] | None:
+        """What ends a response. Without any the service stops at the end that it knows of, with some at those alone."""
+        if texts:
+            return tuple(dict.fromkeys((*texts, *self._ends.texts)))
+        return self._ends.extra or None
+
+
+class ModelEnds(NamedTuple):
+    """The tokens that end a response by the files of a model folder."""
+
+    texts: tuple[str, ...]
+    """Their texts, as far as the tokenizer's files say them."""
+    extra: tuple[int, ...]
+    """Their numbers, if generation_config.json has more than the end that a service knows of; else none."""
+
+
+def _model_ends(model: Path) -> ModelEnds:
+    """Raises DataError for a generation_config.json that cannot be read."""
+    own = _own_end(model)
+    named = added_tokens(model)
+    numbers = {text: number for number, text in named.items()}
+    ends = generation_ends(model)
+    texts = (own, *(named.get(end, "") for end in ends))
+    all_ends = (*([numbers[own]] if own in numbers else []), *ends)
+    extra = tuple(dict.fromkeys(all_ends)) if len(set(all_ends)) > 1 else ()
+    return ModelEnds(texts=tuple(dict.fromkeys(filter(None, texts))), extra=extra)
+
+
+def _own_end(model: Path) -> str:
+    """The text of the end of sequence by the tokenizer's settings; empty if they do not say it."""
+    try:
+        settings = json_decoder(dict[str, Any]).decode((model / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    end = settings.get("eos_token")
+    text = end.get("content") if isinstance(end, dict) else end
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,199 @@
+"""Keys and values of the running requests.
+
+All rows are right-aligned at one shared column, `end`: a request with n tokens in the cache occupies the columns
+[end - n, end). So a decode step writes one column for all rows (a slice, no index), and the mask of a row stays the
+same from step to step: everything before its first column is hidden.
+
+        ....AAAAAAAA|
+        .......BBBBB|      end = the bar; the next step writes there
+        CCCCCCCCCCCC|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.cache_utils import Cache
+
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.rollout.attention import masked
+
+Rows: TypeAlias = Sequence[int] | NDArray[np.int64]
+SLACK_COLUMNS: Final = 64
+"""Columns are shifted back at most once in so many steps."""
+
+
+class Prefilled(Cache):
+    """Collects keys and values of whole prompts, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.keys: list[torch.Tensor] = []  # each [U, G, P, D]
+        self.values: list[torch.Tensor] = []
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert layer_idx == len(self.keys), f"layer {layer_idx} after {len(self.keys)} layers"
+        self.keys.append(key_states)
+        self.values.append(value_states)
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        # Prompts are computed whole: nothing lies before them.
+        return 0
+
+
+class FixedWindow(Cache):
+    """The first columns of the first rows of a `SlotCache`, one of which a step writes: the one that a tensor names."""
+
+    def __init__(
+        self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], width: int, column: torch.Tensor
+    ) -> None:
+        """`keys` and `values` of each layer  # [N, G, C, D]; `column`  # [1]"""
+        super().__init__(layers=[])
+        self._keys = keys
+        self._values = values
+        self._width = width
+        self._column = column
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys = self._keys[layer_idx]
+        values = self._values[layer_idx]
+        keys.index_copy_(2, self._column, key_states)
+        values.index_copy_(2, self._column, value_states)
+        return keys[:, :, : self._width], values[:, :, : self._width]
+
+
+class SlotCache(Cache):
+    """A fixed number of rows; the first `rows` of them take part in a decode step."""
+
+    def __init__(self, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(layers=[])
+        self._slots = slots
+        self._max_len = max_len
+        self.columns = max_len + SLACK_COLUMNS
+        self._keys: list[torch.Tensor] = []  # each [S, G, C, D]
+        self._values: list[torch.Tensor] = []
+        self._hidden = torch.zeros(slots, self.columns, dtype=dtype, device=device)  # [S, C]
+        self._masked = masked(dtype)
+        self._column = torch.arange(self.columns, device=device)
+        self._rows = 0
+        self._first = 0
+        self.end = 0
+
+    @property
+    def full(self) -> bool:
+        """True if no column is left behind `end`."""
+        return self.end == self.columns
+
+    def window(self, rows: int, width: int) -> torch.Tensor:
+        """Opens the next column for `rows` rows, `width` columns back counting it; the mask  # [N, 1, 1, W]"""
+        if self.full:
+            raise AssertionError("reserve() before window()")
+        self._rows = rows
+        self._first = self.end + 1 - width
+        return self._hidden[:rows, None, None, self._first : self.end + 1]
+
+    def fixed_window(self, rows: int, width: int, column: torch.Tensor) -> FixedWindow:
+        """The first `width` columns of `rows` rows, of which a step writes `column`  # [1]"""
+        keys = [stored[:rows] for stored in self._keys]
+        values = [stored[:rows] for stored in self._values]
+        return FixedWindow(keys, values, width, column)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self._rows
+        first = self._first
+        end = self.end
+        keys = self._keys[layer_idx][:rows]
+        values = self._values[layer_idx][:rows]
+        keys[:, :, end] = key_states[:, :, 0]
+        values[:, :, end] = value_states[:, :, 0]
+        return keys[:, :, first : end + 1], values[:, :, first : end + 1]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.end
+
+    def advance(self) -> None:
+        """The open column is written: it belongs to every row now."""
+        self.end += 1
+
+    def reserve(self, live: int, width: int, ahead: int, *, until: int | None = None) -> int:
+        """Makes room: afterwards at least `ahead` columns lie before `end`, and one behind it.
+
+        Rows that reach the column `until`, or else the last, are moved back as far as that allows. The last `width`
+        columns of the first `live` rows are kept. Returns by how many columns they moved.
+        """
+        assert width <= self._max_len and ahead <= self._max_len, f"{width} or {ahead} of {self._max_len} columns"
+        if not live:
+            moved = ahead - self.end
+            self.end = ahead
+            return moved
+        if ahead <= self.end < (self.columns if until is None else until):
+            return 0
+        target = max(width, ahead)
+        moved = target - self.end
+        old = slice(self.end - width, self.end)
+        new = slice(target - width, target)
+        for stored in (*self._keys, *self._values):
+            # A clone, because old and new columns overlap.
+            stored[:live, :, new] = stored[:live, :, old].clone()
+        self.end = target
+        return moved
+
+    def place(self, rows: Rows, prompts: Prefilled, sources: Rows) -> None:
+        """Copies prompt `sources[i]` into row `rows[i]`, right-aligned at `end`; rows ascend."""
+        if not self._keys:
+            self._keys = [self._stored(states) for states in prompts.keys]
+            self._values = [self._stored(states) for states in prompts.values]
+        device = self._column.device
+        first = int(rows[0])
+        last = int(rows[-1])
+        source = to_device(sources, device)
+        # Neighbouring rows, the usual case, are a slice: copied at once, where an index is looked up for each.
+        gapless = last - first == len(rows) - 1
+        target = to_device(rows, device)
+        columns = slice(self.end - prompts.keys[0].shape[2], self.end)
+        for stored, states in zip((*self._keys, *self._values), (*prompts.keys, *prompts.values), strict=True):
+            if gapless:
+                stored[first : last + 1, :, columns] = states.index_select(0, source)
+            else:
+                stored[:, :, columns].index_copy_(0, target, states.index_select(0, source))
+
+    def move(self, sources: Rows, targets: Rows, width: int) -> None:
+        """Each row of `targets` becomes what its row of `sources` was, in the last `width` columns."""
+        device = self._column.device
+        source = to_device(sources, device)
+        target = to_device(targets, device)
+        columns = slice(self.end - width, self.end)
+        for stored in (*self._keys, *self._values):
+            kept = stored[:, :, columns]
+            kept.index_copy_(0, target, kept.index_select(0, source))
+
+    def clear(self, rows: Rows) -> None:
+        """Makes everything in these rows zero: NaN would reach whoever has the row next, hidden or not."""
+        target = to_device(rows, self._column.device)
+        for stored in (*self._keys, *self._values):
+            stored.index_fill_(0, target, 0)
+
+    def forget(self) -> None:
+        """Gives up keys and values, which no row needs; they are made anew with the next prompt."""
+        self._keys = []
+        self._values = []
+
+    def hide(self, starts: Rows) -> None:
+        """Row i sees the columns from `starts[i]` on."""
+        begin = to_device(starts, self._column.device).unsqueeze(1)
+        torch.mul(self._column < begin, self._masked, out=self._hidden[: len(starts)])
+
+    def _stored(self, states: torch.Tensor) -> torch.Tensor:
+        _, groups, _, size = states.shape
+        return states.new_zeros(self._slots, groups, self.columns, size)

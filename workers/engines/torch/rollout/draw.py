@@ -1,0 +1,163 @@
+"""Drawing: from logits to one token for each row, with its log-probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.rollout.adjust import Adjustments, Text, adjusts
+from rftd.workers.engines.torch.rollout.noise import uniforms
+from rftd.workers.generation.engine import Sampling
+
+_NEVER = float("-inf")
+
+
+class Draw:
+    """The drawing of one batch's rows, prepared once and used until the batch changes.
+
+    A row's token depends on its own logits, sampling and position only.
+    """
+
+    def __init__(
+        self,
+        samplings: Sequence[Sampling],
+        keys: Sequence[int],
+        positions: Sequence[int],
+        *,
+        eos: torch.Tensor,
+        device: torch.device,
+        texts: Sequence[Text] = (),
+    ) -> None:
+        """`keys`: of each row's seed; `positions`: how many tokens it has drawn already  # [N]
+
+        `texts`: of each row, where any sampling `adjusts` logits  # [N]
+        """
+        self._keys = np.array(keys, dtype=np.uint64)
+        self._positions = np.array(positions, dtype=np.uint64)
+        self._eos = eos  # [E]
+        self._device = device
+        self._temperatures = np.array([s.temperature for s in samplings])
+        self._top_ks = np.array([s.top_k for s in samplings])
+        self._top_ps = np.array([s.top_p for s in samplings])
+        self._min_ps = np.array([s.min_p for s in samplings])
+        self._min_tokens = np.array([s.min_tokens for s in samplings])
+        self._adjust = Adjustments(samplings, texts, device) if any(map(adjusts, samplings)) else None
+        self._processes = any(s.processed_logprobs for s in samplings)
+        self.processed: torch.Tensor | None = None
+        """Log-probabilities of the last tokens in the distributions that they were drawn from; None unless any row
+        asks for them  # [N]"""
+        self._prepare()
+
+    def of(self, rows: NDArray[np.int64]) -> Draw:
+        """The drawing of these rows from here on, in this order."""
+        made = copy(self)
+        for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_ps", "_min_tokens"):
+            setattr(made, name, getattr(self, name)[rows])
+        made._adjust = self._adjust and self._adjust.of(rows)
+        if not self._plain:
+            made._prepare()
+        return made
+
+    def _prepare(self) -> None:
+        device = self._device
+        greedy = self._temperatures <= 0
+        self._all_greedy, self._any_greedy = bool(greedy.all()), bool(greedy.any())
+        self._greedy = to_device(greedy, device)
+        # Log-probabilities of greedy rows are those at temperature 1, as the engine's contract has it.
+        scales = 1.0 / np.where(greedy, 1.0, self._temperatures)
+        scaled = bool((scales != 1.0).any())
+        self._scale = to_device(scales.astype(np.float32), device).unsqueeze(1) if scaled else None  # [N, 1]
+        self._unended = int((self._min_tokens - self._positions.astype(np.int64)).max(initial=0))
+        narrow = np.flatnonzero(~greedy & ((self._top_ps < 1.0) | (self._top_ks > 0) | (self._min_ps > 0)))
+        self._narrow = to_device(narrow, device) if len(narrow) else None
+        # Then nothing below depends on which rows these are.
+        self._plain = not self._any_greedy and not scaled and not len(narrow)
+        if self._narrow is None:
+            return
+        top_k = self._top_ks[narrow]
+        top_p = self._top_ps[narrow]
+        # 2^30 is more than any vocabulary has: a top_k that keeps all.
+        self._top_k = to_device(np.where(top_k > 0, top_k, 1 << 30), device).unsqueeze(1)
+        self._top_p = to_device(top_p.astype(np.float32), device).unsqueeze(1)
+        self._min_p = to_device(self._min_ps[narrow].astype(np.float32), device).unsqueeze(1)
+
+    def __call__(self, logits: torch.Tensor, of: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next token of each row and its log-probability; moves every row one position on  # [N, V] -> [N], [N]
+
+        `of`: which of the logits are those of each row, else there is one for each  # [N]
+        """
+        if of is not None:
+            logits = logits.index_select(0, of)
+        # In float32 whatever the model computes in: the trainer's ratio of policies divides by these probabilities.
+        logits = logits.float()
+        logprobs = torch.log_softmax(self._scaled(logits), -1)  # [N, V]
+        adjusted = logprobs
+        if self._adjust is not None:
+            adjusted = torch.log_softmax(self._scaled(self._adjust(logits)), -1)
+        choices = self._without_early_end(adjusted)
+        if self._all_greedy:
+            tokens = choices.argmax(-1)
+            self.processed = torch.zeros_like(logprobs[:, 0]) if self._processes else None
+        else:
+            tokens = self._drawn(choices)
+            if self._any_greedy:
+                tokens = torch.where(self._greedy, choices.argmax(-1), tokens)
+                if self.processed is not None:
+                    self.processed = self.processed.masked_fill(self._greedy, 0.0)
+        if self._adjust is not None:
+            self._adjust.drew(tokens)
+        self._positions += np.uint64(1)
+        self._unended -= 1
+        return tokens, logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits if self._scale is None else logits * self._scale
+
+    def _without_early_end(self, logprobs: torch.Tensor) -> torch.Tensor:
+        if self._unended <= 0 or not len(self._eos):
+            return logprobs
+        rows = np.flatnonzero(self._positions.astype(np.int64) < self._min_tokens)
+        choices = logprobs.clone()
+        choices[to_device(rows, self._device).unsqueeze(1), self._eos] = _NEVER
+        return choices
+
+    def _drawn(self, choices: torch.Tensor) -> torch.Tensor:
+        """Inverse of the cumulative distribution at one uniform number a row: one random number, not one per token."""
+        weights = choices.exp()
+        if self._narrow is not None:
+            weights = weights.clone()
+            kept = _narrowed(weights[self._narrow], self._top_k, self._top_p, self._min_p)
+            weights[self._narrow] = kept
+        # In float64: a float32 sum over 150,000 tokens loses the unlikely ones, and depends on its grouping.
+        cumulative = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
+        uniform = to_device(uniforms(self._keys, self._positions), self._device).unsqueeze(1)
+        # right=True: the first entry above the target, hence one with weight.
+        tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+        tokens = tokens.clamp_(max=choices.shape[1] - 1)  # only NaN lands beyond
+        if self._processes:
+            kept = weights.gather(1, tokens.unsqueeze(1)) / cumulative[:, -1:]
+            self.processed = kept.squeeze(1).log().float()
+        return tokens
+
+
+def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """The weights that sampling keeps; the others are 0  # [M, V]
+
+    Kept are those of at least `min_p` of the heaviest, of these the `top_k` heaviest, and of these the fewest that hold
+    `top_p` of the weight.
+
+    Source of min_p: Nguyen et al. 2024, arXiv 2407.01082, section 3.
+    """
+    ordered, order = weights.sort(-1, descending=True)
+    ordered = ordered * (ordered >= min_p * ordered[:, :1])
+    rank = torch.arange(weights.shape[1], device=weights.device)
+    ordered = ordered * (rank < top_k)
+    # Before and not up to: the token that crosses top_p belongs to the nucleus, so one token is always kept.
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered * (before < top_p * ordered.sum(-1, keepdim=True))
+    return torch.zeros_like(weights).scatter_(1, order, ordered)

@@ -1,0 +1,337 @@
+"""`TorchRolloutEngine`: the asyncio front of the decode thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
+from rftd.workers.engines.torch.rollout.alone import LoneRequests, batch_of
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.cuda_graphs import recorder_for
+from rftd.workers.engines.torch.rollout.loop import DecodeLoop, Swap, Turn
+from rftd.workers.engines.torch.rollout.memory import check_generation
+from rftd.workers.engines.torch.rollout.network import CPU, Network, dtype_of
+from rftd.workers.engines.torch.rollout.noise import key_of
+from rftd.workers.engines.torch.rollout.running import Finished, Running, Several, Single, Waiter
+from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.generation.engine import Answers, EngineStats, Generation, GenerationRequest
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.opened_tensors import opened_tensors
+from rftd.workers.weights.registry import Channels
+
+QUEUE_REQUESTS = 4096
+"""Beyond so many unfinished requests `generate` waits before it queues."""
+
+
+class TorchRolloutEngine:
+    """The `RolloutEngine` over any transformers causal language model, on this machine."""
+
+    def __init__(
+        self, network: Network, batch: Batch | LoneRequests, *, slots: int, max_model_len: int, threads: int
+    ) -> None:
+        """Use `open`."""
+        self._asyncio = asyncio.get_running_loop()
+        self._network = network
+        self._max_model_len = max_model_len
+        self._loop = DecodeLoop(
+            network,
+            batch,
+            threads=threads,
+            slots=slots,
+            deliver=lambda done: self._call(partial(self._delivered, done)),
+            failed=lambda error: self._call(partial(self._failed, error)),
+        )
+        self._room = asyncio.Semaphore(QUEUE_REQUESTS)
+        self._waiters: dict[Running, Waiter] = {}
+        self._watched: dict[Running, int] = {}
+        """The number of tokens that the watch of a request was told."""
+        self._telling = False
+        self._changing = asyncio.Lock()
+        """Held by who brings new weights, or moves them between device and host: one at a time."""
+        self._promised: set[asyncio.Future[None]] = set()
+        self._unsent: list[Running] = []
+        self._requests_total = 0
+        self._channels = Channels()
+        self._error: RolloutError | None = None
+        self.transfer_s = 0.0
+        """See `TransferTimed`."""
+
+    @classmethod
+    async def open(
+        cls,
+        model_path: str,
+        *,
+        slots: int,
+        max_model_len: int,
+        dtype: str = "float32",
+        device: torch.device = CPU,
+        threads: int,
+        deterministic: bool = False,
+        cuda_graphs: bool = True,
+        trust_remote_code: bool = False,
+        biased: Collection[int] = (),
+    ) -> TorchRolloutEngine:
+        """An engine for the model in the folder `model_path`; it waits for its first `load_weights`.
+
+        `slots` requests run at once, each of at most `max_model_len` tokens with its prompt; `biased` are the token ids
+        that tasksets have a bias for. On a GPU `cuda_graphs` lets decode steps be recorded and repeated, if the model's
+        can be. Raises DataError if the folder holds no model, RolloutError if it is one that this engine cannot run or
+        has no such tokens, DeviceMemoryError if the device has no room for it.
+        """
+        assert slots > 0 and max_model_len > 1 and threads > 0
+        # Counted before anything is loaded: running out of memory halfway says less, and may take the trainer along.
+        await asyncio.to_thread(
+            check_generation,
+            Path(model_path),
+            slots=slots,
+            max_len=max_model_len,
+            dtype=dtype_of(dtype),
+            device=device,
+        )
+        network = await asyncio.to_thread(
+            Network.load,
+            model_path,
+            max_len=max_model_len,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+        for token in biased:
+            network.check_token(token)
+        way = await asyncio.to_thread(try_model, network)
+        recorder = await asyncio.to_thread(recorder_for, network, way, wanted=cuda_graphs, deterministic=deterministic)
+        batch = batch_of(
+            network, way, slots=slots, max_len=max_model_len, deterministic=deterministic, recorder=recorder
+        )
+        engine = cls(network, batch, slots=slots, max_model_len=max_model_len, threads=threads)
+        engine._loop.start()
+        return engine
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use; (-1, -1) before the first."""
+        return self._loop.version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response to one request. Cancelling it frees its slot before the next token."""
+        running = self._checked(request)
+        async with self._room:
+            self._alive()
+            waiter = Single()
+            self._submit([running], waiter)
+            try:
+                return await waiter.response
+            finally:
+                self._leave([running])
+
+    @asynccontextmanager
+    async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
+        """The responses to several requests, as they come."""
+        waiter = Several()
+        runnings: list[Running] = []
+        for number, request in enumerate(requests):
+            try:
+                running = self._checked(request)
+            except RolloutError as error:
+                waiter.refuse(number, error)
+            else:
+                waiter.expect(number, running)
+                runnings.append(running)
+        self._submit(runnings, waiter)
+        try:
+            yield waiter
+        finally:
+            self._leave(runnings)
+
+    def _submit(self, runnings: Sequence[Running], waiter: Waiter) -> None:
+        """All that are submitted in one turn of the event loop go to the decode thread together."""
+        for running in runnings:
+            self._waiters[running] = waiter
+            if running.request.watch is not None:
+                self._watched[running] = 0
+                self._loop.stepped = self._stepped
+        self._requests_total += len(runnings)
+        # One wake-up of the decode thread for all of a turn: a prefill of many costs hardly more than one of few.
+        if not self._unsent:
+            self._asyncio.call_soon(self._send)
+        self._unsent += runnings
+
+    def _leave(self, runnings: Sequence[Running]) -> None:
+        """Nobody waits for these any more: what has not ended is cancelled."""
+        for running in runnings:
+            if self._waiters.pop(running, None) is not None:
+                self._cancel(running)
+            if self._watched and self._watched.pop(running, None) is not None and not self._watched:
+                self._loop.stepped = None
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Reads and verifies on a thread of its own, then swaps between two decode steps, which takes one copy."""
+        async with self._changing:
+            return await self._loaded(weights)
+
+    async def _loaded(self, weights: WeightsRef) -> str:
+        self._alive()
+        began_s = self._asyncio.time()
+        tensors, let_go = await asyncio.to_thread(self._opened, weights)
+        self.transfer_s = self._asyncio.time() - began_s
+        # The engine may have failed meanwhile, and then nobody would ever let the weights go.
+        if self._error is not None:
+            let_go()
+            self._alive()
+        swapped: asyncio.Future[None] = self._asyncio.create_future()
+        self._promised.add(swapped)
+        version = (weights.version, weights.generation)
+
+        def done(error: RolloutError | None) -> None:
+            let_go()
+            self._call(partial(_settle, swapped, error))
+
+        self._loop.swap(Swap(tensors, version, done))
+        try:
+            # Shielded: the decode thread will swap in any case, and settles a future that must still be there.
+            await asyncio.shield(swapped)
+        finally:
+            self._promised.discard(swapped)
+        return weights.checksum
+
+    async def rest(self) -> None:
+        """Leaves the device's memory to others until `wake`, while nothing is generated. On a CPU nothing changes."""
+        await self._turned(rests=True)
+
+    async def wake(self) -> None:
+        """Takes the memory back, bit for bit. Raises DeviceMemoryError if others have it."""
+        await self._turned(rests=False)
+
+    async def _turned(self, *, rests: bool) -> None:
+        async with self._changing:
+            await self._turn(rests=rests)
+
+    async def _turn(self, *, rests: bool) -> None:
+        self._alive()
+        if not self._loop.rest.possible:
+            return
+        turned: asyncio.Future[None] = self._asyncio.create_future()
+        self._promised.add(turned)
+        self._loop.turn(Turn(rests, lambda error: self._call(partial(_settle, turned, error))))
+        try:
+            await asyncio.shield(turned)
+        finally:
+            self._promised.discard(turned)
+
+    def stats(self) -> EngineStats:
+        """Counters, for heartbeats and metrics."""
+        running = self._loop.running
+        return EngineStats(
+            tokens_total=self._loop.tokens_total,
+            requests_total=self._requests_total,
+            running=running,
+            waiting=max(0, len(self._waiters) - running),
+        )
+
+    async def close(self) -> None:
+        """Stops; running requests raise RolloutError. Idempotent."""
+        if self._error is None:
+            self._failed(RolloutError("the engine was closed"))
+        await asyncio.to_thread(self._loop.stop)
+
+    def _opened(self, weights: WeightsRef) -> tuple[Mapping[str, torch.Tensor], Callable[[], None]]:
+        """The announced weights, verified, where the channel holds them; call the other once they were copied."""
+        with contextlib.ExitStack() as stack:
+            try:
+                channel = self._channels.of(weights.method)
+                found = stack.enter_context(opened_tensors(channel, weights, self._network.device))
+            except WeightsElsewhereError:
+                raise
+            except WorkError as error:
+                raise RolloutError(error.what, where=error.where) from error
+            # At rest nothing decodes that could stand still, and the memory is left to others.
+            verified = self._network.verified(found, ahead=not self._loop.rest.begun)
+            return verified, stack.pop_all().close
+
+    def _checked(self, request: GenerationRequest) -> Running:
+        self._alive()
+        prompt = request.prompt
+        sampling = request.sampling
+        room = self._max_model_len - len(prompt)
+        if not prompt:
+            raise RolloutError(f"request {request.id} has an empty prompt")
+        if room < 1:
+            raise RolloutError(
+                f"request {request.id}: a prompt of {len(prompt)} tokens leaves no room in {self._max_model_len}",
+                fix="raise model.max_model_len, or lower model.max_prompt_tokens",
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self._network.vocabulary:
+            raise RolloutError(f"request {request.id} has a token outside of 0..{self._network.vocabulary - 1}")
+        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or "" in sampling.stop:
+            raise RolloutError(f"request {request.id} cannot be drawn: {sampling}")
+        for token, _ in sampling.logit_bias:
+            self._network.check_token(token)
+        return Running(request, min(sampling.max_tokens, room), key_of(sampling.seed))
+
+    def _alive(self) -> None:
+        if self._error is not None:
+            raise RolloutError(self._error.what) from self._error
+
+    def _send(self) -> None:
+        unsent = self._unsent
+        self._unsent = []
+        self._loop.submit(unsent)
+
+    def _cancel(self, running: Running) -> None:
+        if running in self._unsent:
+            self._unsent.remove(running)
+        else:
+            self._loop.cancel(running)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Calls the function on the event loop, from the decode thread; nobody waits any more if the loop is gone."""
+        with contextlib.suppress(RuntimeError):
+            self._asyncio.call_soon_threadsafe(function)
+
+    def _stepped(self) -> None:
+        """A step is over: on the decode thread. What is drawn before the event loop has a look is told together."""
+        if not self._telling:
+            self._telling = True
+            self._call(self._tell)
+
+    def _tell(self) -> None:
+        # First, for a token that is drawn from here on is told with the next look.
+        self._telling = False
+        for running, told in list(self._watched.items()):
+            # The decode thread appends a token before its log-probability.
+            drawn = len(running.logprobs)
+            if drawn > told and running.request.watch is not None:
+                self._watched[running] = drawn
+                running.request.watch(running.tokens[told:drawn], running.logprobs[told:drawn])
+
+    def _delivered(self, done: Sequence[Finished]) -> None:
+        for finished in done:
+            waiter = self._waiters.pop(finished.running, None)
+            if waiter is not None:
+                waiter.take(finished.running, finished.result)
+
+    def _failed(self, error: RolloutError) -> None:
+        self._error = self._error or error
+        waiters = self._waiters
+        self._waiters = {}
+        for running, waiter in waiters.items():
+            waiter.take(running, RolloutError(error.what, fix=error.fix))
+        for future in list(self._promised):
+            if not future.done():
+                future.set_exception(RolloutError(error.what, fix=error.fix))
+
+
+def _settle(future: asyncio.Future[None], error: WorkError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,215 @@
+"""The decode thread: takes requests in order, swaps weights between two steps, hands back responses.
+
+Everything that touches the model happens on this thread; the asyncio side only puts messages into its inbox.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rftd.ops.errors import RolloutError, WorkError
+from rftd.workers.engines.torch.rollout.alone import LoneRequests
+from rftd.workers.engines.torch.rollout.batch import Batch
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.running import Finished, Running
+from rftd.workers.weights.parked_tensors import Rest
+
+PATIENCE_STEPS = 4
+"""The steps that a request waits for company before it is prefilled: a prefill costs about as much as a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """New weights, verified, to be used from the next step on."""
+
+    tensors: Mapping[str, torch.Tensor]
+    version: tuple[int, int]
+    done: Callable[[RolloutError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The device's memory is left to others (`rests`), or taken back."""
+
+    rests: bool
+    done: Callable[[WorkError | None], None]
+
+
+@dataclass(slots=True)
+class RequestInbox:
+    """The messages of the asyncio side; guarded by the loop's condition."""
+
+    requests: list[Running] = field(default_factory=list)
+    cancelled: list[Running] = field(default_factory=list)
+    swaps: list[Swap] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    stop: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.requests or self.cancelled or self.swaps or self.turns or self.stop)
+
+
+class DecodeLoop:
+    """Runs a batch on a thread of its own until it is stopped or fails."""
+
+    def __init__(
+        self,
+        network: Network,
+        batch: Batch | LoneRequests,
+        *,
+        threads: int,
+        slots: int,
+        deliver: Callable[[Sequence[Finished]], None],
+        failed: Callable[[RolloutError], None],
+    ) -> None:
+        """`deliver` and `failed` are called on the decode thread."""
+        self._network = network
+        self._batch = batch
+        self._threads = threads
+        self._company = max(1, slots // 4)
+        self._deliver = deliver
+        self._failed = failed
+        self._condition = threading.Condition()
+        self._inbox = RequestInbox()
+        self._waiting: deque[Running] = deque()
+        self._waited_steps = 0
+        self._thread = threading.Thread(target=self._run, name="rftd-decode", daemon=True)
+        self.version = (-1, -1)
+        self.tokens_total = 0
+        self.running = 0
+        self.rest = Rest(network.device, network.kept)
+        self.stepped: Callable[[], None] | None = None
+        """Called on the decode thread after each step, while somebody watches a response."""
+
+    def start(self) -> None:
+        """Begins; the thread waits for weights."""
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Running]) -> None:
+        """Appends to the queue."""
+        with self._condition:
+            self._inbox.requests += requests
+            self._condition.notify()
+
+    def cancel(self, request: Running) -> None:
+        """Frees its slot before the next step; nothing is delivered for it unless it had finished."""
+        with self._condition:
+            self._inbox.cancelled.append(request)
+            self._condition.notify()
+
+    def swap(self, swap: Swap) -> None:
+        """Uses new weights from the next step on."""
+        with self._condition:
+            self._inbox.swaps.append(swap)
+            self._condition.notify()
+
+    def turn(self, turn: Turn) -> None:
+        """Gives the device's memory up, or takes it back, between two steps; no request is running then."""
+        with self._condition:
+            self._inbox.turns.append(turn)
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """Ends the thread after the step that it is in. Blocks until then."""
+        with self._condition:
+            self._inbox.stop = True
+            self._condition.notify()
+        # It may never have been started, or have failed.
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            torch.set_num_threads(self._threads)
+            with torch.inference_mode():
+                while self._turn():
+                    pass
+        except RolloutError as error:
+            self._failed(error)
+        except Exception as error:  # whatever a model raises must reach the waiters, or they wait for ever
+            self._failed(RolloutError(f"the torch engine failed: {type(error).__name__}: {error}"))
+
+    def _turn(self) -> bool:
+        """Messages, then admission, then one step. False when stopped."""
+        inbox = self._receive()
+        # A step that was begun ahead was drawn from the old weights, for the old rows: its tokens are taken first.
+        done = self._batch.caught_up() if inbox.swaps or inbox.cancelled else []
+        for swap in inbox.swaps:
+            self._swap(swap)
+        self._waiting += inbox.requests
+        if inbox.cancelled:
+            self._drop(inbox.cancelled)
+        for turn in inbox.turns:
+            self._change(turn)
+        if inbox.stop:
+            return False
+        done += self._admit()
+        if self._batch.live:
+            self._waited_steps += 1
+            done += self._batch.step()
+        self.running = len(self._batch.live)
+        self.tokens_total = self._batch.tokens_total
+        # Once: the asyncio side may take it away between two looks.
+        stepped = self.stepped
+        if stepped is not None:
+            stepped()
+        if done:
+            self._deliver(done)
+        return True
+
+    def _receive(self) -> RequestInbox:
+        with self._condition:
+            # A loop, for a condition may wake up although nothing was put in.
+            while not self._inbox and not self._can_work():
+                self._condition.wait()
+            inbox = self._inbox
+            self._inbox = RequestInbox()
+            return inbox
+
+    def _can_work(self) -> bool:
+        return bool(self._batch.live or (self._waiting and self.version != (-1, -1)))
+
+    def _swap(self, swap: Swap) -> None:
+        try:
+            with self.rest.interrupted():
+                self._network.assign(swap.tensors)
+        except RolloutError as error:
+            swap.done(error)
+            return
+        self.version = swap.version
+        self._batch.swapped(swap.version)
+        swap.done(None)
+
+    def _change(self, turn: Turn) -> None:
+        try:
+            if turn.rests and not self._batch.live:
+                self._batch.forget()
+                self.rest.begin()
+            if not turn.rests:
+                self.rest.end()
+        except WorkError as error:
+            turn.done(error)
+            return
+        turn.done(None)
+
+    def _drop(self, cancelled: list[Running]) -> None:
+        # A request is in the queue or in the batch; which one, only this thread knows.
+        gone = set(map(id, cancelled))
+        self._waiting = deque(running for running in self._waiting if id(running) not in gone)
+        self._batch.drop(cancelled)
+
+    def _admit(self) -> list[Finished]:
+        count = min(self._batch.free, len(self._waiting))
+        if not count or self.version == (-1, -1):
+            self._waited_steps = 0
+            return []
+        if self._batch.live and count < self._company and self._waited_steps < PATIENCE_STEPS:
+            return []
+        self._waited_steps = 0
+        newcomers = [self._waiting.popleft() for _ in range(count)]
+        return self._batch.join(newcomers)

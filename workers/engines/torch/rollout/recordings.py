@@ -1,0 +1,128 @@
+"""`FixedSteps`: decode steps of a few shapes over tensors that stay where they are, each recorded once and repeated.
+
+A recording knows addresses and numbers, no Python. So all that changes from step to step is in tensors: the tokens,
+their positions, the first column of each row, and the column that is written. The number of rows and of columns is
+rounded up: what is beyond the running rows is computed and thrown away, and columns beyond the last are hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import torch
+
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.rollout.attention import masked
+from rftd.workers.engines.torch.rollout.cache import Rows, SlotCache
+from rftd.workers.engines.torch.rollout.network import Network
+
+Step = Callable[[], None]
+LEAST_COLUMNS: Final = 128
+
+
+class Recorder(Protocol):
+    """Makes recordings of what a step does on the device."""
+
+    def record(self, step: Step) -> Step:
+        """The recording: it does on the device what `step` does there. The step runs any number of times before."""
+        ...
+
+    def forget(self) -> None:
+        """Gives up what its recordings kept; none of them is run any more."""
+        ...
+
+
+class FixedSteps:
+    """The steps of a batch in place of `Network.decode`, for models of the lean forward."""
+
+    def __init__(
+        self, network: Network, cache: SlotCache, recorder: Recorder, *, ids: torch.Tensor, positions: torch.Tensor
+    ) -> None:
+        """`ids` and `positions` are the batch's own, and written in place by it  # [S, 1] each"""
+        slots = len(ids)
+        head = network.model.get_output_embeddings().weight
+        self._network = network
+        self._cache = cache
+        self._recorder = recorder
+        self._ids = ids
+        self._positions = positions
+        self._starts = torch.zeros_like(ids)  # [S, 1]
+        self._end = torch.zeros(1, dtype=torch.long, device=ids.device)
+        self._column = torch.arange(cache.columns, device=ids.device)  # [C]
+        self._logits = torch.zeros(slots, len(head), dtype=network.dtype, device=ids.device)  # [S, V]
+        self._row_counts = doubled(1, slots)
+        self._widths = doubled(LEAST_COLUMNS, cache.columns)
+        self._recorded: dict[tuple[int, int], Step] = {}
+        self._weights: list[int] = []
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The (rows, columns) of the recordings that there are."""
+        return list(self._recorded)
+
+    def columns_until(self, least: int) -> int:
+        """The column before which a step is to be; the cache moves its rows back where `least` columns are enough.
+
+        A step attends to all columns from the first on. Rows move where that halves the columns at least, so moving
+        costs no more than the steps since they moved last.
+        """
+        filled = [width for width in self._widths if width <= self._cache.end]
+        return filled[-1] if filled and 2 * (least + 1) <= filled[-1] else self._cache.columns
+
+    def arrange(self, starts: Rows) -> None:
+        """Row i sees the columns from `starts[i]` on; rows beyond them have a token and a position, whichever."""
+        count = len(starts)
+        self._starts[:count, 0] = to_device(starts, self._starts.device)
+        # Rows that nobody reads are computed too, and must look up a token and an angle that exist.
+        self._ids[count:] = 0
+        self._positions[count:] = 0
+
+    def __call__(self, count: int) -> torch.Tensor:
+        """Logits after one token more in each of the first `count` rows, until the next call  # [N, V]"""
+        end = self._cache.end
+        shape = _enough(self._row_counts, count), _enough(self._widths, end + 1)
+        self._end.fill_(end)
+        if shape not in self._recorded:
+            self._weights = self._addresses()
+            self._recorded[shape] = self._recorder.record(partial(self._step, *shape))
+        self._recorded[shape]()
+        return self._logits[:count]
+
+    def forget(self) -> None:
+        """Gives the recordings up: cache or weights will lie elsewhere."""
+        self._recorded.clear()
+        self._recorder.forget()
+
+    def check_weights(self) -> None:
+        """Gives the recordings up if the weights do not lie where they were recorded."""
+        if self._recorded and self._addresses() != self._weights:
+            self.forget()
+
+    def _addresses(self) -> list[int]:
+        model = self._network.model
+        return [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+
+    def _step(self, rows: int, width: int) -> None:
+        """Reads and writes tensors that live as long as the recordings; running it twice is running it once."""
+        column = self._column[:width]
+        hidden = (column < self._starts[:rows]) | (column > self._end)  # [N, W]
+        dtype = self._network.dtype
+        mask = torch.zeros(rows, width, dtype=dtype, device=column.device).masked_fill_(hidden, masked(dtype))
+        window = self._cache.fixed_window(rows, width, self._end)
+        ids = self._ids[:rows]
+        self._logits[:rows] = self._network.decode(ids, self._positions[:rows], mask[:, None, None], window)
+
+
+def doubled(first: int, last: int) -> list[int]:
+    """`first`, twice that and so on, and `last` in place of what would be beyond it."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= 2
+    return [*found, last]
+
+
+def _enough(sizes: list[int], least: int) -> int:
+    return next(size for size in sizes if size >= least)

@@ -1,0 +1,98 @@
+"""Drawing from logits, and drawn tokens in the responses, however the logits are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from rftd.ops.errors import RolloutError
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.rollout.adjust import Text
+from rftd.workers.engines.torch.rollout.draw import Draw
+from rftd.workers.engines.torch.rollout.network import Network
+from rftd.workers.engines.torch.rollout.running import Finished, Running
+from rftd.workers.generation.engine import Sampling
+
+
+class StopTexts:
+    """Finds stop texts in the tokens drawn so far, decoding only where the last token could complete one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._pieces: dict[int, str] = {}
+
+    def ends(self, tokens: Sequence[int], stops: Sequence[str]) -> bool:
+        """True if the last token completed one of `stops`."""
+        if not any(self._could_end(tokens[-1], stop) for stop in stops):
+            return False
+        # Four bytes a character, one token a byte, is the most that a stop text can be spread over.
+        tail = list(tokens[-(4 * max(map(len, stops)) + 8) :])
+        text = self._decode(tail)
+        before = self._decode(tail[:-1])
+        return any(text.count(stop) > before.count(stop) for stop in stops)
+
+    def _could_end(self, token: int, stop: str) -> bool:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._decode([token])
+        # A decoder may drop a space at the start, and show part of a character as U+FFFD.
+        return stop[-1] in piece or stop[-1].isspace() or "\ufffd" in piece or not piece
+
+    def _decode(self, tokens: list[int]) -> str:
+        text = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+
+_IDLE = Sampling(temperature=0.0, max_tokens=1)
+"""The sampling of deterministic mode's empty rows."""
+
+
+class Responses:
+    """Prepares the drawing of requests, and takes in what was drawn."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._stop_texts = StopTexts(network.tokenizer)
+        self._eos = to_device(np.array(sorted(network.eos), np.int64), network.device)
+        self.tokens_total = 0
+
+    def drawing(self, rows: Sequence[Running | None]) -> Draw:
+        """The drawing of one row for each request; None is a row without one."""
+        samplings = [_IDLE if r is None else r.request.sampling for r in rows]
+        keys = [0 if r is None else r.key for r in rows]
+        positions = [0 if r is None else len(r.tokens) for r in rows]
+        texts: list[Text] = [((), ()) if r is None else (r.request.prompt, r.tokens) for r in rows]
+        return Draw(samplings, keys, positions, eos=self._eos, device=self._network.device, texts=texts)
+
+    def take(
+        self, runnings: Sequence[Running | None], tokens: list[int], logprobs: list[float], processed: list[float]
+    ) -> list[Finished]:
+        """Appends to each request the token that it drew; the requests that are finished with it."""
+        done: list[Finished] = []
+        eos = self._network.eos
+        self.tokens_total += len(runnings) - runnings.count(None)
+        for running, token, logprob, after in zip(runnings, tokens, logprobs, processed, strict=True):
+            if running is None:
+                continue
+            sampling = running.request.sampling
+            drawn = running.tokens
+            drawn.append(token)
+            running.logprobs.append(logprob)
+            if sampling.processed_logprobs:
+                running.processed.append(after)
+            # Before everything else: a token that was drawn from NaN is none, whether it ends the response or not.
+            if logprob != logprob:  # NaN
+                error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
+                done.append(Finished(running, error))
+            elif (token in eos and not sampling.ignore_eos) or (sampling.stop and self._stopped(running)):
+                done.append(Finished(running, running.generation("stop")))
+            elif len(drawn) == running.limit:
+                done.append(Finished(running, running.generation("length")))
+        return done
+
+    def _stopped(self, running: Running) -> bool:
+        sampling = running.request.sampling
+        return len(running.tokens) >= sampling.min_tokens and self._stop_texts.ends(running.tokens, sampling.stop)

@@ -1,0 +1,117 @@
+"""`Running`: a request on its way through the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.events.experience import Span
+from rftd.workers.generation.engine import Generation, GenerationRequest
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """The tokens of a request so far, and the weights that drew them."""
+
+    request: GenerationRequest
+    limit: int
+    """The most tokens that it may draw."""
+    key: int
+    """The key of its seed, for `noise`."""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    processed: list[float] = field(default_factory=list)
+    """Log-probabilities in the distributions that the tokens were drawn from, where the request asks for them."""
+    marks: list[tuple[int, int, int]] = field(default_factory=list)
+    """(version, generation, index of the first token drawn from it)"""
+
+    def mark(self, version: tuple[int, int]) -> None:
+        """The next token is drawn from other weights than the last."""
+        self.marks.append((*version, len(self.tokens)))
+
+    def generation(self, finish: str) -> Generation:
+        """The response, now that it is complete."""
+        if len(self.marks) == 1:
+            ((version, number, start),) = self.marks
+            spans: tuple[Span, ...] = (Span(version, number, start, len(self.tokens)),)
+        else:
+            spans = tuple(self._spans())
+        return Generation(
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            processed_logprobs=tuple(self.processed),
+            spans=spans,
+            finish=finish,
+        )
+
+    def _spans(self) -> Iterator[Span]:
+        ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
+        for (version, generation, start), end in zip(self.marks, ends, strict=True):
+            # Weights may be swapped twice between two tokens: the first of them drew none.
+            if end > start:
+                yield Span(version, generation, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that left: with its response, or with what went wrong."""
+
+    running: Running
+    result: Generation | RolloutError
+
+
+class Waiter(Protocol):
+    """Takes what its requests end with, on the event loop."""
+
+    def take(self, running: Running, result: Generation | RolloutError) -> None:
+        """The end of one of its requests."""
+        ...
+
+
+class Single:
+    """Waits for one response."""
+
+    def __init__(self) -> None:
+        self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+
+    def take(self, running: Running, result: Generation | RolloutError) -> None:
+        # The caller was cancelled after the decode thread had finished the request.
+        if self.response.done():
+            return
+        if isinstance(result, Generation):
+            self.response.set_result(result)
+        else:
+            self.response.set_exception(result)
+
+
+class Several:
+    """Implements `Answers` for requests that were made together."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Running, int] = {}
+        self._done: list[tuple[int, Generation | RolloutError]] = []
+        self._more: asyncio.Future[None] | None = None
+
+    def expect(self, number: int, running: Running) -> None:
+        """The request of this number is on its way."""
+        self._numbers[running] = number
+
+    def refuse(self, number: int, error: RolloutError) -> None:
+        """The request of this number can never run."""
+        self._done.append((number, error))
+
+    def take(self, running: Running, result: Generation | RolloutError) -> None:
+        self._done.append((self._numbers.pop(running), result))
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
+        if not self._done and self._numbers:
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        done = self._done
+        self._done = []
+        return done

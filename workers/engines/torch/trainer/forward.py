@@ -1,0 +1,91 @@
+"""Log-probabilities of the trained tokens of a micro-batch, under a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.torch.trainer.model import decoder_of, output_states
+from rftd.workers.engines.torch.trainer.packing import PackedRows
+from rftd.workers.engines.torch.trainer.token_logprobs import (
+    entropy_signals,
+    logit_form,
+    probability_squares,
+    token_logprobs,
+)
+from rftd.workers.learning.stage.micro_batch import Ints
+
+
+def attention_mask(ends: Tensor) -> Tensor:
+    """True where a place may see another: itself, and earlier ones that end after it  # [B, L] -> [B, 1, L, L] bool"""
+    place = torch.arange(ends.shape[1], device=ends.device)
+    return ((place[:, None] >= place) & (place[:, None] < ends[:, None, :]))[:, None]
+
+
+def hidden_of(decoder: Any, batch: PackedRows, device: torch.device, source: Ints | None = None) -> Tensor:
+    """The last hidden state at `source`, or else at the place that predicts each trained token  # [N, D]"""
+    arguments: dict[str, Tensor] = {}
+    # Without branches nothing is passed: a plainly causal mask lets attention take its fast kernel.
+    if batch.ends is not None:
+        arguments["attention_mask"] = attention_mask(to_device(batch.ends, device))
+        arguments["position_ids"] = to_device(batch.positions, device)
+    # The decoder alone, not the model: logits of all places are the largest tensor of a step, and most places predict
+    # nothing.
+    states = decoder(
+        input_ids=to_device(batch.ids, device), use_cache=False, **arguments
+    ).last_hidden_state  # [B, L, D]
+    found: Tensor = states.flatten(0, 1).index_select(0, to_device(batch.source if source is None else source, device))
+    return found
+
+
+def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The log-probability and entropy of each trained token, in nats  # [N], [N] float32
+
+    Only places that predict one go through the output layer, and of equal predictions one.
+    """
+    source = batch.source
+    targets = batch.targets
+    temperature = batch.inverse_temperature
+    made = batch.predictions
+    if made is not None:
+        source = source[made.first]
+        targets = targets[made.first]
+        temperature = temperature[made.first]
+    output = model.get_output_embeddings()
+    logprobs, entropies = token_logprobs(
+        output_states(model, hidden_of(decoder_of(model), batch, device, source)),
+        output.weight,
+        to_device(targets, device),
+        to_device(temperature, device),
+        bias=getattr(output, "bias", None),
+        form=logit_form(model.config),
+    )
+    if made is None:
+        return logprobs, entropies
+    which = to_device(made.which, device)
+    return logprobs.index_select(0, which), entropies.index_select(0, which)
+
+
+def signals_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
+    """The mean of p (H + log p) at each trained token  # [N]"""
+    return _of_distributions(entropy_signals, model, batch, device)
+
+
+def squares_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
+    """The sum of the squares of all probabilities at each trained token  # [N]"""
+    return _of_distributions(probability_squares, model, batch, device)
+
+
+def _of_distributions(figure: Callable[..., Tensor], model: Any, batch: PackedRows, device: torch.device) -> Tensor:
+    output = model.get_output_embeddings()
+    return figure(
+        output_states(model, hidden_of(decoder_of(model), batch, device)),
+        output.weight,
+        to_device(batch.inverse_temperature, device),
+        bias=getattr(output, "bias", None),
+        form=logit_form(model.config),
+    )

@@ -1,0 +1,124 @@
+"""The surroundings of the torch engine when it opens: torch's switches, the device's memory, and what bits depend
+on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+import torch
+
+from rftd.ops.releases import release_of
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.devices.device_memory import check_memory
+from rftd.workers.training.memory_needs import FIX, held_need, training_needs
+
+log = structlog.get_logger(__name__)
+
+_CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
+_LACKING: Final = "does not have a deterministic implementation"
+"""A part of torch's error where a GPU has no kernel whose sums have an order."""
+
+
+class Determinism:
+    """torch's switch of deterministic algorithms: on a CPU for the whole process until it is put back, on a GPU for the
+    steps alone, since the drawing of tokens in the same process needs what has no such form."""
+
+    def __init__(self) -> None:
+        self._before: bool | None = None
+        self._in_steps = False
+        self._lacking = ""
+
+    def begin(self, device: torch.device) -> None:
+        """Sets it for one rank on this device."""
+        if device.type != "cuda":
+            self.set(True)
+            return
+        self._in_steps = not self._lacking
+        # Read by cuBLAS when it is first used; without it, it may take another kernel each time.
+        os.environ.setdefault(_CUBLAS, ":4096:8")
+
+    def set(self, deterministic: bool) -> None:
+        """Sets it for the process; what it was before the first call is remembered."""
+        if self._before is None:
+            self._before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(deterministic)
+        # Memory that nobody wrote is then NaN instead of anything: it ends in a refused step, not in other weights.
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+
+    @property
+    def on(self) -> bool:
+        """True if steps are taken by such algorithms."""
+        return self._in_steps or torch.are_deterministic_algorithms_enabled()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Has it on within, if it is for the steps alone."""
+        if not self._in_steps:
+            yield
+            return
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        # It would be a write of all the memory that a step uses.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    def given_up(self, error: RuntimeError) -> bool:
+        """True if a GPU's step needs a kernel without such a form: then it is off from now on, as a log line says."""
+        if not self._in_steps or _LACKING not in str(error):
+            return False
+        self._in_steps = False
+        self._lacking = str(error).partition(_LACKING)[0].strip()
+        log.warning("training.not_deterministic", because=f"torch has no such form of {self._lacking}")
+        return True
+
+    def put_back(self) -> None:
+        """Sets it to what it was. Idempotent."""
+        if self._before is not None:
+            torch.use_deterministic_algorithms(self._before)
+            self._before = None
+
+
+def environment(device: torch.device, *, threads: int, deterministic: bool) -> dict[str, str]:
+    """The releases, threads, device and processor: its model decides which kernels the libraries choose."""
+    found = {
+        "torch": str(torch.__version__),
+        "transformers": release_of("transformers"),
+        "safetensors": release_of("safetensors"),
+        # The number of threads decides how a sum is cut, and so its last bits.
+        "threads": str(threads),
+        "device": device.type,
+        "deterministic_algorithms": str(deterministic).lower(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+        found["cuda"] = str(torch.version.cuda)
+    return found
+
+
+def _processor() -> str:
+    """The model of the processor, as the kernel names it; else as Python does."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def check_training(stages: Iterable[StageSpec], base: Path, device: str) -> None:
+    """Returns if the device has room for each stage, one after the other. Raises DeviceMemoryError."""
+    for stage in (each for each in stages if each.kind != "explore"):
+        needs = [*training_needs(stage, base), held_need(stage, base)]
+        check_memory(needs, device, where=str(base), fix=FIX)

@@ -1,0 +1,171 @@
+"""A batch as micro-batches of token rows: a pure function of the batch, without torch.
+
+Responses to an equal prompt share a tree, prompt first, and each sees the prompt and itself only. So the prompt of a
+group is computed once instead of once for each rollout, and so is every token that responses begin with alike: short
+answers repeat each other. Trees of similar length go together, one or several in a row; a micro-batch has at most
+`budget_tokens` places, or one tree. The two responses of a preference are in one micro-batch, and in one tree if that
+is cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rftd.workers.engines.torch.trainer.token_trees import Cost, Tree, laid_out, trees_of
+from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.losses.aggregation import Aggregation
+from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, StepSums, ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRows(MicroBatch):
+    """A micro-batch as B rows of L places, which predict its N trained tokens."""
+
+    ids: Ints  # [B, L]
+    positions: Ints  # [B, L], of each token in its own prompt + response
+    ends: Ints | None  # [B, L], the first place after those that see this one; None: attention is plainly causal
+    source: Ints  # [N], the place in B * L that predicts the token
+    predictions: Predictions | None = None
+    """The predictions that differ; None: each token is predicted by a place of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """The U predictions of a micro-batch that differ by place, token or temperature."""
+
+    first: Ints  # [U], a token that each is of
+    which: Ints  # [N], the prediction of each token
+
+
+def pack(
+    batch: Sequence[TrainSample],
+    *,
+    budget_tokens: int,
+    aggregation: Aggregation,
+    hidden_size: int,
+    share: bool,
+    numbers: Sequence[int] | None = None,
+) -> list[PackedRows]:
+    """The micro-batches of a batch, or of the samples with these numbers alone.
+
+    Raises TrainError for a sample whose arrays do not fit together.
+    """
+    numbers = range(len(batch)) if numbers is None else numbers
+    samples = [batch[number] for number in numbers]
+    # Before micro-batches are made: a token's weight is that in all samples of the step, however they are cut.
+    step = StepSums.of(samples, numbers, aggregation)
+    cost = Cost(hidden_size) if share else None
+    batches: list[list[Tree]] = []
+    longest = 0
+    # By length, so that rows of a micro-batch are padded little.
+    for length, block in _blocks(trees_of(samples, cost, budget_tokens), samples):
+        longest = max(longest, length)
+        if not batches or (len(batches[-1]) + len(block)) * longest > budget_tokens:
+            batches.append([])
+            longest = length
+        batches[-1] += block
+    of_batch = np.array(numbers, np.int64)
+    return [_rows(samples, laid_out(trees, cost), of_batch, step) for trees in batches]
+
+
+def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple[int, list[Tree]]]:
+    """The trees that one micro-batch must have together, the two of a pair or one, with their length; shortest
+    first."""
+    blocks: dict[int, tuple[int, list[Tree]]] = {}
+    for number, tree in enumerate(trees):
+        pair = samples[tree.members[0]].pair
+        key = pair if pair >= 0 else -1 - number
+        longest, block = blocks.get(key, (0, []))
+        blocks[key] = (max(longest, tree.length), [*block, tree])
+    return sorted(blocks.values(), key=lambda block: (block[0], block[1][0].members[0]))
+
+
+def _rows(samples: Sequence[TrainSample], rows: Sequence[Sequence[Tree]], numbers: Ints, step: StepSums) -> PackedRows:
+    order = [number for row in rows for tree in row for number in tree.members]
+    chosen = [samples[number] for number in order]
+    places = _Places.of(chosen, rows)
+    tokens = MicroBatch.of(chosen, numbers[order], order, step)
+    # The place that predicts a token is the one before it, which may lie in the prompt or in another response's branch.
+    source = places.sources[tokens.sequence, tokens.places]
+    shared = len(order) > sum(map(len, rows))
+    return PackedRows(
+        **tokens.columns(),
+        ids=places.ids,
+        positions=places.positions,
+        ends=places.ends,
+        source=source,
+        predictions=_predictions(source, tokens.targets, tokens.inverse_temperature) if shared else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The places of the tokens of S responses, of up to R tokens, in B rows."""
+
+    ids: Ints  # [B, L]
+    positions: Ints  # [B, L]
+    ends: Ints | None  # [B, L]
+    sources: Ints  # [S, R], the place in B * L that predicts each token
+
+    @classmethod
+    def of(cls, chosen: Sequence[TrainSample], rows: Sequence[Sequence[Tree]]) -> _Places:
+        """`chosen` are the members of the rows' trees, in their order."""
+        trees = [tree for row in rows for tree in row]
+        width = max(sum(tree.length for tree in row) for row in rows)
+        length = np.array([tree.length for tree in trees], np.int64)
+        row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        before = np.cumsum(length) - length
+        first_of_row = np.searchsorted(row, np.arange(len(rows)))
+        base = row * width + before - before[first_of_row][row]  # where each tree begins
+        # Of each member from here on.
+        tree = np.repeat(np.arange(len(trees)), [len(each.members) for each in trees])
+        first = np.searchsorted(tree, np.arange(len(trees)))
+        prompt = np.array([sample.prompt_tokens for sample in chosen], np.int64)
+        places = np.array([len(sample.loss_mask) - 1 for sample in chosen], np.int64)
+        shared = np.array([count for each in trees for count in each.shared], np.int64)
+        # A member's fresh places follow those of the member before it, behind the prompt of their tree.
+        fresh = np.cumsum(places - shared) - (places - shared)
+        start = base[tree] + prompt + fresh - fresh[first][tree]  # of its fresh places
+        depth = np.arange(int(places.max(initial=0)))
+        is_fresh = (depth >= shared[:, None]) & (depth < places[:, None])  # [S, R - 1]
+        place = np.where(is_fresh, (start - shared)[:, None] + depth, 0)
+        # Places grow along a tree, so the largest one above is that of the last member which had a fresh one here.
+        np.maximum.accumulate(place, axis=0, out=place)
+        member, at = np.nonzero(is_fresh)
+        own = place[is_fresh]
+        texts = [sample.tokens for sample in chosen]
+        in_prompt = ranges(base, prompt[first])
+        text_start = np.cumsum(places + prompt + 1) - places - 1  # where each response begins among all tokens
+        ids, positions = np.zeros((2, len(rows), width), np.int64)
+        ids.ravel()[in_prompt] = np.concatenate([texts[n][: prompt[n]] for n in first])
+        ids.ravel()[own] = np.concatenate(texts)[text_start[member] + at]
+        positions.ravel()[in_prompt] = ranges(np.zeros_like(first), prompt[first])
+        positions.ravel()[own] = prompt[member] + at
+        ends = None
+        if len(trees) > len(rows) or any(each.branches for each in trees):
+            # A place is seen up to the next member that leaves the path before it, or to the end of its tree.
+            leaves = np.where(depth >= shared[:, None], start[:, None], len(rows) * width)
+            until = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
+            last = (base + length)[tree][:, None]
+            until = np.minimum(np.concatenate([until[1:], last[-1:].repeat(len(depth), 1)]), last)[is_fresh]
+            ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
+            ends.ravel()[in_prompt] = np.repeat(base + length - row * width, prompt[first])
+            ends.ravel()[own] = until - row[tree[member]] * width
+        return cls(
+            ids=ids,
+            positions=positions,
+            ends=ends,
+            # The first token of a response is predicted by the prompt's last.
+            sources=np.concatenate([(base[tree] + prompt - 1)[:, None], place], axis=1),
+        )
+
+
+def _predictions(source: Ints, targets: Ints, inverse_temperature: Floats) -> Predictions | None:
+    kinds, kind = np.unique(inverse_temperature, return_inverse=True)
+    # One number for (place, token, temperature), in int64: places times vocabulary stays far below 2^63.
+    key = (source * (int(targets.max(initial=0)) + 1) + targets) * len(kinds) + kind
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return Predictions(first, which) if len(first) < len(key) else None

@@ -1,0 +1,90 @@
+"""`TorchSnapshot`: the weights of one version as explorers get them, apart from those that train on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.ranks.collectives import this_rank
+from rftd.workers.engines.ranks.shards import Shard
+from rftd.workers.engines.ranks.torch_shards import shards_of
+from rftd.workers.engines.torch.trainer.model import buffers_of
+from rftd.workers.weights.adapter import is_adapter
+from rftd.workers.weights.channel import BYTES
+from rftd.workers.weights.tensor_bytes import TensorLayout, Weights
+from rftd.workers.weights.torch_bytes import bytes_of
+
+
+class TorchSnapshot:
+    """Implements `WeightsSnapshot` with copies on the device."""
+
+    kind = BYTES
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, exact: bool) -> None:
+        """Use `of`."""
+        self.exact = exact
+        self._tensors = tensors
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> TorchSnapshot:
+        """Copies of the tensors, those that are named in `rounded` in bfloat16; tied ones stay tied."""
+        copies: dict[int, Tensor] = {}
+        for name, weight in tensors.items():
+            # By address: tied weights have one copy, and travel to explorers as one.
+            if weight.data_ptr() not in copies or not weight.numel():
+                dtype = torch.bfloat16 if name in rounded else weight.dtype
+                copies[weight.data_ptr()] = weight.detach().to(dtype, copy=True)
+        return cls({name: copies[weight.data_ptr()] for name, weight in tensors.items()}, exact=not rounded)
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The copies themselves."""
+        return self._tensors
+
+    def weights(self) -> Weights:
+        """The bytes of the tensors, without a copy of those on a CPU."""
+        return bytes_of(self._tensors)
+
+
+class SpreadTensors:
+    """Implements `SpreadWeights`: a rank gives its part of a spread tensor, and a share of the rows of others."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
+        """Tensors that are named in `rounded` are given in bfloat16."""
+        self.exact = not rounded
+        self._tensors = tensors
+        self._dtypes = dict.fromkeys(rounded, torch.bfloat16)
+
+    def layouts(self) -> Mapping[str, TensorLayout]:
+        """The dtype that each is given in, and its shape."""
+        return {
+            name: TensorLayout(str(self._dtypes.get(name, each.dtype)).removeprefix("torch."), tuple(each.shape))
+            for name, each in self._tensors.items()
+        }
+
+    def shards(self) -> Iterator[Shard]:
+        """The rows of each tensor that this rank gives, or its part."""
+        rank, ranks = this_rank()
+        return iter(shards_of(self._tensors, rank, ranks, dtypes=self._dtypes))
+
+
+def rounded_for(experiment: ExperimentSpec | None, model: Any, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """The tensors that explorers round to bfloat16 in any case, and that half the bytes suffice for; often none.
+
+    Not an adapter's, whose sum with the base is rounded, and not numbers that transformers keeps in float32.
+    """
+    stages = experiment.stages if experiment is not None else ()
+    dtypes = {stage.rollout.dtype for stage in stages if stage.kind != "train"}
+    if dtypes != {"bfloat16"} or is_adapter(tensors):
+        return frozenset()
+    kept = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
+    kept |= {*(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
+    exact = buffers_of(model).keys()
+    return frozenset(
+        name
+        for name, tensor in tensors.items()
+        if tensor.dtype == torch.float32 and name not in exact and not any(part in name for part in kept)
+    )

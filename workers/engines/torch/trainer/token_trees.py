@@ -1,0 +1,112 @@
+"""Trees of tokens: which responses are computed together, and what of them is computed once.
+
+A tree lies in depth-first order: a prompt, and below it the responses to it, sorted, so that each shares with the one
+before it all that it shares with any. A token that several responses begin with alike has one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.stage.micro_batch import ranges
+
+
+@dataclass(slots=True)
+class Tree:
+    """Samples of one prompt, in the order of the tree. A response's last token predicts nothing and is left out."""
+
+    members: list[int]
+    shared: list[int]
+    """The number of tokens of each member's response that have the places of the member before it."""
+    length: int
+    """The number of places of all members together."""
+    branches: bool = False
+    """True if some of its places do not see all that lie before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The relative cost of a row by its number of places: linear layers, and attention, which grows with its square."""
+
+    hidden_size: int
+
+    def of(self, places: int) -> int:
+        """The cost, in units of one multiply-add per layer and hidden unit."""
+        return places * (6 * self.hidden_size + places)
+
+
+def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int) -> list[Tree]:
+    """The trees of a batch; without `cost` each sample is one. A response joins one if that is cheaper than its own.
+
+    The responses of a pair join nobody else, so that a pair is one tree or two.
+    """
+    if cost is None:
+        return [Tree([number], [0], len(sample.tokens) - 1) for number, sample in enumerate(samples)]
+    # As bytes: dictionaries and sorting compare them in C, and any order will do as long as equal beginnings are
+    # neighbours.
+    texts = [sample.tokens.tobytes() for sample in samples]
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for number, sample in enumerate(samples):
+        prompt = texts[number][: sample.prompt_tokens * sample.tokens.itemsize]
+        groups.setdefault((sample.pair, prompt), []).append(number)
+    for group in groups.values():
+        group.sort(key=texts.__getitem__)
+    alike = iter(_alike([samples[number] for group in groups.values() for number in group]))
+    trees: list[Tree] = []
+    for group in groups.values():
+        tree: Tree | None = None
+        for number, shared in zip(group, alike, strict=False):
+            places = len(samples[number].tokens) - 1
+            if tree is not None:
+                # The prompt and what is shared with the member before are there already.
+                joined = tree.length + places - samples[number].prompt_tokens - shared
+                if joined <= budget_tokens and cost.of(joined) < cost.of(tree.length) + cost.of(places):
+                    tree.branches |= joined > max(tree.length, places)
+                    tree.members.append(number)
+                    tree.shared.append(shared)
+                    tree.length = joined
+                    continue
+            tree = Tree([number], [0], places)
+            trees.append(tree)
+    return trees
+
+
+def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
+    """Rows of trees: one each, or several where that saves more padding than longer rows cost.
+
+    Never several where no tree branches: attention that is plainly causal is worth more.
+    """
+    rows = [[tree] for tree in trees]
+    if cost is None or not any(tree.branches for tree in trees):
+        return rows
+    while len(rows) > 1:
+        rows.sort(key=_places)
+        half = len(rows) // 2
+        paired = [[*rows[-1 - place], *rows[place]] for place in range(half)] + [rows[half]] * (len(rows) % 2)
+        if len(paired) * cost.of(max(map(_places, paired))) >= len(rows) * cost.of(_places(rows[-1])):
+            break
+        rows = paired
+    return rows
+
+
+def _places(row: Sequence[Tree]) -> int:
+    return sum(tree.length for tree in row)
+
+
+def _alike(samples: Sequence[TrainSample]) -> list[int]:
+    """The number of tokens that each response begins with like the one before it; neither's last counts  # [S]"""
+    tokens = np.concatenate([sample.tokens for sample in samples])
+    lengths = np.array([len(sample.tokens) for sample in samples], np.int64)
+    prompts = np.array([sample.prompt_tokens for sample in samples], np.int64)
+    starts = np.cumsum(lengths) - lengths + prompts
+    places = lengths - prompts - 1
+    both = np.minimum(places[1:], places[:-1])
+    differ = tokens[ranges(starts[1:], both)] != tokens[ranges(starts[:-1], both)]
+    alike = both.copy()
+    # at: several differences of one response compete, and plain indexing would keep the last one.
+    np.minimum.at(alike, np.repeat(np.arange(len(both)), both)[differ], ranges(np.zeros_like(both), both)[differ])
+    return [0, *alike.tolist()]

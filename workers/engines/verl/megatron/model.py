@@ -1,0 +1,348 @@
+"""verl's Megatron engine around a model of ours: opened by Megatron's classes, known by transformers' names.
+
+Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.engines.torch.trainer.model import load_model
+from rftd.workers.engines.verl.arguments import VerlTrainerArgs
+from rftd.workers.engines.verl.cpu_platform import torch_answers_cpu
+from rftd.workers.engines.verl.megatron import sizes
+from rftd.workers.engines.verl.megatron.layers import torch_layers
+from rftd.workers.engines.verl.megatron.tensors import Layout, NamedTensors
+from rftd.workers.engines.verl.model import FIGURES, CriticModel, Found, LossOf, Wrapping, read_critic
+from rftd.workers.models.pretrained import outlined_model
+
+with warnings.catch_warnings():
+    # They warn of each engine and each kernel that is not installed.
+    warnings.simplefilter("ignore")
+    from megatron.core import parallel_state
+    from tensordict import TensorDict
+    from verl.models.mcore.config_converter import get_hf_rope_theta
+    from verl.models.mcore.mbridge import make_value_model
+    from verl.models.mcore.util import preprocess_bshd_engine
+    from verl.trainer.config import CheckpointConfig
+    from verl.utils import tensordict_utils
+    from verl.workers.config import HFModelConfig, McoreEngineConfig, McoreOptimizerConfig
+    from verl.workers.engine.megatron.transformer_impl import (
+        MegatronEngineWithLMHead,
+        MegatronEngineWithValueHead,
+        unwrap_model,
+    )
+
+_ROWS: Final = 1024
+"""Places whose logits are looked at at once."""
+
+
+@dataclass
+class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
+    """verl's, with which a model may be computed in float32, too."""
+
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        with warnings.catch_warnings():
+            # The bridge of verl's older releases is the one that opens models without transformer-engine.
+            warnings.simplefilter("ignore")
+            super().__post_init__()
+        if self.exact:
+            object.__setattr__(self, "dtype", "float32")
+
+
+class _Opened:
+    """The changes to verl's engine, for policies and critics alike.
+
+    There is no optimizer of Megatron's, no checkpoint manager, and no wrapper that adds gradients up: weights are kept
+    in float32 by transformers' names, copied into Megatron's parameters before they are used, and their gradients
+    taken off them after each micro-batch.
+    """
+
+    wrapping: Wrapping
+    value_model = False
+    # What verl's class has.
+    bridge: Any
+    model_config: Any
+    forward_step: Any
+    prepare_model_outputs: Any
+    _build_tf_config: Any
+    get_data_parallel_group: Any
+    get_data_parallel_size: Any
+    get_data_parallel_rank: Any
+
+    def initialize(self) -> None:
+        """Opens the model, of which each rank has its part."""
+        # verl gives it to models that see pictures.
+        object.__setattr__(self.model_config, "tokenizer", SimpleNamespace(pad_token_id=0))
+        on_cpu = self.wrapping.device.type == "cpu"
+        half = self.wrapping.dtype == "bfloat16"
+        # It prints each of its settings, and warns of kernels that are not installed and of its own older names.
+        with self._asking_torch(), warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            self._build_tf_config()
+            self.module = self._opened(on_cpu=on_cpu, half=half)
+        self.optimizer: Any = None
+        self.lr_scheduler = None
+        self.named = NamedTensors.of(
+            unwrap_model(self.module[0]), self._layout(), self.read_weights(), self.wrapping.device
+        )
+        self.parameters: dict[str, torch.nn.Parameter] = self.named.weights
+
+    @property
+    def use_remove_padding(self) -> bool:
+        """True if texts follow one another without padding."""
+        return self.wrapping.arguments.use_remove_padding
+
+    @cached_property
+    def outline(self) -> Any:
+        """transformers' model of the same folder, without numbers."""
+        return outlined_model(Path(self.model_config.path), dtype=torch.float32)
+
+    @property
+    def vocabulary_tokens(self) -> int:
+        """The tokens that the model knows."""
+        found: int = self.model_config.hf_config.vocab_size
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by transformers' names, DTensors where there are several ranks."""
+        return {name: value.detach() for name, value in self.parameters.items()}
+
+    def wake(self) -> None:
+        """Everything is on its device."""
+
+    def rest(self) -> None:
+        """Everything stays where it is."""
+
+    @contextmanager
+    def running(self, *, gradient: bool) -> Iterator[None]:
+        """Has the present weights in Megatron's parameters within it."""
+        self.named.drop()
+        self.named.fill()
+        for chunk in self.module:
+            # Its dropout is 0, and layers that are to be computed again must be in training.
+            chunk.train(gradient)
+        with self._asking_torch(), torch.set_grad_enabled(gradient):
+            yield
+
+    @contextmanager
+    def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+        yield
+        self.named.collect()
+        if is_last_micro_batch:
+            self.named.add_up()
+
+    def found(self, data: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Found, Any]:
+        """One forward pass: the loss if there is one, what the model says of each place, what the loss gave beside."""
+        output, _ = self.forward_step(iter([data]), self.module[0], None, _nothing)
+        told = {name: value.values().float() for name, value in self.prepare_model_outputs(output, data).items()}
+        value, beside = loss(told) if loss is not None else (next(iter(told.values())).sum(), None)
+        return value, told, beside
+
+    def prepare_model_inputs(self, batch: TensorDict) -> dict[str, Any]:
+        """The tokens alone: there are no pictures, and losses know their tokens by themselves."""
+        ids = batch["input_ids"]
+        return {
+            "input_ids": ids,
+            "attention_mask": None,
+            "loss_mask": ids,
+            "multi_modal_inputs": {},
+            "routed_experts": None,
+        }
+
+    def read_weights(self) -> Mapping[str, Tensor]:
+        """The weights of the folder, whole and on the host, by transformers' names."""
+        trusted = self.wrapping.trust_remote_code
+        return dict(load_model(Path(self.model_config.path), _HOST, trust_remote_code=trusted).named_parameters())
+
+    def _opened(self, *, on_cpu: bool, half: bool) -> Any:
+        config = self.model_config.hf_config
+        bridge = self.bridge
+        # transformers 5 has it elsewhere than the bridge looks.
+        config.rope_theta = get_hf_rope_theta(config)
+        bridge._get_gptmodel_args = lambda: {
+            "vocab_size": config.vocab_size,
+            "max_sequence_length": config.max_position_embeddings,
+            "position_embedding_type": "rope",
+            "rotary_base": config.rope_theta,
+        }
+        if not sizes.with_transformer_engine(self.wrapping.arguments):
+            bridge.has_vp_stage = True
+            bridge._get_transformer_layer_spec = lambda *_, **__: torch_layers(bridge.config)
+        return bridge.get_model(
+            post_model_creation_callbacks=[make_value_model] if self.value_model else [],
+            wrap_with_ddp=False,
+            fp16=False,
+            bf16=half,
+            # Both together: the model stays on the host.
+            use_torch_fsdp2=on_cpu,
+            use_cpu_initialization=on_cpu,
+        )
+
+    def _layout(self) -> Layout:
+        config = self.bridge.config
+        size = config.tensor_model_parallel_size
+        mesh = None
+        if dist.get_world_size() > 1:
+            shape = (self.get_data_parallel_size(), size)
+            # Of Megatron's own groups: others would be made anew for each model and stage.
+            mesh = DeviceMesh.from_group(
+                [self.get_data_parallel_group(), parallel_state.get_tensor_model_parallel_group()],
+                self.wrapping.device.type,
+                mesh=torch.arange(dist.get_world_size()).view(shape),
+                mesh_dim_names=("share", "tensor"),
+            )
+            here = (mesh.get_local_rank("share"), mesh.get_local_rank("tensor"))
+            there = (self.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank())
+            assert here == there, f"torch has this rank at {here}, Megatron at {there}"
+        return Layout(
+            groups=config.num_query_groups // size,
+            head_rows=config.kv_channels,
+            sequence_parallel=config.sequence_parallel,
+            output="score.weight" if self.value_model else "lm_head.weight",
+            mesh=mesh,
+        )
+
+    def _asking_torch(self) -> Any:
+        """Answers Megatron on a CPU: it asks torch, and not verl's platform, for the device of this process."""
+        if self.wrapping.device.type != "cpu":
+            return nullcontext()
+        return torch_answers_cpu()
+
+
+class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
+    """A language model: log-probabilities and entropies of each place's next token."""
+
+    def _lm_head_logits_processor(self, logits: Tensor, label: Tensor, temperature: Tensor, **rest: Any) -> Any:
+        """verl's, of logits in float32, with a temperature of each token where those of a text differ."""
+        logits = logits.float()
+        batch = rest["batch"]
+        if "inverse_temperatures" in batch.keys():  # noqa: SIM118
+            if self.use_remove_padding:
+                raise ConfigError(
+                    "a response has tokens of several temperatures, and texts are computed without padding",
+                    field="trainer.use_remove_padding",
+                    fix="write false",
+                )
+            scale = preprocess_bshd_engine(batch["inverse_temperatures"])[0]
+            temperature = temperature / torch.where(scale > 0, scale, 1.0)
+        # Before verl's own, which changes the logits in place.
+        names = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
+        figures = {name: _figure(name, logits, temperature) for name in names}
+        found: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
+        return found | figures
+
+
+class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc]
+    """A decoder with one number at each place."""
+
+    value_model = True
+
+    def read_weights(self) -> Mapping[str, Tensor]:
+        """The folder's decoder below a head of zeros."""
+        folder = Path(self.model_config.path)
+        return dict(read_critic(folder, trust_remote_code=self.wrapping.trust_remote_code).named_parameters())
+
+
+def open_megatron(kind: type[Any], folder: Path, wrapping: Wrapping) -> Any:
+    """A model of the folder, cut over the tensor-parallel ranks: every rank calls it.
+
+    Raises DataError if the folder holds none, ConfigError for what Megatron does not train.
+    """
+    arguments = wrapping.arguments
+    sizes.check_model(folder, arguments)
+    critic = issubclass(kind, CriticModel)
+    model_config = HFModelConfig(
+        path=str(folder),
+        load_tokenizer=False,
+        trust_remote_code=wrapping.trust_remote_code,
+        model_type="value_model" if critic else "language_model",
+        use_remove_padding=arguments.use_remove_padding,
+    )
+    made = (MegatronCritic if critic else MegatronPolicy)(
+        model_config, engine_config(arguments, wrapping), McoreOptimizerConfig(lr=0.0), CheckpointConfig()
+    )
+    made.wrapping = wrapping
+    made.initialize()
+    return made
+
+
+def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
+    """verl's description of the engine for these arguments."""
+    return _EngineConfig(
+        exact=wrapping.dtype == "float32",
+        vanilla_mbridge=True,
+        forward_only=True,  # no optimizer of Megatron's
+        use_distributed_optimizer=False,
+        use_remove_padding=arguments.use_remove_padding,
+        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
+        sequence_parallel=sizes.cuts_sequences(arguments),
+        override_transformer_config=_transformer_config(arguments, on_cpu=wrapping.device.type == "cpu"),
+    )
+
+
+def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str, Any]:
+    # Kernels that fuse layers with their gradients expect buffers of Megatron's own optimizer.
+    made: dict[str, Any] = {
+        "sequence_parallel": sizes.cuts_sequences(arguments),
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "gradient_accumulation_fusion": False,
+        "use_cpu_initialization": on_cpu,
+    }
+    if not sizes.with_transformer_engine(arguments):
+        fused = ("masked_softmax_fusion", "bias_dropout_fusion", "bias_activation_fusion", "apply_rope_fusion")
+        made |= {"attention_backend": "local", "persist_layer_norm": False, **dict.fromkeys(fused, False)}
+    if arguments.gradient_checkpointing:
+        made |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return made
+
+
+def _nothing(output: Any, **_: Any) -> Any:
+    return output
+
+
+def _figure(name: str, logits: Tensor, temperature: Tensor) -> Tensor:
+    """The sum over the vocabulary at each place  # [B, L, V of this rank], [B, L] -> [B, L]
+
+    It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
+    """
+    group = parallel_state.get_tensor_model_parallel_group()
+    found = []
+    flat = logits.flatten(0, 1)
+    scales = temperature.flatten()[:, None]
+    for some, scale in zip(torch.split(flat, _ROWS), torch.split(scales, _ROWS), strict=True):
+        scaled = some / scale
+        top = scaled.amax(-1, keepdim=True)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        scaled = scaled - top
+        total = scaled.exp().sum(-1, keepdim=True)
+        dist.all_reduce(total, group=group)
+        logprobs = scaled - total.log()
+        probabilities = logprobs.exp()
+        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+        dist.all_reduce(entropies, group=group)
+        factor = entropies + logprobs if name == "entropy_signals" else 1.0
+        figure = (probabilities.square() * factor).sum(-1)
+        dist.all_reduce(figure, group=group)
+        found.append(figure)
+    return torch.cat(found).view(logits.shape[:2])
+
+
+_HOST: Final = torch.device("cpu")

@@ -1,0 +1,376 @@
+"""verl's FSDP engine around a model of ours: which model it wraps, and what of its outputs is asked for.
+
+Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.engines.torch.trainer.model import load_model, recompute_layers
+from rftd.workers.engines.verl.arguments import VerlTrainerArgs
+from rftd.workers.models.pretrained import dropout_off
+
+with warnings.catch_warnings():
+    # It warns of each engine of its own that is not installed.
+    warnings.simplefilter("ignore")
+    from verl.trainer.config import CheckpointConfig
+    from verl.utils import tensordict_utils
+    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+    from verl.workers.engine.fsdp.transformer_impl import logger as _LOGGER
+
+from tensordict import TensorDict
+
+Found = Mapping[str, Tensor]
+"""A model's values at each place of a micro-batch, by name  # [P] float32 each"""
+FIGURES: Final = "rftd_figures"
+"""The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
+_ROWS: Final = 1024
+"""Places whose logits are looked at at once."""
+LossOf = Callable[[Found], tuple[Tensor, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """The way in which models are spread over ranks and computed."""
+
+    arguments: VerlTrainerArgs
+    device: torch.device
+    dtype: str
+    """`float32` or `bfloat16`, that of forward passes; weights are float32."""
+    trust_remote_code: bool
+
+
+class _Wrapped:
+    """The changes to verl's engine, for policies and critics alike.
+
+    The model is read as every engine of ours reads it. There is no optimizer of verl's and no checkpoint manager: those
+    of a stage are ours.
+    """
+
+    wrapping: Wrapping
+    before: Callable[[Any], None] | None
+    # What verl's class has.
+    train_mode: Any
+    eval_mode: Any
+    forward_step: Any
+    to: Any
+    _build_fsdp_module: Any
+    _is_offload_param: bool
+    _is_offload_optimizer: bool
+
+    def initialize(self) -> None:
+        """Reads the model and spreads it over the ranks."""
+        self.pass_packed_cu_seqlens = False
+        module = self._build_module()
+        self.optimizer: Any = None
+        self.lr_scheduler = None
+        torch.distributed.barrier()
+        self.module = self._build_fsdp_module(module)
+        # Once, while all of them are shards: after a forward pass those of the root may be whole for a while.
+        self.parameters: dict[str, torch.nn.Parameter] = dict(self.module.named_parameters())
+        kept = self.module.state_dict().keys()
+        self.kept_buffers = {name: value for name, value in self.module.named_buffers() if name in kept}
+        self.rest()
+
+    @property
+    def outline(self) -> Any:
+        """The model as transformers knows it, by its configuration and class."""
+        return self.module
+
+    @property
+    def vocabulary_tokens(self) -> int:
+        """The tokens that the model knows."""
+        found: int = self.module.get_input_embeddings().num_embeddings
+        return found
+
+    def optimizer_zero_grad(self) -> None:
+        """Drops the gradients; verl asks for it when a pass fails."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights and the buffers that are saved, by transformers' names: those of FSDP are DTensors."""
+        weights = {name: value.detach() for name, value in self.parameters.items()}
+        return weights | {name: value.detach() for name, value in self.kept_buffers.items()}
+
+    def wake(self) -> None:
+        """Has weights, gradient and the optimizer's state on the device again, where offloading was asked for."""
+        self._move(self.wrapping.device.type)
+
+    def rest(self) -> None:
+        """Leaves the device's memory where offloading was asked for."""
+        self._move("cpu")
+
+    def _move(self, device: str) -> None:
+        if self._offloads:
+            weights = self._is_offload_param
+            self.to(device, model=weights, optimizer=self._is_offload_optimizer, grad=weights)
+            self._settle()
+
+    @property
+    def _offloads(self) -> bool:
+        return self._is_offload_param or self._is_offload_optimizer
+
+    def _settle(self) -> None:
+        # verl copies to pinned memory and does not wait: whoever reads it on the host would find some of it missing.
+        if self.wrapping.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+
+    @contextmanager
+    def running(self, *, gradient: bool) -> Iterator[None]:
+        """Has the weights on the device within it, and no dropout."""
+        mode = self.train_mode(zero_grad_on_exit=False) if gradient else self.eval_mode()
+        with mode:
+            _without_dropout(self.module)
+            with torch.set_grad_enabled(gradient):
+                yield
+        # The root's weights stay whole after a pass without gradient, and would not follow when shards change.
+        self.module.reshard()
+        if self._offloads:
+            self._settle()
+
+    def found(self, data: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Found, Any]:
+        """One forward pass: the loss if there is one, what the model says of each place, what the loss gave beside."""
+        told: dict[str, Tensor] = {}
+
+        def taken(*, model_output: Mapping[str, Tensor], data: Any, dp_group: Any) -> tuple[Tensor, dict[str, Any]]:
+            told.update({name: value.values().float() for name, value in model_output.items()})
+            # Outside autocast: sums over thousands of tokens stay float32.
+            with torch.autocast(self.module_device_type, enabled=False):
+                value, beside = loss(told) if loss is not None else (next(iter(told.values())).sum(), None)
+            return value, {"beside": beside}
+
+        value, output = self.forward_step(data, loss_function=taken, forward_only=loss is None)
+        return value, told, output["metrics"]["beside"]
+
+    @property
+    def module_device_type(self) -> str:
+        """`cpu` or `cuda`."""
+        return next(iter(self.parameters.values())).device.type
+
+    def read_module(self) -> Any:
+        """The model, whole and on the host."""
+        raise NotImplementedError
+
+    def _build_module(self) -> Any:
+        arguments = self.wrapping.arguments
+        module = self.read_module()
+        if self.before is not None:
+            self.before(module)
+        if arguments.use_remove_padding or arguments.ulysses_sequence_parallel_size > 1:
+            from verl.models.transformers.monkey_patch import apply_monkey_patch
+
+            module.set_attn_implementation("flash_attention_2")
+            apply_monkey_patch(
+                model=module,
+                use_remove_padding=arguments.use_remove_padding,
+                ulysses_sp_size=arguments.ulysses_sequence_parallel_size,
+            )
+        elif module.config._attn_implementation != "eager":  # some models have no other
+            module.set_attn_implementation(arguments.attn_implementation)
+        if arguments.gradient_checkpointing:
+            recompute_layers(module)
+        return module
+
+
+class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
+    """A language model: log-probabilities and entropies of each place's next token."""
+
+    def read_module(self) -> Any:
+        """The model in float32, as every engine of ours reads it."""
+        return load_model(
+            Path(self.model_config.path), torch.device("cpu"), trust_remote_code=self.wrapping.trust_remote_code
+        )
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
+        """verl's, with a temperature of each token where those of a response differ."""
+        inputs, beside = super().prepare_model_inputs(micro_batch)
+        if "inverse_temperatures" in micro_batch.keys() and "temperature_rmpad" in beside:  # noqa: SIM118
+            raise ConfigError(
+                "a response has tokens of several temperatures, and texts are computed without padding",
+                field="trainer.use_remove_padding",
+                fix="write false",
+            )
+        return inputs, beside
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """verl's, of logits in float32; and the figures of whole distributions that are asked for."""
+        logits = output.logits.float()
+        if "inverse_temperatures" in micro_batch.keys():  # noqa: SIM118
+            scale = torch.nested.to_padded_tensor(
+                micro_batch["inverse_temperatures"], padding=1.0, output_size=logits.shape[:2]
+            )
+            logits = logits * scale[..., None]
+        output.logits = logits
+        found: dict[str, Tensor] = super().prepare_model_outputs(
+            output, output_args, micro_batch, logits_processor_func
+        )
+        for name in tensordict_utils.get_non_tensor_data(data=micro_batch, key=FIGURES, default="").split():
+            found[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
+        return found
+
+    def _figure(self, name: str, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
+        """The sum over the vocabulary at each place, as the engine `torch` has it  # [P] nested
+
+        It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
+        """
+        if "temperature" in output_args:
+            logits = logits / output_args["temperature"][:, None, None]
+            inside = torch.arange(logits.shape[1], device=logits.device) < ids.offsets().diff()[:, None]
+            logits = logits[inside]  # [P, V]
+        else:
+            logits = logits.squeeze(0) / output_args["temperature_rmpad"][:, None]
+        found = []
+        for some in torch.split(logits, _ROWS):
+            logprobs = torch.log_softmax(some, dim=-1)
+            probabilities = logprobs.exp()
+            entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
+            factor = entropies + logprobs if name == "entropy_signals" else 1.0
+            found.append((probabilities.square() * factor).sum(-1))
+        whole = torch.cat(found)
+        if "temperature" not in output_args:
+            whole = self._gather_and_unpad_packed(whole, output_args["pad_size"])
+        made: Tensor = torch.nested.nested_tensor_from_jagged(whole, ids.offsets())
+        return made
+
+
+class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
+    """A decoder with one number at each place."""
+
+    def read_module(self) -> Any:
+        """The folder's decoder below a head of zeros."""
+        return read_critic(Path(self.model_config.path), trust_remote_code=self.wrapping.trust_remote_code)
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """verl's, in float32."""
+        output.logits = output.logits.float()
+        found: dict[str, Tensor] = super().prepare_model_outputs(
+            output, output_args, micro_batch, logits_processor_func
+        )
+        return found
+
+
+def read_critic(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
+    from transformers import AutoModelForTokenClassification
+
+    # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
+    model = load_model(folder, torch.device("cpu"), trust_remote_code=trust_remote_code)
+    config = model.config
+    config.num_labels = 1
+    maker: Any = AutoModelForTokenClassification
+    with torch.device("meta"):
+        module = maker.from_config(config, dtype=torch.float32)
+    setattr(module, module.base_model_prefix, model.base_model)
+    module.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
+    torch.nn.init.zeros_(module.score.weight)
+    return module.eval()
+
+
+def open_model(
+    kind: type[Any],
+    folder: Path,
+    wrapping: Wrapping,
+    *,
+    offload: bool | None = None,
+    before: Callable[[Any], None] | None = None,
+) -> Any:
+    """A model of the folder, spread over all ranks: every rank calls it. `offload`: in place of `param_offload`.
+
+    `before` changes the module while it is whole, on the host of each rank.
+
+    Raises DataError if the folder holds none, ConfigError for what cannot be wrapped so.
+    """
+    arguments = wrapping.arguments
+    if arguments.strategy == "megatron":
+        from rftd.workers.engines.verl.megatron.model import open_megatron
+
+        return open_megatron(kind, folder, wrapping)
+    from transformers import AutoConfig
+
+    trusted = {"trust_remote_code": True} if wrapping.trust_remote_code else {}
+    described = AutoConfig.from_pretrained(folder, local_files_only=True, **trusted)
+    half = "bf16" if wrapping.dtype == "bfloat16" else "fp32"
+    model_config = HFModelConfig(
+        path=str(folder),
+        load_tokenizer=False,
+        trust_remote_code=wrapping.trust_remote_code,
+        model_type="value_model" if kind is CriticModel else "language_model",
+        use_remove_padding=arguments.use_remove_padding,
+        enable_gradient_checkpointing=arguments.gradient_checkpointing,
+        enable_activation_offload=arguments.activation_offload,
+        override_config={"attn_implementation": "sdpa", **dropout_off(described)},
+    )
+    engine_config = FSDPEngineConfig(
+        strategy=arguments.strategy,
+        fsdp_size=arguments.fsdp_size,
+        reshard_after_forward=arguments.reshard_after_forward,
+        forward_prefetch=arguments.forward_prefetch,
+        param_offload=arguments.param_offload if offload is None else offload,
+        optimizer_offload=arguments.optimizer_offload and offload is None,
+        ulysses_sequence_parallel_size=arguments.ulysses_sequence_parallel_size,
+        use_no_sync_for_gradient_accumulation=arguments.use_no_sync_for_gradient_accumulation,
+        entropy_checkpointing=arguments.entropy_checkpointing,
+        model_dtype="fp32",
+        mixed_precision={"param_dtype": half, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        use_torch_compile=False,
+    )
+    made = kind(model_config, engine_config, FSDPOptimizerConfig(lr=0.0), CheckpointConfig())
+    made.wrapping = wrapping
+    made.before = before
+    made.initialize()
+    return made
+
+
+def text_batch(
+    ids: Tensor,
+    lengths: Tensor,
+    temperatures: Tensor,
+    inverse: Tensor | None,
+    *,
+    use_remove_padding: bool,
+    entropy: bool,
+    figures: str,
+) -> TensorDict:
+    """verl's form of some texts  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    positions = torch.arange(len(ids)) - offsets[:-1].repeat_interleave(lengths)
+
+    def nested(values: Tensor) -> Tensor:
+        made: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
+        return made
+
+    columns = {"input_ids": nested(ids), "position_ids": nested(positions), "temperature": temperatures}
+    if inverse is not None:
+        columns["inverse_temperatures"] = nested(inverse)
+    data = TensorDict(columns, batch_size=[len(lengths)])
+    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, FIGURES: figures}
+    tensordict_utils.assign_non_tensor(data, **flags)
+    return data
+
+
+def _without_dropout(module: Any) -> None:
+    """Turns dropout off; the model stays in training, for layers that compute their states again must be."""
+    module.eval()
+    for each in module.modules():
+        if getattr(each, "gradient_checkpointing", False):
+            each.training = True
+
+
+_LOGGER.setLevel("WARNING")

@@ -1,0 +1,116 @@
+"""A batch as micro-batches of whole texts: a pure function of the batch, without torch.
+
+Texts of similar length go together. The two responses of a preference are in one micro-batch. There are as many
+micro-batches as ranks can share evenly, if there are texts enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.losses.aggregation import Aggregation
+from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, StepSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTexts(MicroBatch):
+    """A micro-batch as its S texts of P places in all, one after the other."""
+
+    ids: Ints  # [P]
+    lengths: Ints  # [S]
+    source: Ints  # [N], the place in P that predicts the token
+    temperatures: Floats  # [S]; 1 where those of a text differ
+    inverse_temperatures: Floats | None  # [P], by which logits are multiplied beside, where those of a text differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The bounds of what a rank computes at once."""
+
+    tokens: int
+    padded: bool
+    """True: each text takes as many places as the longest of its micro-batch."""
+    texts: int = 0
+    """The most texts; 0: they are cut by tokens."""
+    shares: int = 1
+    """The number of ranks, or groups of them, that share the micro-batches of a step."""
+
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """True if a micro-batch may have texts of these lengths."""
+        if self.texts:
+            return len(lengths) <= self.texts
+        return (max(lengths) * len(lengths) if self.padded else sum(lengths)) <= self.tokens
+
+
+def pack(
+    batch: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation, budget: Budget
+) -> list[PackedTexts]:
+    """The micro-batches of the samples with these numbers. Raises TrainError for one whose arrays do not fit."""
+    samples = [batch[number] for number in numbers]
+    # Before micro-batches are made: a token's weight is that in all samples of the step, however they are cut.
+    step = StepSums.of(samples, numbers, aggregation)
+    groups: list[list[list[int]]] = []
+    for block in _blocks(samples):
+        together = [*groups[-1], block] if groups else [block]
+        if groups and budget.holds([len(samples[number].tokens) for each in together for number in each]):
+            groups[-1] = together
+        else:
+            groups.append([block])
+    groups = _shared(groups, budget.shares)
+    of_batch = np.array(numbers, np.int64)
+    return [_texts(samples, [number for block in group for number in block], of_batch, step) for group in groups]
+
+
+def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
+    """The samples that one micro-batch must have together, the two of a pair or one; shortest first."""
+    blocks: dict[int, list[int]] = {}
+    for number, sample in enumerate(samples):
+        blocks.setdefault(sample.pair if sample.pair >= 0 else -1 - number, []).append(number)
+    return sorted(blocks.values(), key=lambda block: (max(len(samples[number].tokens) for number in block), block[0]))
+
+
+def _shared(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
+    """The groups, some of them halved until every rank has as many: one that has none waits for the others."""
+    groups = list(groups)
+    while len(groups) % shares:
+        place = max(range(len(groups)), key=lambda number: len(groups[number]))
+        group = groups[place]
+        if len(group) < 2:
+            break
+        half = len(group) // 2
+        groups[place : place + 1] = [group[:half], group[half:]]
+    return groups
+
+
+def _texts(samples: Sequence[TrainSample], order: Sequence[int], numbers: Ints, step: StepSums) -> PackedTexts:
+    chosen = [samples[number] for number in order]
+    tokens = MicroBatch.of(chosen, numbers[list(order)], order, step)
+    lengths = np.array([len(sample.tokens) for sample in chosen], np.int64)
+    prompts = np.array([sample.prompt_tokens for sample in chosen], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    # The first token of a response is predicted by the prompt's last.
+    source = (starts + prompts - 1)[tokens.sequence] + tokens.places
+    temperatures = np.ones(len(chosen), np.float32)
+    inverse = np.ones(int(lengths.sum()), np.float32)
+    mixed = False
+    ends = np.cumsum(tokens.counts())
+    for text, (end, count) in enumerate(zip(ends, tokens.counts(), strict=True)):
+        mine = slice(end - count, end)
+        kinds = np.unique(tokens.inverse_temperature[mine])
+        if len(kinds) == 1:
+            temperatures[text] = 1.0 / kinds[0]
+        elif len(kinds):
+            mixed = True
+            inverse[source[mine]] = tokens.inverse_temperature[mine]
+    return PackedTexts(
+        **tokens.columns(),
+        ids=np.concatenate([sample.tokens for sample in chosen]).astype(np.int64),
+        lengths=lengths,
+        source=source,
+        temperatures=temperatures,
+        inverse_temperatures=inverse if mixed else None,
+    )

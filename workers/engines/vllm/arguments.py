@@ -1,0 +1,116 @@
+"""`extra_engine_args` of the vllm rollout engine, vLLM's own arguments, and how the engine is opened; known without
+vLLM."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
+from rftd.workers.devices.engine_build import CPU_ENVIRONMENT
+from rftd.workers.engines.vllm.checks import check_architecture, check_heads, check_room, check_split, memory
+from rftd.workers.engines.vllm.refused import NEEDS, REFUSED, not_given
+from rftd.workers.engines.vllm.watchdog import HANG_S
+from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngineDefinition
+
+if TYPE_CHECKING:
+    from rftd.workers.generation.engine import RolloutEngine
+
+FIELD: Final = "explorer.rollout_model.extra_engine_args"
+WORKER: Final = "rftd.workers.engines.vllm.worker.RolloutWorker"
+
+START_S: Final = 1800.0
+"""The longest start of vLLM, where the specification says nothing: it compiles, and profiles its memory."""
+_NO_SHARE: Final = 0.01
+"""The share of a GPU for a cache of a given size: vLLM uses none, but refuses to start unless the share is free."""
+
+
+class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
+
+    kv_cache_memory_bytes: int = 0
+    """The size of the cache of keys and values, whatever `gpu_memory_utilization` says; 0: what that leaves, and on a
+    CPU 1 GiB."""
+    hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = HANG_S
+    """The time without any progress, of an engine that has requests, after which it is ended; 0: never."""
+    vllm: dict[str, Any] = {}
+    """More arguments of vLLM's AsyncEngineArgs, by its names."""
+
+
+def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
+    """The arguments of vLLM's AsyncEngineArgs. Raises ConfigError for what cannot be given."""
+    needs = opening.rollout.needs
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if getattr(needs, name) > 1:
+            field = f"explorer.rollout_model.{name}"
+            raise ConfigError(f"is {getattr(needs, name)}: {REFUSED[name]}", field=field, fix="write 1")
+    for name, why, fix in not_given(opening.arguments.vllm):
+        raise ConfigError(why, field=f"{FIELD}.vllm.{name}", fix=fix)
+    made: dict[str, Any] = {name: getattr(needs, name) for name in NEEDS if getattr(needs, name)}
+    if opening.arguments.kv_cache_memory_bytes:
+        made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
+        made["gpu_memory_utilization"] = _NO_SHARE
+    return {
+        # First, so that nothing of what follows is replaced by it.
+        **opening.arguments.vllm,
+        **made,
+        "model": opening.model.path,
+        "max_model_len": opening.model.max_model_len,
+        "trust_remote_code": opening.model.trust_remote_code,
+        "dtype": opening.rollout.dtype,
+        "max_num_seqs": slots_of(opening),
+        # False is said too: vLLM has others than these when nothing is said.
+        "enable_prefix_caching": needs.enable_prefix_caching,
+        "enable_chunked_prefill": needs.enable_chunked_prefill,
+        "generation_config": "vllm",
+        "logprobs_mode": "raw_logprobs",
+        "max_logprobs": 1,
+        "seed": 0,
+        "disable_log_stats": True,
+        "worker_extension_cls": WORKER,
+    }
+
+
+def slots_of(opening: EngineOpening[VllmArgs]) -> int:
+    """The number of requests that run at once."""
+    return min(opening.slots, opening.rollout.needs.max_num_seqs or opening.slots)
+
+
+async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
+    arguments = engine_arguments(opening)
+    if opening.deterministic:
+        raise ConfigError(
+            "vLLM rounds otherwise beside other neighbours, so the same seed may draw other tokens",
+            field="explorer.rollout_model.engine_type",
+            fix="write torch, or leave deterministic out",
+        )
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "vLLM is not installed here",
+            field="explorer.rollout_model.engine_type",
+            fix=f"pip install 'rftd[vllm]' for GPUs; for a CPU {CPU_ENVIRONMENT}; or write torch",
+        )
+    from rftd.workers.engines.vllm.engine import VllmRolloutEngine
+
+    return await VllmRolloutEngine.open(
+        arguments,
+        slots=slots_of(opening),
+        device=opening.rollout.needs.device,
+        start_timeout_s=opening.rollout.needs.start_timeout_s or START_S,
+        biased=opening.biased,
+        hang_timeout_s=opening.arguments.hang_timeout_s,
+        clock=opening.clock,
+        gpus=opening.gpus,
+    )
+
+
+ENGINE: Final = RolloutEngineDefinition(
+    arguments=VllmArgs,
+    open=_open,
+    checks=(check_architecture, check_heads, check_split, check_room),
+    extra=TORCH,
+    memory=memory,
+)

@@ -1,0 +1,381 @@
+"""`VllmRolloutEngine`: the asyncio front of vLLM's processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.decoding import converted
+from rftd.ops.errors import DataError, RolloutError, WeightsElsewhereError
+from rftd.workers.engines.vllm.flights import GroupAnswers, RequestFlight, WeightSwap
+from rftd.workers.engines.vllm.processes import GRACE_S, EngineProcesses, set_environment
+from rftd.workers.engines.vllm.sockets import SocketFolder
+from rftd.workers.engines.vllm.start import start
+from rftd.workers.engines.vllm.watchdog import HANG_S, Vitals, Watchdog
+from rftd.workers.generation.engine import Answers, EngineStats, Generation, GenerationRequest
+from rftd.workers.weights.channel import WeightsRef
+
+_UPDATE_S: Final = 600.0
+"""The longest that opening or swapping weights may take."""
+_OPENING_S: Final = 0.005
+"""The pause between the first two questions for weights that are being opened; the later ones are longer."""
+_OPENING_GROWS: Final = 1.25
+_OPENING_MOST_S: Final = 0.05
+
+
+class VllmRolloutEngine:
+    """The `RolloutEngine` over vLLM, for the models that it knows, on this machine's devices."""
+
+    def __init__(self, llm: Any, processes: EngineProcesses, counters: Any, form: Any, *, slots: int) -> None:
+        """Use `open`."""
+        self._llm = llm
+        self._processes = processes
+        self._counters = counters
+        self._form = form
+        self._version = (-1, -1)
+        # Requests beyond the slots wait here and not in vLLM: what waits there was given to older weights' cache.
+        self._room = asyncio.Semaphore(slots)
+        self._open = asyncio.Event()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._update = asyncio.Lock()
+        self._loads: set[asyncio.Future[str]] = set()
+        self._names = count()
+        self._flights: dict[str, RequestFlight] = {}
+        self._asked = 0
+        self._requests_total = 0
+        self._calls = 0
+        """Calls of workers' methods that wait for their answer."""
+        self._answered = 0
+        self._error: RolloutError | None = None
+        self._hangs = False
+        self.transfer_s = 0.0
+        """See `TransferTimed`."""
+        self._watching: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        arguments: Mapping[str, Any],
+        *,
+        slots: int,
+        device: str = "auto",
+        start_timeout_s: float,
+        biased: Collection[int] = (),
+        hang_timeout_s: float = HANG_S,
+        clock: Clock,
+        gpus: range = range(0),
+    ) -> VllmRolloutEngine:
+        """An engine that waits for its first `load_weights`; `arguments` are vLLM's.
+
+        `slots` requests run at once; `biased` are the token ids that tasksets have a bias for; after `hang_timeout_s`
+        without progress it is ended (0: never); `gpus` are the numbers of its GPUs within this process's (empty: all).
+        Raises DataError if there is no model folder, ConfigError if the installed vLLM has no such device,
+        RolloutError if vLLM does not start, is not ready in time, or has no such tokens.
+        """
+        folder = str(arguments["model"])
+        if not (Path(folder) / "config.json").is_file():
+            raise DataError("no model folder", where=folder, fix="model.model_path must name a Hugging Face folder")
+        set_environment()
+        processes = EngineProcesses(await asyncio.to_thread(SocketFolder))
+        engine: VllmRolloutEngine | None = None
+        try:
+            begin = partial(start, dict(arguments), device)
+            llm, counters, form = await processes.started(begin, start_timeout_s, gpus=gpus)
+            engine = cls(llm, processes, counters, form, slots=slots)
+            engine.watch(hang_timeout_s, clock)
+            for token in biased:
+                form.check_token(token)
+            processes.need(await engine._call("prepare_rollouts", folder, all_workers=True))
+            # vLLM asks its process for them with the first request, and would wait for ever if that hangs by then.
+            await engine._answer_of(llm.get_supported_tasks())
+        except BaseException:
+            if engine is not None:
+                engine._stop_watching()
+            await asyncio.shield(asyncio.to_thread(processes.end))
+            raise
+        return engine
+
+    def watch(self, hang_timeout_s: float, clock: Clock) -> None:
+        """Fails the engine as soon as its processes end or hang, until it is closed. The last call counts."""
+        self._stop_watching()
+        self._watching = asyncio.ensure_future(
+            self._watched(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
+        )
+
+    async def _watched(self, watchdog: Watchdog) -> None:
+        trouble = await watchdog.trouble()
+        if trouble.quiet_s:
+            self._failed(trouble.error(self._processes.states()))
+            self._hangs = True
+        else:
+            self._died(None)
+            if not self._processes.lost:
+                return  # they end by themselves
+        # At once, and without asking: what hangs, or waits for what ended, would not listen, and keeps the memory.
+        await asyncio.to_thread(self._processes.kill)
+
+    def _vitals(self) -> Vitals:
+        return Vitals(
+            dead=bool(self._llm.errored) or self._processes.lost,
+            work=len(self._flights) + self._calls,
+            tokens_total=self._counters.tokens_total,
+            progress=(self._counters.progress, self._answered),
+        )
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            # What was begun to end a hanging engine goes on: it is on a thread.
+            self._watching.cancel()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use; (-1, -1) before the first."""
+        return self._version
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of vLLM."""
+        return self._processes.pids
+
+    @property
+    def holds_schemas(self) -> bool:
+        """True: vLLM bans the tokens that a schema does not allow."""
+        return True
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response to one request. Cancelling it frees its slot before the next token."""
+        self._alive()
+        self._form.check(request)
+        self._requests_total += 1
+        self._asked += 1
+        try:
+            async with self._room:
+                return await self._drawn(request)
+        finally:
+            self._asked -= 1
+
+    @asynccontextmanager
+    async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
+        """The responses to several requests, as they come."""
+        answers = GroupAnswers(len(requests))
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._answer(each, n, answers)) for n, each in enumerate(requests)]
+            try:
+                yield answers
+            except Exception as error:  # the group would wrap what the caller raises
+                failure = error
+            finally:
+                for task in tasks:
+                    task.cancel()
+        if failure is not None:
+            raise failure
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Opens and verifies beside the running requests, then swaps between two of their tokens."""
+        load = asyncio.ensure_future(self._load(weights))
+        self._loads.add(load)
+        load.add_done_callback(self._forget)
+        # Shielded: once the workers are told, they swap in any case, and the tokens must be marked.
+        return await asyncio.shield(load)
+
+    async def _load(self, weights: WeightsRef) -> str:
+        async with self._update:
+            began_s = asyncio.get_running_loop().time()
+            await self._opened(weights)
+            self.transfer_s = asyncio.get_running_loop().time() - began_s
+            version = (weights.version, weights.generation)
+            # New requests wait for these milliseconds, so that each is handed over with the version that draws it.
+            self._open.clear()
+            try:
+                self._mark(version, await self._call("swap_rollout_weights"))
+                self._version = version
+            except RolloutError as error:
+                # Nobody knows how far it came: part of the weights may be the old ones.
+                self._failed(RolloutError(f"the swap of weights failed: {error.what}", where=weights.path))
+                raise
+            finally:
+                self._open.set()
+        return weights.checksum
+
+    def _forget(self, load: asyncio.Future[str]) -> None:
+        self._loads.discard(load)
+        if not load.cancelled():
+            load.exception()  # it was raised to whoever still waited
+
+    def stats(self) -> EngineStats:
+        """Counters, for heartbeats and metrics."""
+        running = min(self._counters.running, len(self._flights))
+        return EngineStats(
+            tokens_total=self._counters.tokens_total,
+            requests_total=self._requests_total,
+            running=running,
+            waiting=max(0, self._asked - running),
+            error=self._error.what if self._error is not None else "",
+        )
+
+    async def close(self) -> None:
+        """Stops vLLM's processes; running requests raise RolloutError. Idempotent."""
+        if self._error is None:
+            self._failed(RolloutError("the engine was closed"))
+        self._stop_watching()
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        if self._hangs or self._processes.lost:
+            # What outlives a process of its engine waits for it until a time-out, and keeps the memory meanwhile.
+            self._processes.kill()
+        self._llm.shutdown(timeout=GRACE_S)
+        self._processes.end()
+
+    async def _answer(self, request: GenerationRequest, number: int, answers: GroupAnswers) -> None:
+        try:
+            answers.put(number, await self.generate(request))
+        except RolloutError as error:
+            answers.put(number, error)
+
+    async def _drawn(self, request: GenerationRequest) -> Generation:
+        await self._open.wait()
+        self._alive()
+        flight = RequestFlight(request, str(next(self._names)), self._version)
+        self._flights[flight.name] = flight
+        try:
+            output = await self._last_output(flight)
+            # An update whose marks are still on their way may have changed the weights under it.
+            if not self._open.is_set():
+                await self._open.wait()
+            return flight.generation(output)
+        finally:
+            self._flights.pop(flight.name, None)
+
+    async def _last_output(self, flight: RequestFlight) -> Any:
+        from vllm.inputs.engine import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        version, generation = flight.version
+        # The salt keeps prompts from blocks that other weights computed.
+        prompt = tokens_input(list(flight.request.prompt), cache_salt=f"{version}-{generation}")
+        try:
+            flight.collector = await self._llm.add_request(flight.name, prompt, self._form.params(flight.request))
+            # It may have failed while the request was handed over, and then nobody would answer.
+            self._alive()
+            output = await flight.collector.get()
+            while not output.finished:
+                flight.tell(output)
+                output = await flight.collector.get()
+            return output
+        except EngineDeadError as error:
+            raise self._died(error) from error
+        except RolloutError:
+            if self._error is None:  # it was the request's own: vLLM goes on with it
+                await self._llm.abort(flight.name)
+            raise
+        except asyncio.CancelledError:
+            await self._llm.abort(flight.name)
+            raise
+        except Exception as error:  # vLLM has no one class for what it refuses
+            await self._llm.abort(flight.name)
+            if flight.request.sampling.json_schema:  # nothing else of a request that was checked is refused
+                raise RolloutError(
+                    f"vLLM cannot hold a response to this schema: {error}",
+                    field="json_schema",
+                    fix="use what its grammars know of JSON schemas",
+                ) from error
+            raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
+
+    async def _opened(self, weights: WeightsRef) -> None:
+        """Returns when every worker has the weights open and verified. Raises what the first refusal says."""
+        from rftd.workers.engines.vllm.worker import OpeningState
+
+        self._alive()
+        opened = False
+        try:
+            answers = await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
+            states = [converted(each, OpeningState) for each in answers]
+            pause_s = _OPENING_S
+            while any(state.opening for state in states):
+                await asyncio.sleep(pause_s)
+                # Each question is answered between two steps.
+                pause_s = min(_OPENING_MOST_S, pause_s * _OPENING_GROWS)
+                answers = await self._call("rollout_weights_state", all_workers=True)
+                states = [converted(each, OpeningState) for each in answers]
+            for refusal in (state.refusal for state in states if state.refusal is not None):
+                kind = WeightsElsewhereError if refusal.code == WeightsElsewhereError.code else RolloutError
+                raise kind(refusal.what, where=refusal.where or None, fix=refusal.fix or None)
+            opened = True
+        finally:
+            if not opened and self._error is None:
+                await self._call("drop_rollout_weights")
+
+    def _mark(self, version: tuple[int, int], answer: Mapping[str, Any]) -> None:
+        """Notes in every request under way the token from which on the new weights draw."""
+        from rftd.workers.engines.vllm.worker import SwapMarks
+
+        marks = converted(answer, SwapMarks)
+        # vLLM adds a hyphen and a suffix of its own to the name of a request.
+        drawn = {name.rpartition("-")[0]: tokens for name, tokens in marks.drawn.items()}
+        for flight in self._flights.values():
+            flight.swaps.append(WeightSwap(version, marks.at_s, drawn.get(flight.name)))
+
+    async def _call(self, method: str, *arguments: Any, all_workers: bool = False) -> Any:
+        """The answer of the worker's method: of the first worker, or of all of them."""
+        answers = await self._answer_of(self._llm.collective_rpc(method, timeout=_UPDATE_S, args=arguments))
+        return answers if all_workers else answers[0]
+
+    async def _answer_of(self, asked: Coroutine[Any, Any, Any]) -> Any:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        call = asyncio.ensure_future(asked)
+        self._calls += 1
+        try:
+            self._alive()
+            # vLLM leaves a call without an answer if its processes end or hang meanwhile.
+            await asyncio.wait((call, self._over), return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                self._alive()
+            self._answered += 1
+            return call.result()
+        except EngineDeadError as error:
+            raise self._died(error) from error
+        except RolloutError:
+            raise
+        except Exception as error:  # whatever a worker raises comes back as a bare Exception
+            raise RolloutError(f"vLLM's worker failed: {error}") from error
+        finally:
+            self._calls -= 1
+            call.cancel()
+
+    def _alive(self) -> None:
+        if self._error is None and self._llm.errored:
+            self._died(None)
+        if self._error is not None:
+            raise RolloutError(self._error.what, fix=self._error.fix) from self._error
+
+    def _died(self, cause: Exception | None) -> RolloutError:
+        """What everybody is told now that vLLM's processes ended, unless they were ended."""
+        gone = self._processes.ended()
+        which = f": process {', '.join(gone)} ended" if gone else f": {cause}" if cause else ""
+        found = RolloutError(
+            f"vLLM's engine died{which}",
+            fix="look into the explorer's log; it is started again, and what ran is leased again",
+        )
+        self._failed(found)
+        return self._error or found
+
+    def _failed(self, error: RolloutError) -> None:
+        self._error = self._error or error
+        # Whoever waits goes on, and is told.
+        self._open.set()
+        if not self._over.done():
+            self._over.set_result(None)
+        for flight in list(self._flights.values()):
+            if flight.collector is not None:
+                flight.collector.put(RolloutError(error.what, fix=error.fix))

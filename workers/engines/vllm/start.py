@@ -1,0 +1,65 @@
+"""`start`: vLLM's AsyncLLM, from its arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Final
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.engines.vllm.checks import CPU_CACHE_BYTES
+
+_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
+_SHARED_NODES: Final = "VLLM_CPU_SIM_MULTI_NUMA"
+
+
+def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
+    """AsyncLLM, its counters, and what its requests have in common. It blocks for as long as vLLM takes to start."""
+    # Here and not above: vLLM reads the environment while it is imported, and takes seconds for it.
+    from transformers import GenerationConfig
+    from vllm import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from rftd.workers.engines.vllm.counters import EngineCounters
+    from rftd.workers.engines.vllm.requests import RequestForm
+
+    found = "cpu" if current_platform.is_cpu() else "cuda"
+    if device not in ("auto", found):
+        raise ConfigError(f"the vLLM that is installed here runs on {found}, and {device} was asked for")
+    if found == "cpu":
+        # A share of the machine's memory would be taken from everybody else; compiling takes minutes for nothing.
+        arguments.pop("gpu_memory_utilization", None)
+        arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE_BYTES)
+        arguments["enforce_eager"] = True
+        share_cores(int(arguments.get("tensor_parallel_size", 1)))
+    counters = EngineCounters()
+    llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[counters])
+    config = llm.model_config.hf_text_config
+    ends = [config.eos_token_id, llm.get_tokenizer().eos_token_id]
+    with contextlib.suppress(OSError):  # a folder need not have one
+        ends.append(GenerationConfig.from_pretrained(arguments["model"], local_files_only=True).eos_token_id)
+    flat = (end for each in ends for end in (each if isinstance(each, list | tuple) else [each]))
+    known = frozenset(end for end in flat if isinstance(end, int))
+    return llm, counters, RequestForm(config.vocab_size, arguments["max_model_len"], known)
+
+
+def share_cores(workers: int) -> None:
+    """Lets vLLM's worker processes share the cores of a memory node, if there are more of them than such nodes.
+
+    By itself its CPU build gives each a memory node of its own. Raises ConfigError if there are fewer cores than
+    workers. Whoever has set vLLM's own variable has said which cores each has.
+    """
+    from vllm.utils.cpu_resource_utils import get_allowed_cpu_list
+
+    if workers == 1 or os.environ.get(_BINDING, "auto") != "auto":
+        return
+    cores = get_allowed_cpu_list()
+    if len(cores) < workers:
+        raise ConfigError(
+            f"is {workers}, of which each computes on a core of its own, and vLLM may use {len(cores)}",
+            field="explorer.rollout_model.tensor_parallel_size",
+            fix=f"write {len(cores)} or less",
+        )
+    if len({core.numa_node for core in cores}) < workers:
+        os.environ[_SHARED_NODES] = "1"

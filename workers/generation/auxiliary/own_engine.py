@@ -1,0 +1,182 @@
+"""`AuxiliaryEngine`: an auxiliary model with an engine of its own, in the explorer, with the weights of its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rftd.ops.clock import Clock
+from rftd.ops.decoding import UNREADABLE, json_decoder
+from rftd.ops.errors import DataError, RftdError, RolloutError
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec
+from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.auxiliary.auxiliary_stage import auxiliary_stage
+from rftd.workers.generation.engine import RolloutEngine, check_lives
+from rftd.workers.generation.engine_registry import open_engine
+from rftd.workers.weights import checkpoint, safetensors
+from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.checksum import checksum_of, tensor_sums
+from rftd.workers.weights.manifest import Manifest, manifest_id
+from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
+
+_INDEX: Final = "model.safetensors.index.json"
+
+
+class _PartsIndex(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+class OpenedModel(NamedTuple):
+    """An engine with its weights, and what makes prompts for it."""
+
+    engine: RolloutEngine
+    tokenizer: Tokenizer
+    model: ModelSpec
+
+
+class AuxiliaryEngine:
+    """One engine, opened when it is first asked for, and again after it could not be opened.
+
+    One that failed later is not replaced: it ends the explorer, as the engine of the rollouts does.
+    """
+
+    def __init__(
+        self,
+        spec: AuxiliarySpec,
+        experiment: ExperimentSpec,
+        stage: StageSpec,
+        clock: Clock,
+        *,
+        gpus: range = range(0),
+    ) -> None:
+        """`stage` is any that names the model; `gpus` are the numbers of its own GPUs within the process's."""
+        self._spec = spec
+        self._gpus = gpus
+        self._clock = clock
+        self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
+        self._stage = auxiliary_stage(spec, stage)
+        # A folder of its own: two engines of one kind would write into one.
+        self._experiment = msgspec.structs.replace(experiment, job_dir=str(self._folder), stages=(self._stage,))
+        self._opening: asyncio.Task[OpenedModel | Exception] | None = None
+
+    async def opened(self, tasks: asyncio.TaskGroup) -> OpenedModel:
+        """The engine, opened by a task of the group: whoever gives up waiting does not end what others wait for.
+
+        Raises RolloutError if it cannot be opened; who asks next tries again.
+        """
+        if self._opening is None:
+            self._opening = tasks.create_task(self._outcome())
+        opening = self._opening
+        outcome = await asyncio.shield(opening)
+        if isinstance(outcome, OpenedModel):
+            return outcome
+        if self._opening is opening:  # else somebody else who waited for it has begun anew
+            self._opening = None
+        what = outcome.what if isinstance(outcome, RftdError) else f"{type(outcome).__name__}: {outcome}"
+        fix = outcome.fix if isinstance(outcome, RftdError) else None
+        raise RolloutError(f"the auxiliary model {self._spec.name!r} cannot be opened: {what}", fix=fix) from outcome
+
+    def check_lives(self) -> None:
+        """Returns if it may answer again, or was not asked yet. Raises WorkError if it never will in this process."""
+        opened = self._open()
+        if opened is not None:
+            check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")
+
+    async def close(self) -> None:
+        """Closes the engine. Idempotent."""
+        opened = self._open()
+        self._opening = None
+        if opened is not None:
+            await opened.engine.close()
+
+    def _open(self) -> OpenedModel | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled():
+            return None
+        outcome = opening.result()
+        return outcome if isinstance(outcome, OpenedModel) else None
+
+    async def _outcome(self) -> OpenedModel | Exception:
+        try:
+            tokenizer = await asyncio.to_thread(stage_tokenizer, self._stage)
+            weights = await asyncio.to_thread(self._weights)
+            engine = await open_engine(
+                self._experiment,
+                self._stage,
+                slots=self._spec.concurrency,
+                clock=self._clock,
+                gpus=self._gpus,
+            )
+        except Exception as error:
+            return error
+        try:
+            await engine.load_weights(weights)
+        except BaseException as error:
+            await engine.close()
+            if isinstance(error, Exception):
+                return error
+            raise
+        return OpenedModel(engine, tokenizer, self._stage.model)
+
+    def _weights(self) -> WeightsRef:
+        folder = self._folder / "weights"
+        # A fake engine opens weights as every engine does, and looks at none.
+        return published({} if self._spec.engine == "fake" else Path(self._spec.path), folder)
+
+
+def published(model: Path | Weights, folder: Path) -> WeightsRef:
+    """The weights of a model folder, or bare weights, as the channel `checkpoint` announces them. Blocks.
+
+    They lie below `folder`; those of a model in one file are linked, not copied. Repeating it changes nothing. Raises
+    DataError if the model has no tensors in the safetensors format.
+    """
+    weights = _tensors(model) if isinstance(model, Path) else model
+    sums = tensor_sums(weights)
+    manifest = Manifest(version=0, generation=0, checksum=checksum_of(sums), tensors=sums)
+    encoded = msgspec.json.encode(manifest)
+    place = folder / manifest_id(encoded)
+    if not place.is_dir():
+        partial = place.with_name(f".{place.name}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        whole = model / checkpoint.TENSORS if isinstance(model, Path) else None
+        if whole is not None and whole.is_file():
+            (partial / checkpoint.TENSORS).symlink_to(whole.resolve())
+        else:
+            safetensors.write(each_once(weights), partial / checkpoint.TENSORS)
+        (partial / checkpoint.MANIFEST).write_bytes(encoded)
+        try:
+            partial.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+            # Another explorer was first, with the same bytes: they are its name.
+            shutil.rmtree(partial, ignore_errors=True)
+    return WeightsRef(
+        version=0, generation=0, path=str(place), manifest=place.name, checksum=manifest.checksum, method="checkpoint"
+    )
+
+
+def _tensors(model: Path) -> Weights:
+    """The tensors of one file, or of those that an index names."""
+    if (model / checkpoint.TENSORS).is_file():
+        return safetensors.read(model / checkpoint.TENSORS)
+    try:
+        index = json_decoder(_PartsIndex).decode((model / _INDEX).read_bytes())
+    except (OSError, *UNREADABLE) as error:
+        raise DataError(
+            f"no weights in {str(model)!r}: {error}",
+            field="explorer.auxiliary_models",
+            fix="give a folder with model.safetensors, or with its parts and their index",
+        ) from error
+    found: dict[str, TensorBytes] = {}
+    for name in sorted({Path(each).name for each in index.weight_map.values()}):
+        found.update(safetensors.read(model / name))
+    return found

@@ -1,0 +1,278 @@
+"""`AuxiliaryModels`: the models of an explorer. `RolloutModels`: the same for one rollout, with a record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+import xxhash
+
+from rftd.ops import limits
+from rftd.ops.clock import Clock
+from rftd.ops.decoding import converted
+from rftd.ops.errors import RolloutError
+from rftd.ops.ids import derive
+from rftd.ops.redaction import Secret
+from rftd.streams.events.experience import AuxiliaryTurn
+from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.explorer_devices import auxiliary_places
+from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec
+from rftd.workers.datasets.message import Message
+from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
+from rftd.workers.generation.auxiliary.own_engine import AuxiliaryEngine
+from rftd.workers.generation.auxiliary.retries import Retries
+from rftd.workers.generation.call_spans import note_usage, service_call
+from rftd.workers.generation.endpoint.server import ModelEndpoint
+from rftd.workers.generation.model import Model
+from rftd.workers.generation.response import Response
+
+if TYPE_CHECKING:
+    import httpx
+
+    from rftd.workers.generation.auxiliary.service import ModelService
+
+T = TypeVar("T")
+
+
+class AuxiliaryModels:
+    """The auxiliary models of an experiment's stages. Made on the explorer's loop; rollouts may be on other threads."""
+
+    def __init__(
+        self,
+        experiment: ExperimentSpec,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str],
+        random: Random,
+        endpoint: ModelEndpoint | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Raises ConfigError if a variable that a service needs is not in `environ`.
+
+        `random` spreads the pauses of retries; `endpoint` serves engines to programs; `transport` stands for the
+        network in tests.
+        """
+        self.endpoint = endpoint
+        self._random = random
+        self._loop = asyncio.get_running_loop()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._up = asyncio.Event()
+        self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngine]] = []
+        """Each once, whichever stages name it."""
+        for spec, stage, gpus in auxiliary_places(experiment.stages):
+            if spec.served:
+                # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
+                from rftd.workers.generation.auxiliary.service import ModelService, service_address
+                from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
+
+                address = service_address(spec, environ, reach=experiment.reach)
+                arguments = converted(spec.engine_args, ServiceArgs)
+                service = ModelService(
+                    spec, arguments, address, clock=clock, reach=experiment.reach, transport=transport
+                )
+                self._opened.append((spec, service))
+            else:
+                self._opened.append((spec, AuxiliaryEngine(spec, experiment, stage, clock, gpus=gpus)))
+
+    async def run(self) -> None:
+        """Opens engines as they are asked for, until it is cancelled; then closes them and all connections."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._up.set()
+                await asyncio.Event().wait()
+        finally:
+            for _, source in self._opened:
+                await source.close()
+
+    def check_lives(self) -> None:
+        """Returns if all engines of ours may answer again. Raises WorkError for one that never will in this process."""
+        for _, source in self._opened:
+            if isinstance(source, AuxiliaryEngine):
+                source.check_lives()
+
+    def of(self, stage: StageSpec, rollout: UUID, seed: UUID) -> RolloutModels:
+        """The models of a stage for one attempt at a rollout; `seed` is what the seeds of engines derive from."""
+        record = RolloutModels()
+        for place, spec in enumerate(stage.auxiliary):
+            source = next(source for known, source in self._opened if known == spec)
+            if isinstance(source, AuxiliaryEngine):
+                ids = (derive(rollout, "auxiliary", place), derive(seed, "auxiliary", place))
+                record.add(_OfEngine(self, spec, source, ids, record))
+            else:
+                retries = source.retries(self._random)
+                record.add(_OfService(self, spec, source, retries, record))
+        return record
+
+    async def here(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work on the explorer's loop, whichever loop asks."""
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def model(self, engine: AuxiliaryEngine, spec: AuxiliarySpec, ids: tuple[UUID, UUID]) -> Model:
+        """A model of an own engine for one rollout, given as id and seed. Opens the engine if nobody has."""
+        await self._up.wait()
+        assert self._tasks is not None
+        opened = await engine.opened(self._tasks)
+        return Model(
+            opened.engine,
+            opened.tokenizer,
+            spec=opened.model,
+            sampling=_usual(spec),
+            rollout=ids[0],
+            seed=ids[1],
+            endpoint=self.endpoint,
+        )
+
+
+class RolloutModels:
+    """The auxiliary models as one rollout sees them, by their place in the file, and what they have answered."""
+
+    def __init__(self) -> None:
+        self.models: tuple[AuxiliaryModel, ...] = ()
+        self.turns: tuple[AuxiliaryTurn, ...] = ()
+        """The record of the answers so far, bounded: what is too long is cut, what is too much is left out."""
+        self._chars = 0
+
+    def add(self, model: AuxiliaryModel) -> None:
+        """Adds the model that comes next in the file."""
+        self.models += (model,)
+
+    def note(self, model: str, asked: str, answer: AuxiliaryAnswer) -> None:
+        """Records an answer to the question with the digest `asked`."""
+        if len(self.turns) >= limits.AUXILIARY_TURNS:
+            return
+        text = answer.text[: limits.AUXILIARY_TEXT_CHARS - self._chars]
+        self._chars += len(text)
+        turn = AuxiliaryTurn(model, asked, text, len(answer.text), answer.tokens, answer.prompt_tokens)
+        self.turns += (turn,)
+
+
+class _OfService:
+    """Implements `AuxiliaryModel` for one rollout, by a service."""
+
+    def __init__(
+        self,
+        models: AuxiliaryModels,
+        spec: AuxiliarySpec,
+        service: ModelService,
+        retries: Retries,
+        record: RolloutModels,
+    ) -> None:
+        self._models = models
+        self._spec = spec
+        self._service = service
+        self._retries = retries
+        self._record = record
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
+        with service_call(self.name) as span:
+            answer = await self._models.here(self._service.chat(messages, sampling, self._retries))
+            if span is not None:
+                note_usage(span, answer.prompt_tokens, answer.tokens)
+        self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
+        return answer
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[ModelAddress]:
+        yield self._service.address
+
+
+class _OfEngine:
+    """Implements `AuxiliaryModel` for one rollout, by an engine of the explorer's."""
+
+    def __init__(
+        self,
+        models: AuxiliaryModels,
+        spec: AuxiliarySpec,
+        engine: AuxiliaryEngine,
+        ids: tuple[UUID, UUID],
+        record: RolloutModels,
+    ) -> None:
+        self._models = models
+        self._spec = spec
+        self._engine = engine
+        self._ids = ids
+        self._record = record
+        self._model: Model | None = None
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
+        response = await self._models.here(self._chat(messages, sampling))
+        if response.truncated:
+            raise RolloutError(
+                f"a question to the auxiliary model {self.name!r} has more than {self._spec.max_prompt_tokens} tokens",
+                fix="raise max_prompt_tokens (or max_model_len) of its entry in explorer.auxiliary_models",
+            )
+        answer = _answer(response)
+        self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
+        return answer
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[ModelAddress]:
+        model = await self._models.here(self._opened())
+        async with model.served() as served:
+            try:
+                yield ModelAddress(served.base_url, Secret(served.api_key), model.name)
+            finally:
+                for turn in served.turns:
+                    self._record.note(self.name, _prompt_digest(turn), _answer(turn))
+
+    async def _chat(self, messages: Sequence[Message], sampling: SamplingSpec | None) -> Response:
+        return await (await self._opened()).chat(messages, sampling=sampling)
+
+    async def _opened(self) -> Model:
+        # One for all questions of the rollout, for it numbers them: equal questions have seeds of their own.
+        if self._model is None:
+            model = await self._models.model(self._engine, self._spec, self._ids)
+            self._model = self._model or model
+        return self._model
+
+
+ModelsOfRollout: TypeAlias = Callable[[UUID, UUID], RolloutModels]
+"""The auxiliary models for one attempt at a rollout, given by its id and the id that its seeds derive from."""
+
+
+def no_auxiliary_models(rollout: UUID, seed: UUID) -> RolloutModels:
+    """Those of an experiment that names none."""
+    return RolloutModels()
+
+
+def question_digest(messages: Sequence[Message], sampling: SamplingSpec) -> str:
+    """The xxh3-128 (hex) of a question."""
+    digest: str = xxhash.xxh3_128(msgspec.json.encode([messages, sampling])).hexdigest()
+    return digest
+
+
+def _prompt_digest(response: Response) -> str:
+    """The same of a question whose messages are known as token ids alone."""
+    digest: str = xxhash.xxh3_128(msgspec.json.encode(response.prompt)).hexdigest()
+    return digest
+
+
+def _answer(response: Response) -> AuxiliaryAnswer:
+    return AuxiliaryAnswer(
+        text=response.text,
+        finish=response.finish,
+        prompt_tokens=len(response.prompt),
+        tokens=len(response.tokens),
+    )
+
+
+def _usual(spec: AuxiliarySpec) -> SamplingSpec:
+    return SamplingSpec(
+        temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k, max_tokens=spec.max_response_tokens
+    )

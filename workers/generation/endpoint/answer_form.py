@@ -1,0 +1,269 @@
+"""`AnswerForm`: how a model writes thoughts and calls of tools, by the names that vLLM has for the forms."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from rftd.ops.decoding import json_decoder
+from rftd.streams.spec.spec import ModelSpec
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.endpoint.tool_calls import (
+    DrawnToolCall,
+    Parameters,
+    ToolForm,
+    all_or_none,
+    json_arguments,
+    json_call,
+)
+
+_FUNCTION: Final = re.compile(
+    r"<tool_call>\s*<function=([^>\s]+)\s*>(.*?)(?:</function>\s*(?:</tool_call>|\Z)|\Z)", re.DOTALL
+)
+_PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+def _qwen3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    calls = [
+        DrawnToolCall(
+            name, {key: _typed(value, _schema(parameters, name, key)) for key, value in _PARAMETER.findall(body)}
+        )
+        for name, body in _FUNCTION.findall(text)
+    ]
+    # One that does not have the form is malformed, and not overlooked.
+    return calls if len(calls) == text.count("<tool_call>") else ()
+
+
+def _schema(parameters: Parameters, name: str, key: str) -> Mapping[str, Any]:
+    properties = parameters.get(name, {}).get("properties")
+    found = properties.get(key) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _typed(value: str, schema: Mapping[str, Any]) -> Any:
+    """An argument as its schema wants it: a text where it says so or nothing, else JSON if the argument is any."""
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    if "string" in kinds or not ({"type", "anyOf", "oneOf", "enum"} & schema.keys()):
+        return value
+    try:
+        return json_decoder(object).decode(value)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    # Models that were trained on Python write its constants.
+    return {"True": True, "False": False, "None": None}.get(value.strip(), value)
+
+
+def _pythonic(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    return all_or_none([_call(each) for each in tree.elts]) if isinstance(tree, ast.List) else ()
+
+
+def _call(node: ast.expr) -> DrawnToolCall | None:
+    """A call by name with arguments by name, each a literal."""
+    if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name | ast.Attribute):
+        return None
+    arguments: dict[str, Any] = {}
+    for given in node.keywords:
+        if given.arg is None:
+            return None
+        try:
+            value = ast.literal_eval(given.value)
+            msgspec.json.encode(value)
+        except (ValueError, TypeError, RecursionError, MemoryError, OverflowError, msgspec.MsgspecError):
+            return None
+        arguments[given.arg] = value
+    return DrawnToolCall(ast.unparse(node.func), arguments)
+
+
+QWEN3: Final = ToolForm(
+    read=_qwen3,
+    begin=lambda name: "<tool_call>\n<function=" + (f"{name}>\n" if name else ""),
+    opens="<tool_call>",
+    closes="</tool_call>",
+)
+PYTHONIC: Final = ToolForm(read=_pythonic, begin=lambda name: f"[{name}(" if name else "[", starts="[")
+
+
+_HERMES: Final = re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL)
+_PYTHON_TAG: Final = "<|python_tag|>"
+_MISTRAL: Final = "[TOOL_CALLS]"
+_MISTRAL_CALL: Final = re.compile(r"\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(\{.*\})\s*", re.DOTALL)
+_CALLS: Final = "<｜tool▁calls▁begin｜>"
+_CALL: Final = "<｜tool▁call▁begin｜>"
+_SEPARATOR: Final = "<｜tool▁sep｜>"
+_CALL_END: Final = "<｜tool▁call▁end｜>"
+_V3: Final = re.compile(
+    rf"{re.escape(_CALL)}function{re.escape(_SEPARATOR)}([^\n]+)\n```json\n(.*?)\n?```\s*(?:{re.escape(_CALL_END)}|\Z)",
+    re.DOTALL,
+)
+_V31: Final = re.compile(
+    rf"{re.escape(_CALL)}(.*?){re.escape(_SEPARATOR)}(.*?)(?:{re.escape(_CALL_END)}|\Z)", re.DOTALL
+)
+
+
+def _hermes(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    return all_or_none([json_call(found[1]) for found in _HERMES.finditer(text)])
+
+
+def _objects(text: str) -> Iterator[str]:
+    """The JSON objects of a text, separated by semicolons; what is no such list ends with what is none."""
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(text):
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            yield ""
+            return
+        yield text[at:end]
+        at = end + len(text[end:]) - len(text[end:].lstrip())
+        if at < len(text):
+            if text[at] != ";":
+                yield ""
+                return
+            at += 1
+            at += len(text[at:]) - len(text[at:].lstrip())
+
+
+def _llama3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    return all_or_none([json_call(each) for each in _objects(text.removeprefix(_PYTHON_TAG).strip())])
+
+
+def _mistral(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    """A list of objects behind one mark, as the first versions write it, or a mark before each name."""
+    first, *others = text.split(_MISTRAL)[1:]
+    if not others and first.lstrip().startswith("["):
+        try:
+            listed, _ = json.JSONDecoder().raw_decode(first.lstrip())
+        except (ValueError, RecursionError):
+            return ()
+        return all_or_none([json_call(json.dumps(each)) for each in listed])
+    calls = []
+    for each in (first, *others):
+        found = _MISTRAL_CALL.fullmatch(each)
+        calls.append(json_arguments(found[1], found[2]) if found else None)
+    return all_or_none(calls)
+
+
+def _deepseek(form: re.Pattern[str]) -> ToolForm:
+    fenced = form is _V3
+
+    def read(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+        calls = [json_arguments(found[1].strip(), found[2]) for found in form.finditer(text)]
+        # One that does not have the form is malformed, and not overlooked.
+        return all_or_none(calls) if len(calls) == text.count(_CALL) else ()
+
+    def begin(name: str | None) -> str:
+        opened = f"{_CALLS}{_CALL}function{_SEPARATOR}" if fenced else f"{_CALLS}{_CALL}"
+        if name is None:
+            return opened
+        return f"{opened}{name}\n```json\n" if fenced else f"{opened}{name}{_SEPARATOR}"
+
+    return ToolForm(read=read, begin=begin, opens=_CALLS, closes=_CALL_END, special=True)
+
+
+HERMES: Final = ToolForm(
+    read=_hermes,
+    begin=lambda name: '<tool_call>\n{"name": "' + (f'{name}", "arguments": ' if name else ""),
+    opens="<tool_call>",
+    closes="</tool_call>",
+)
+LLAMA3: Final = ToolForm(
+    read=_llama3,
+    begin=lambda name: '{"name": "' + (f'{name}", "parameters": ' if name else ""),
+    opens=_PYTHON_TAG,
+    starts="{",
+    special=True,
+)
+MISTRAL: Final = ToolForm(
+    read=_mistral,
+    begin=lambda name: f'{_MISTRAL} [{{"name": "' + (f'{name}", "arguments": ' if name else ""),
+    opens=_MISTRAL,
+    special=True,
+)
+DEEPSEEK_V3: Final = _deepseek(_V3)
+DEEPSEEK_V31: Final = _deepseek(_V31)
+
+
+TOOL_FORMS: Final[Mapping[str, ToolForm]] = {
+    "hermes": HERMES,
+    "qwen3_coder": QWEN3,
+    "qwen3_xml": QWEN3,
+    "llama3_json": LLAMA3,
+    "llama4_json": LLAMA3,
+    "mistral": MISTRAL,
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v31": DEEPSEEK_V31,
+    "pythonic": PYTHONIC,
+}
+"""By `tool_call_parser`."""
+DEFAULT_TOOLS: Final = "hermes"
+
+
+class ThoughtForm(NamedTuple):
+    """The marks of thoughts before an answer."""
+
+    opens: str
+    closes: str
+    always: bool = False
+    """Each answer begins with a thought, whether it is opened or not."""
+    special: bool = False
+    """The marks are special tokens."""
+
+    def split(self, text: str, *, opened: bool) -> tuple[str | None, str]:
+        """The thought, None without one, and the answer behind it. `opened` says that the prompt began the thought."""
+        blank = len(text) - len(text.lstrip())
+        marked = text.startswith(self.opens, blank)
+        if not marked and not opened:
+            return None, text
+        thought, _, answer = text[blank + len(self.opens) if marked else 0 :].partition(self.closes)
+        return thought, answer
+
+
+THOUGHT_FORMS: Final[Mapping[str, ThoughtForm]] = {
+    "deepseek_r1": ThoughtForm("<think>", "</think>", always=True),
+    "step3": ThoughtForm("<think>", "</think>", always=True),
+    "minimax_m2": ThoughtForm("<think>", "</think>", always=True),
+    "qwen3": ThoughtForm("<think>", "</think>"),
+    "glm45": ThoughtForm("<think>", "</think>"),
+    "mistral": ThoughtForm("[THINK]", "[/THINK]", special=True),
+    "seed_oss": ThoughtForm("<seed:think>", "</seed:think>"),
+}
+"""By `reasoning_parser`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """The marks by which the text of answers is taken apart."""
+
+    tools: ToolForm = HERMES
+    thoughts: ThoughtForm | None = None
+    auto: bool = True
+    """Calls are looked for where a client leaves it to the model whether it calls."""
+
+    @classmethod
+    def named(cls, tools: str, thoughts: str, *, auto: bool) -> AnswerForm:
+        """The form with these names; of an empty one the default."""
+        return cls(TOOL_FORMS[tools or DEFAULT_TOOLS], THOUGHT_FORMS[thoughts] if thoughts else None, auto)
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> AnswerForm:
+        """The form of a model, as the experiment names it."""
+        return cls.named(model.tool_call_parser, model.reasoning_parser, auto=model.auto_tool_choice)
+
+    def decoder(self, tokenizer: Tokenizer) -> Callable[[Sequence[int]], str] | None:
+        """The decoder of the text that the form is read from; None where none of its marks is a special token."""
+        if not (self.tools.special or (self.thoughts is not None and self.thoughts.special)):
+            return None
+        ends = frozenset(tokenizer.eos_ids)
+        return lambda tokens: tokenizer.decode([token for token in tokens if token not in ends], special=True)

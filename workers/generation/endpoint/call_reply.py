@@ -1,0 +1,160 @@
+"""What a request asks for, whatever API it came by, and the reply with the answer, whatever server sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from rftd.workers.generation.endpoint.anthropic_messages import MessagesCall
+from rftd.workers.generation.endpoint.api_call import Answered, AnswerEvents, ApiCall
+from rftd.workers.generation.endpoint.call_error import CallError
+from rftd.workers.generation.endpoint.chat_completions import ChatCall
+from rftd.workers.generation.endpoint.completions import CompletionCall
+from rftd.workers.generation.endpoint.http_call import HttpCall
+from rftd.workers.generation.endpoint.responses import ResponsesCall
+from rftd.workers.generation.endpoint.rollout_calls import ModelCall, RolloutCalls
+from rftd.workers.generation.model import Model
+
+T = TypeVar("T")
+Keep: TypeAlias = Callable[[Answered], Awaitable[None]]
+"""Records a complete answer, before the client is told that it is complete."""
+
+CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
+    "/v1/chat/completions": ChatCall.read,
+    "/v1/completions": CompletionCall.read,
+    "/v1/responses": ResponsesCall.read,
+    "/v1/messages": MessagesCall.read,
+}
+MODELS: Final = "/v1/models"
+READ_ON_LOOP_SIZE_BYTES: Final = 256 * 1024
+"""A larger body is decoded on a thread, for it would hold up everybody else."""
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]+)`")
+
+
+class AnswerStream:
+    """Tells a client what is drawn for a call, from its first token on, however late the client came."""
+
+    def __init__(self, call: ModelCall, http: HttpCall) -> None:
+        self._call = call
+        self._http = http
+        self._events: AnswerEvents | None = None
+        self._sent = [0] * call.asked.question.choices
+        """The number of tokens of each choice that went into events."""
+
+    async def follow(self, hang_up: asyncio.Task[None]) -> None:
+        """Returns when the answer is complete or has failed, or the client is gone."""
+        news = asyncio.Event()
+        news.set()  # what was drawn before this client came
+        task = self._call.task
+        assert task is not None
+        self._call.listeners.add(news.set)
+        for ending in (hang_up, task):
+            ending.add_done_callback(lambda _: news.set())
+        try:
+            while not task.done() and not hang_up.done():
+                await news.wait()
+                news.clear()
+                # What is complete is told by `finish`, after it was recorded.
+                if not task.done() and not hang_up.done():
+                    await self._send_drawn()
+        finally:
+            self._call.listeners.discard(news.set)
+
+    def finish(self, answered: Answered) -> list[bytes]:
+        """The events that are still missing."""
+        events = self._events or self._call.asked.events(answered)
+        return list(events.rest(answered))
+
+    async def _send_drawn(self) -> None:
+        begun = self._call.begun
+        if begun is None:
+            return
+        if self._events is None:
+            self._events = self._call.asked.events(begun)
+        for index, (tokens, logprobs) in enumerate(self._call.drawn):
+            sent = self._sent[index]
+            if len(tokens) > sent:
+                self._sent[index] = len(tokens)
+                await self._http.push(self._events.drawn(index, tokens[sent:], logprobs[sent:]))
+
+
+async def call_of(http: HttpCall, body: bytes) -> ApiCall:
+    """The call that a request makes. Raises CallError if its path is none of an API, or its body is malformed."""
+    read = CALLS.get(http.path.rstrip("/"))
+    if read is None or http.method != "POST":
+        raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
+    large = len(body) > READ_ON_LOOP_SIZE_BYTES
+    return await asyncio.to_thread(decoded, read, body) if large else decoded(read, body)
+
+
+async def reply(http: HttpCall, calls: RolloutCalls, call: ModelCall, keep: Keep, *, ended: CallError) -> None:
+    """Replies with the answer to a call, as it is drawn if a stream is wanted; a client that hangs up cancels it.
+
+    The whole answer, or a stream's last events, are sent once `keep` has returned. Raises CallError if there is no
+    answer, which is `ended` if somebody else cancelled the call, and what `keep` raises.
+    """
+    stream = AnswerStream(call, http) if call.asked.stream else None
+    answered = await _answered(http, calls, call, stream, ended)
+    if answered is None:
+        return  # nobody is there
+    # Written before it is kept: what cannot be told is no answer.
+    if stream is not None:
+        events = stream.finish(answered)
+        await keep(answered)
+        await http.stream(events)
+    else:
+        whole = call.asked.whole(answered)
+        await keep(answered)
+        await http.answer(whole)
+
+
+async def _answered(
+    http: HttpCall, calls: RolloutCalls, call: ModelCall, stream: AnswerStream | None, ended: CallError
+) -> Answered | None:
+    """The answer; None if the client hung up first."""
+    assert call.task is not None
+    call.waiting += 1
+    hang_up = calls.tasks.create_task(http.hung_up())
+    try:
+        if stream is None:
+            await asyncio.wait([call.task, hang_up], return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await stream.follow(hang_up)
+        if hang_up.done():
+            return None
+    finally:
+        hang_up.cancel()
+        calls.leave(call)
+    outcome = ended if call.task.cancelled() else call.task.result()
+    if isinstance(outcome, CallError):
+        raise outcome
+    return outcome
+
+
+def decoded(read: Callable[[bytes], T], body: bytes) -> T:
+    """What `read` finds in a body. Raises CallError, whatever the body is."""
+    try:
+        return read(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        what, _, place = str(error).partition(" - at `$")
+        unknown = _UNKNOWN.search(what)
+        param = place.rstrip("`").lstrip(".") or (unknown[1] if unknown else None)
+        raise CallError(400, what, param=param, reason="unknown_parameter" if unknown else None) from None
+    except RecursionError:
+        raise CallError(400, "the body is nested too deeply") from None
+
+
+def names_models(http: HttpCall) -> bool:
+    """True for a request that asks for the models, or for one of them."""
+    return http.method == "GET" and (http.path.rstrip("/") + "/").startswith(MODELS + "/")
+
+
+def models_of(model: Model, http: HttpCall) -> bytes:
+    """The list of the one model, or the model of the name that was asked for: it answers to any."""
+    name = http.path.rstrip("/").removeprefix(MODELS).lstrip("/")
+    listed = {"id": name or model.name, "object": "model", "created": 0, "owned_by": "rftd"}
+    return msgspec.json.encode(listed if name else {"object": "list", "data": [listed]})

@@ -1,0 +1,72 @@
+"""The settings that a response can be drawn with, and those at which it can be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rftd.ops.errors import RolloutError
+from rftd.streams.log.bounds import HOTTEST
+from rftd.streams.spec.spec import SamplingSpec
+from rftd.workers.generation.engine import Sampling
+
+COLDEST_TRAINED: Final = 0.01
+"""Logits divided by less than this keep too few digits in single precision for a ratio of two policies."""
+HIGHEST_PENALTY: Final = 10.0
+HIGHEST_BIAS: Final = 100.0
+"""A bias of this size decides for or against a token, whatever the model's logits are."""
+TRAINED_FIX: Final = f"use a temperature from {COLDEST_TRAINED} to {HOTTEST:g}"
+
+
+def trainable(temperature: float) -> bool:
+    """False for a temperature at which a policy has no gradient (0, greedy), or none that can be computed."""
+    return COLDEST_TRAINED <= temperature <= HOTTEST
+
+
+def check_sampling(sampling: SamplingSpec) -> None:
+    """Raises RolloutError, which names the setting and its value, for one that no response can be drawn with."""
+    for field, value, fix in _wrong(sampling):
+        raise RolloutError(f"a response was asked for with {field} {value}", field=field, fix=fix)
+
+
+def _wrong(sampling: SamplingSpec) -> Iterator[tuple[str, float, str]]:
+    """Setting, value and remedy. The comparisons are written so that NaN fails them."""
+    if not 0 <= sampling.temperature <= HOTTEST:
+        yield "temperature", sampling.temperature, f"{TRAINED_FIX}, or 0 for greedy text that is not trained"
+    if not 0 < sampling.top_p <= 1:
+        yield "top_p", sampling.top_p, "use a share above 0; 1 keeps every token"
+    if not sampling.top_k >= -1:
+        yield "top_k", sampling.top_k, "use how many of the likeliest tokens to keep; -1 keeps every token"
+    if not 0 <= sampling.min_p <= 1:
+        yield "min_p", sampling.min_p, "use a share of the likeliest token's probability; 0 keeps every token"
+    if not 0 < sampling.repetition_penalty <= HIGHEST_PENALTY:
+        fix = f"use a factor above 0, at most {HIGHEST_PENALTY:g}; 1 changes nothing"
+        yield "repetition_penalty", sampling.repetition_penalty, fix
+    if not abs(sampling.presence_penalty) <= HIGHEST_PENALTY:
+        fix = f"use a number from -{HIGHEST_PENALTY:g} to {HIGHEST_PENALTY:g}; 0 changes nothing"
+        yield "presence_penalty", sampling.presence_penalty, fix
+    for token, bias in sampling.logit_bias:
+        if token < 0 or not abs(bias) <= HIGHEST_BIAS:
+            fix = f"name token ids from 0 on, with numbers from -{HIGHEST_BIAS:g} to {HIGHEST_BIAS:g}"
+            yield f"logit_bias of token {token}", bias, fix
+
+
+def other_settings(sampling: Sampling | SamplingSpec) -> Iterator[tuple[str, float]]:
+    """The settings beside temperature, top_p and top_k that are not the usual ones, by name."""
+    if sampling.min_p > 0:
+        yield "min_p", sampling.min_p
+    if sampling.repetition_penalty != 1:
+        yield "repetition_penalty", sampling.repetition_penalty
+    if sampling.presence_penalty:
+        yield "presence_penalty", sampling.presence_penalty
+    for token, bias in sampling.logit_bias:
+        yield f"logit_bias/{token}", bias
+    if isinstance(sampling, Sampling) and sampling.json_schema:
+        yield "json_schema", 1.0
+
+
+def unlike_the_policy(sampling: SamplingSpec) -> list[str]:
+    """The settings, each with its value, that draw from another distribution than the policy at its temperature."""
+    found = [("top_p", sampling.top_p)] if sampling.top_p < 1 else []
+    found += [("top_k", float(sampling.top_k))] if sampling.top_k > 0 else []
+    return [f"{name} {value:g}" for name, value in (*found, *other_settings(sampling))]

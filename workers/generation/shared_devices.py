@@ -1,0 +1,80 @@
+"""`check_shared_devices`: engines that compute on one device need no more of its memory together than there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from rftd.ops import limits
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec.spec import RolloutSpec, StageSpec
+from rftd.workers.devices.device_memory import EngineMemory, shown, terms_of
+from rftd.workers.devices.host import Device, Host
+from rftd.workers.generation.auxiliary.auxiliary_stage import auxiliary_stage
+from rftd.workers.generation.engine_registry import memory_of
+
+_ENGINE_NUM: Final = "explorer.rollout_model.engine_num"
+_SMALLER: Final = "or give them a smaller model, cache or share of the memory"
+
+
+class _Share(NamedTuple):
+    """What an engine of an explorer takes of a device, and how it is called."""
+
+    words: str
+    memory: EngineMemory
+    field: str
+    fix: str
+
+
+def check_shared_devices(stage: StageSpec, host: Host, *, deterministic: bool = False) -> None:
+    """Raises ConfigError, with the sum, if engines that share a device need more than all of its memory.
+
+    That is what they need at least. One that needs too much by itself is refused by its own checks, and not here.
+    """
+    shares = list(_shares(stage, host, deterministic))
+    for device in {share.memory.device.kind: share.memory.device for share in shares}.values():
+        here = [share for share in shares if share.memory.device.kind == device.kind]
+        if all(share.memory.size_bytes <= device.memory_bytes for share in here):
+            _check(here, device, explorers_on(device, stage.rollout, host))
+
+
+def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Share]:
+    """What the engines of one explorer take, as far as it is known."""
+    memory = memory_of(stage, host, deterministic=deterministic)
+    if memory is not None:
+        yield _Share(terms_of(memory.needs), memory, "", "")
+    if stage.evals and stage.rollout.eval_engine == "own":
+        memory = memory_of(stage, host, deterministic=deterministic, slots=limits.EVAL_AT_ONCE)
+        if memory is not None:
+            words = f"evaluation's own engine {shown(memory.size_bytes)}"
+            yield _Share(words, memory, "explorer.eval_engine", "write shared")
+    for number, auxiliary in enumerate(stage.auxiliary):
+        if auxiliary.served or auxiliary.needs.devices:  # it shares none
+            continue
+        memory = memory_of(auxiliary_stage(auxiliary, stage), host, deterministic=deterministic)
+        if memory is not None:
+            words = f"auxiliary model {auxiliary.name} {shown(memory.size_bytes)}"
+            field = f"explorer.auxiliary_models[{number}].engine_type"
+            yield _Share(words, memory, field, "serve it elsewhere, and write external")
+
+
+def explorers_on(device: Device, rollout: RolloutSpec, host: Host) -> int:
+    """The number of explorers whose engines compute on one device."""
+    if device.kind == "cuda" and rollout.needs.devices:
+        return -(-rollout.explorers * rollout.needs.devices // len(host.gpus))
+    return rollout.explorers
+
+
+def _check(shares: list[_Share], device: Device, explorers: int) -> None:
+    each_bytes = sum(share.memory.size_bytes for share in shares)
+    if explorers * each_bytes <= device.memory_bytes:
+        return
+    terms = " + ".join(share.words for share in shares)
+    there = f"{shown(explorers * each_bytes)} > {shown(device.memory_bytes)} of {device.name}"
+    possible = device.memory_bytes // each_bytes
+    if possible:
+        what = f"{explorers} explorers x ({terms}) = {there}"
+        raise ConfigError(what, field=_ENGINE_NUM, fix=f"lower it to {possible}, {_SMALLER}")
+    last = shares[-1]
+    what = f"{terms} = {there}" if explorers == 1 else f"{explorers} explorers x ({terms}) = {there}"
+    raise ConfigError(what, field=last.field, fix=f"{last.fix}, {_SMALLER}")

@@ -1,0 +1,129 @@
+"""`Guest`: a worker inside a process that is somebody else's, on a thread and an event loop of its own.
+
+It sets no signal handler, needs no main thread and takes any event loop: an actor of a cluster can run it, and stop it
+from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import RftdError, explain
+from rftd.ops.ids import SystemIds
+from rftd.ops.logs import Logger
+from rftd.ops.tracing.trace_options import TraceOptions, tracing
+from rftd.ops.tracing.tracer import Tracer
+from rftd.streams.log.backend import backend_of, log_url
+from rftd.workers.hosts.process import run_explorer, run_trainer
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of one worker."""
+
+    worker: UUID
+    experiment: UUID
+    role: str
+    """`explorer` or `trainer`."""
+    slot: int
+    """-1 for a trainer."""
+    log_url: str
+    spine_offset: int = 0
+    traces: TraceOptions | None = None
+    """The receiver of its spans; None: it makes none."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a guest."""
+
+    code: int
+    """The exit status that a process of its own would have; 0: it drained cleanly."""
+    reason: str = ""
+
+
+class Guest:
+    """Works from `begin` on, until its experiment ends or it is asked to stop."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        logger: Logger,
+        *,
+        make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
+        """`make_loop` makes the event loop that it runs on."""
+        self._assignment = assignment
+        self._logger = logger
+        self._loop = make_loop()
+        self._stop = asyncio.Event()
+        self._over = threading.Event()
+        self._outcome = Outcome(code=0)
+        self._thread = threading.Thread(target=self._run, name=f"guest-{assignment.role}", daemon=True)
+
+    def begin(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Asks it to drain and leave; from any thread, and again."""
+        if not self._over.is_set():
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def outcome(self, timeout_s: float | None = None) -> Outcome | None:
+        """Its end, once it has ended; None if it has not within the time. None as time: however long that takes."""
+        return self._outcome if self._over.wait(timeout_s) else None
+
+    def _run(self) -> None:
+        ours = self._assignment
+        try:
+            with (
+                tracing(ours.traces, ours.role, clock=SystemClock(), logger=self._logger) as tracer,
+                asyncio.Runner(loop_factory=lambda: self._loop) as runner,
+            ):
+                runner.run(self._until_stopped(tracer))
+        except RftdError as error:
+            self._outcome = Outcome(code=error.exit_status, reason=f"{error.code}: {explain(error)}")
+        except BaseException as error:  # whoever asks how it ended is told, whatever it was
+            self._logger.error("worker.crashed", exc_info=error)
+            self._outcome = Outcome(code=1, reason=explain(error))
+        finally:
+            self._over.set()
+
+    async def _until_stopped(self, tracer: Tracer | None) -> None:
+        ours = self._assignment
+        clock = SystemClock()
+        ids = SystemIds(clock)
+        url = log_url(ours.log_url)
+        backend = backend_of(url)
+        opening = asyncio.ensure_future(backend.open(backend.checked(url.text), clock=clock, ids=ids))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            # A log that does not answer must not keep a worker that is not wanted any more.
+            await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                return
+            log = opening.result()
+        finally:
+            opening.cancel()
+            stopping.cancel()
+        try:
+            work = run_trainer if ours.role == "trainer" else partial(run_explorer, slot=ours.slot)
+            await work(
+                log,
+                ours.experiment,
+                stop=self._stop,
+                clock=clock,
+                ids=ids,
+                logger=self._logger,
+                spine_offset=ours.spine_offset,
+                worker=ours.worker,
+                tracer=tracer,
+            )
+        finally:
+            await log.close()

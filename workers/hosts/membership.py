@@ -1,0 +1,200 @@
+"""A worker process's membership: who it is, that it lives, and how it left. Shared by explorers and trainers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import psutil
+
+from rftd.ops import faults, limits
+from rftd.ops.clock import Clock
+from rftd.ops.errors import RftdError, explain
+from rftd.ops.ids import Ids
+from rftd.ops.log_file import OwnOutput
+from rftd.ops.tracing.tracer import Tracer
+from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
+from rftd.streams.folds.sync_failure import SyncFailure
+from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.log import EventLog
+from rftd.streams.log.patience import append_when_space
+from rftd.streams.log.writers import source_of
+from rftd.workers.hosts.usage import UNTOLD, Usage
+
+
+class Pulse(msgspec.Struct, kw_only=True):
+    """The content of the next heartbeat; the worker's loop writes it, the heartbeat task reads it."""
+
+    state: WorkerState = WorkerState.LOAD
+    free: int = 0
+    leases: tuple[UUID, ...] = ()
+    version: int = -1
+    tokens_total: int = 0
+    rollouts_total: int = 0
+    sync_failures: Counter[SyncFailure] = msgspec.field(default_factory=Counter)
+
+
+class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of an operating system process, which no other ever has."""
+
+    host: str
+    pid: int
+    start_s: float
+    """The operating system's start time of it; a pid comes again."""
+    boot_id: str = ""
+    """The id of this start of the machine; empty where the operating system tells none."""
+    pid_namespace: int = 0
+    """The namespace in which `pid` is a name, which containers of one machine have each for itself; 0: not told."""
+
+    def sees(self, started: WorkerStarted) -> bool:
+        """True if that worker's pid means the same here as where it runs; of others only heartbeats tell anything."""
+        # An empty id is of an operating system that tells none: it is not held against the worker.
+        same_boot = started.boot_id in ("", self.boot_id)
+        same_names = started.pid_namespace in (0, self.pid_namespace)
+        return started.host == self.host and same_boot and same_names
+
+
+def this_process() -> ProcessName:
+    """The process that asks."""
+    return ProcessName(
+        host=platform.node(),
+        pid=os.getpid(),
+        start_s=psutil.Process().create_time(),
+        boot_id=_boot_id(),
+        pid_namespace=_pid_namespace(),
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _pid_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+class Membership:
+    """A worker of an experiment, as its events tell of it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        experiment: UUID,
+        role: str,
+        slot: int,
+        clock: Clock,
+        ids: Ids,
+        id: UUID | None = None,
+        process: ProcessName | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """`id` is the one that its order carries, None: it was not ordered. `process` runs the worker; None: this one.
+
+        An id is of one start: what a predecessor in the same slot has leased is not this worker's.
+        """
+        self.id = id or ids.new()
+        self._process = process or this_process()
+        # Another one's process may hold more than this worker.
+        self._usage = Usage() if process is None else None
+        self._memory_peak_bytes = 0
+        name = f"{role}.log" if slot < 0 else f"{role}_{slot}.log"
+        # Whoever ordered it named its log so; what others start writes where they like.
+        self._output = OwnOutput(name) if process is None and id is not None else None
+        self.log = log
+        self.experiment = experiment
+        self.role = role
+        self.slot = slot
+        self.clock = clock
+        self.ids = ids
+        self.tracer = tracer
+        """The maker of this worker's spans; None: nothing is traced."""
+        self.pulse = Pulse()
+        self.source = source_of(role, self.id)
+        self.writer = Writer(source=self.source, clock=clock, ids=ids)
+
+    async def join(self, capacity: int) -> None:
+        """Announces the worker; from then on it is given work."""
+        started = WorkerStarted(
+            worker=self.id,
+            role=self.role,
+            slot=self.slot,
+            host=self._process.host,
+            pid=self._process.pid,
+            process_start_s=self._process.start_s,
+            capacity=capacity,
+            boot_id=self._process.boot_id,
+            pid_namespace=self._process.pid_namespace,
+        )
+        faults.point("worker.before_join")
+        await self._append(started)
+        faults.point("worker.after_join")
+
+    async def leave(self, error: RftdError | None = None) -> None:
+        """Announces the end: clean without an error."""
+        await self._append(
+            WorkerStopped(
+                worker=self.id,
+                role=self.role,
+                slot=self.slot,
+                code=error.code if error else "",
+                reason=explain(error) if error else "",
+                memory_peak_bytes=self._memory_peak_bytes,
+            )
+        )
+
+    @asynccontextmanager
+    async def beating(self, refresh: Callable[[], None]) -> AsyncIterator[None]:
+        """Sends heartbeats as `beat` does, while the block runs; an error of either comes in an exception group."""
+        async with asyncio.TaskGroup() as tasks:
+            beat = tasks.create_task(self.beat(refresh))
+            try:
+                yield
+            finally:
+                beat.cancel()
+
+    async def beat(self, refresh: Callable[[], None]) -> None:
+        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""
+        while True:
+            refresh()
+            if self._output is not None and self._output.full:
+                await asyncio.to_thread(self._output.trim)
+            used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else UNTOLD
+            self._memory_peak_bytes = max(self._memory_peak_bytes, used.memory_bytes)
+            await self._append(
+                Heartbeat(
+                    worker=self.id,
+                    role=self.role,
+                    slot=self.slot,
+                    state=self.pulse.state.value,
+                    free=self.pulse.free,
+                    leases=self.pulse.leases,
+                    version=self.pulse.version,
+                    tokens_total=self.pulse.tokens_total,
+                    rollouts_total=self.pulse.rollouts_total,
+                    memory_bytes=used.memory_bytes,
+                    cpu_s=used.cpu_s,
+                    spans_dropped_total=0 if self.tracer is None else self.tracer.dropped_total,
+                    sync_failures=tuple((reason.value, count) for reason, count in self.pulse.sync_failures.items()),
+                )
+            )
+            await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)
+
+    async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
+        draft = self.writer.draft(event, experiment=self.experiment)
+        # A full disk is waited out: a heartbeat that raised would end a worker that has done nothing wrong.
+        await append_when_space(self.log, [draft], clock=self.clock)

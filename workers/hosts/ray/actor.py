@@ -1,0 +1,182 @@
+"""`WorkerActor`: what an actor of Ray's runs: a guest, with its log file, on a node that has what it needs.
+
+Its methods are plain: with a coroutine among them Ray would run all of them on an event loop of its own. Ray calls each
+on a thread, several at once, so that a worker can be told to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.cycles import tune_collector
+from rftd.ops.decoding import json_decoder
+from rftd.ops.logs import configure, logger
+from rftd.ops.own_folder import FolderAccess, close_to_others
+from rftd.workers.engines.ranks.host import RankHost
+from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
+from rftd.workers.hosts.guest import Guest, Outcome
+from rftd.workers.hosts.leftovers import MARK
+from rftd.workers.hosts.ray.arrival import end_predecessors, refusal_of, take_variables, variables_of, write_to
+from rftd.workers.hosts.ray.messages import ActorOrder
+from rftd.workers.hosts.ray.placement import CPUS
+from rftd.workers.hosts.started_here import StartedHere
+
+ASKED_S: Final = 20.0
+"""The time in which somebody asks how an actor ended, and again that in which somebody ends it; then it ends itself."""
+
+
+class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of an actor that was told to begin."""
+
+    listening: RankHostPlace | None = None
+    """The address and the key of its ranks."""
+    refusal: str = ""
+    """The reason why nothing can run on this node; empty if it listens."""
+
+
+class RankHostActor:
+    """The ranks of one node. What they write is told to their trainer, in whose log it is."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._host: RankHost | None = None
+
+    def begin(self, order: bytes) -> bytes:
+        """Listens, unless it does; the answer says where, or why not."""
+        import ray.util
+
+        wanted = json_decoder(ActorOrder).decode(order)
+        node = ray.util.get_node_ip_address()
+        with self._turn:
+            if (refusal := refusal_of(wanted, node)) != "":
+                return msgspec.json.encode(HostBegun(refusal=refusal))
+            if self._host is None:
+                take_variables(wanted)
+                end_predecessors(os.environ[MARK])
+                self._host = RankHost(node)
+            listening = RankHostPlace(address=node, port=self._host.port, key=self._host.key)
+        return msgspec.json.encode(HostBegun(listening=listening))
+
+
+def host_actors(order: ActorOrder) -> list[Any]:
+    """The actors of a trainer's further nodes; Ray ends them when the actor that made them, this one, ends."""
+    import ray
+    from ray.util import get_current_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = get_current_placement_group()
+    found = []
+    for number in range(1, order.nodes):
+        # A mark of its own: where several nodes are one machine, the actors of a worker would end one another.
+        mark = f"{order.place}/node_{number}"
+        options: dict[str, Any] = {
+            "name": f"{order.name}/node_{number}",
+            "namespace": order.namespace,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "num_cpus": CPUS,
+            "num_gpus": order.devices_of_a_node,
+            "runtime_env": {"env_vars": variables_of(order, mark)},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, number),
+        }
+        found.append(ray.remote(RankHostActor).options(**options).remote())
+    return found
+
+
+class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of an actor that was told to begin."""
+
+    pid: int
+    refusal: str = ""
+    """The reason why nothing can run on this node; empty if it runs."""
+
+
+class WorkerActor:
+    """One worker. Whatever it starts ends with it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._guest: Guest | None = None
+        self._over = threading.Event()
+        self._told = threading.Event()
+        self._outcome = Outcome(code=0)
+        self._hosts: list[Any] = []
+        """The actors of its other nodes, which end with this one."""
+
+    def begin(self, order: bytes) -> bytes:
+        """Starts the worker, unless that was done; the answer says where, or why not."""
+        wanted = json_decoder(ActorOrder).decode(order)
+        with self._turn:
+            refusal = "" if self._guest is not None else self._started(wanted)
+        return msgspec.json.encode(ActorBegun(pid=os.getpid(), refusal=refusal))
+
+    def outcome(self) -> bytes:
+        """Its end, once it has ended."""
+        self._over.wait()
+        self._told.set()
+        return msgspec.json.encode(self._outcome)
+
+    def stop(self) -> None:
+        """Asks the worker to drain and leave."""
+        if self._guest is not None:
+            self._guest.stop()
+
+    def _started(self, order: ActorOrder) -> str:
+        import ray.util
+
+        node = ray.util.get_node_ip_address()
+        if (refusal := refusal_of(order, node)) != "":
+            return refusal
+        close_to_others(FolderAccess(os.environ.get("RFTD_FOLDERS") or FolderAccess.PRIVATE))
+        write_to(Path(order.log_path), node if order.by_node else "")
+        take_variables(order)
+        configure(level=order.log_level)
+        ours = order.assignment
+        if ours.role == "explorer":  # a trainer's cycles may hold activations
+            tune_collector()
+        os.environ.setdefault(MARK, order.place)
+        end_predecessors(os.environ[MARK])
+        if order.nodes > 1 and (refusal := self._take_nodes(order, node)) != "":
+            return refusal
+        started = StartedHere()
+        self._guest = Guest(ours, logger(role=ours.role, slot=ours.slot, node=node))
+        self._guest.begin()
+        threading.Thread(target=self._watch, args=(self._guest, started), name="watch", daemon=True).start()
+        return ""
+
+    def _take_nodes(self, order: ActorOrder, node: str) -> str:
+        """Has the other nodes wait for ranks, and tells the engine so; the refusals of those that cannot."""
+        import ray
+
+        self._hosts = host_actors(order)
+        calls = [each.begin.remote(msgspec.json.encode(order)) for each in self._hosts]
+        answers = [json_decoder(HostBegun).decode(answer) for answer in ray.get(calls, timeout=limits.RANK_NODES_S)]
+        nodes = RankNodes(own=node, hosts=tuple(answer.listening for answer in answers if answer.listening is not None))
+        os.environ[RANK_NODES] = msgspec.json.encode(nodes).decode()
+        return "; ".join(answer.refusal for answer in answers if answer.refusal)
+
+    def _watch(self, guest: Guest, started: StartedHere) -> None:
+        ended = guest.outcome()
+        assert ended is not None
+        started.end()
+        self._outcome = ended
+        self._over.set()
+        self._told.wait(ASKED_S)
+        # Whoever was told and lives ends the actor at once; the one that asked may have died long before the end.
+        threading.Event().wait(ASKED_S)
+        # Its daemon is gone. Its placement group is detached from every job, so nobody else would give back what it
+        # holds; this ends the actor, too.
+        from ray.util import get_current_placement_group, remove_placement_group
+
+        try:
+            if (group := get_current_placement_group()) is not None:
+                remove_placement_group(group)
+            threading.Event().wait(ASKED_S)
+        finally:
+            os._exit(ended.code)

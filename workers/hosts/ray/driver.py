@@ -1,0 +1,380 @@
+"""The driver: a process that places workers on a Ray cluster as its launcher says, and tells what becomes of them.
+
+It reads requests from its input and writes reports to its output. When its input ends it ends, and leaves the actors
+running: they are detached, and the next driver finds them by their names.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+import ray
+from ray.util import placement_group, remove_placement_group
+from ray.util.placement_group import get_placement_group, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rftd.ops.decoding import json_decoder
+from rftd.workers.hosts.executor import UNFIT_PLACE
+from rftd.workers.hosts.guest import Outcome
+from rftd.workers.hosts.ray.actor import ActorBegun, WorkerActor
+from rftd.workers.hosts.ray.arrival import variables_of
+from rftd.workers.hosts.ray.cluster import RayCluster
+from rftd.workers.hosts.ray.deaths import memory_reason_of
+from rftd.workers.hosts.ray.messages import (
+    ActorEnd,
+    ActorOrder,
+    ActorSeen,
+    ClusterAway,
+    ClusterSeen,
+    Report,
+    Request,
+    Seek,
+    Sweep,
+    line,
+    whole_lines,
+)
+from rftd.workers.hosts.ray.placement import CPUS, bundles_of, lack_of, strategy_of
+
+NAMESPACE: Final = "rftd"
+LOOK_S: Final = 0.1
+NODES_S: Final = 1.0
+CALLS: Final = 8
+"""Calls that an actor answers at once: each daemon that takes it over waits for its end with one."""
+NO_ACTOR: Final = (
+    "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
+    "takes its place, and it leaves"
+)
+
+
+OF_THE_CLUSTER: Final = (
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.AuthenticationError,
+    ray.exceptions.RpcError,
+)
+"""Errors that say nothing of the actor that was asked: Ray itself is away."""
+
+
+class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a driver's input. Not its arguments: a runtime environment may hold secrets."""
+
+    address: str
+    runtime_env: dict[str, Any] = {}
+    local_log: bool
+    """True if only processes of this machine reach the log."""
+
+
+class Tracked:
+    """One worker: its placement group, its actor, and the calls to it that are under way."""
+
+    def __init__(self, order: ActorOrder) -> None:
+        self.order = order
+        self.name = order.name
+        self.group: Any = None
+        self.actor: Any = None
+        self._begun: Any = None
+        self._ended: Any = None
+        self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
+
+    def look(self, cluster: RayCluster) -> None:
+        """Goes on by what has happened since."""
+        if self.seen.state == "ended":
+            return
+        try:
+            if self.actor is None:
+                self._place(cluster)
+            elif self._ended is None:
+                self._await_begin(cluster)
+            else:
+                self._await_end(cluster)
+        except ray.exceptions.ActorUnavailableError:
+            self._ask_again()
+        except ray.exceptions.RayTaskError as error:
+            self._end(1, f"its actor failed: {str(error.cause)[:400]}")
+        except OF_THE_CLUSTER:
+            raise
+        except ray.exceptions.RayError as error:
+            # Which of them tells an actor's end depends on who ended it: its node, the memory monitor, ...
+            self._end(-1, cluster.death_of(self.name) or _said_by(error))
+
+    def give_up(self, *, at_once: bool) -> None:
+        """Ends it: at once, or when it has drained. One that does not run yet never does."""
+        if self.seen.state == "ended":
+            return
+        if self.seen.state == "running" and not at_once:
+            self.actor.stop.remote()
+            return
+        self._end(-9 if self.seen.state == "running" else -1, "" if self.actor else "given up before it was placed")
+
+    def _place(self, cluster: RayCluster) -> None:
+        if self.group is None:
+            with suppress(ValueError):
+                self.actor = ray.get_actor(self.name, self.order.namespace)
+            if self.actor is not None:
+                with suppress(ValueError):
+                    self.group = get_placement_group(self.name)
+                self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
+                return
+            if not self.order.begin:
+                self._end(-1, cluster.death_of(self.name) or NO_ACTOR)
+                return
+            if self._is_kept_waiting(cluster):
+                return
+            self.group = placement_group(
+                bundles_of(self.order.devices, self.order.nodes),
+                strategy=strategy_of(self.order.nodes),
+                name=self.name,
+                lifetime="detached",
+            )
+        if placement_group_table(self.group)["state"] == "CREATED":
+            self._make_actor()
+        else:
+            lack = lack_of(self.order.devices, self.order.nodes, cluster.nodes)
+            self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
+
+    def _is_kept_waiting(self, cluster: RayCluster) -> bool:
+        strangers = cluster.unreached()
+        if strangers:
+            what = f"a log that other nodes reach: {', '.join(strangers)} cannot open the file that is this daemon's"
+            self._wait(what, "serve with --log or --kafka, or on a cluster of this machine alone")
+            return True
+        before = [each for each in cluster.actors_of(self.order.place) if each["name"] != self.name]
+        for each in before:
+            with suppress(ValueError):
+                ray.kill(ray.get_actor(each["name"], each["namespace"]), no_restart=True)
+        if before:
+            self._wait("the actor before it in its place to end", "Ray has ended it")
+        else:
+            cluster.remove_groups(self.order.place)
+        return bool(before)
+
+    def _make_actor(self) -> None:
+        options: dict[str, Any] = {
+            "name": self.name,
+            "namespace": self.order.namespace,
+            "lifetime": "detached",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": CALLS,
+            "num_cpus": CPUS,
+            "num_gpus": self.order.devices_of_a_node,
+            "runtime_env": {"env_vars": variables_of(self.order, self.order.place)},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0),
+        }
+        self.actor = ray.remote(WorkerActor).options(**options).remote()
+        self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
+        self._wait("Ray to start its process", "Ray has started it, or says why not; a busy node takes its time")
+
+    def _ask_again(self) -> None:
+        """Repeats the call that was under way: the actor's node is slow to answer."""
+        if self._ended is None:
+            self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
+        else:
+            self._ended = self.actor.outcome.remote()
+
+    def _await_begin(self, cluster: RayCluster) -> None:
+        ready, _ = ray.wait([self._begun], timeout=0)
+        if not ready:
+            return
+        begun = json_decoder(ActorBegun).decode(ray.get(self._begun))
+        if begun.refusal:
+            self._end(UNFIT_PLACE, begun.refusal)
+            return
+        self._ended = self.actor.outcome.remote()
+        node = cluster.node_of(self.name)
+        self.seen = msgspec.structs.replace(self.seen, state="running", pid=begun.pid, node=node, waits="", unblock="")
+
+    def _await_end(self, cluster: RayCluster) -> None:
+        ready, _ = ray.wait([self._ended], timeout=0)
+        if ready:
+            outcome = json_decoder(Outcome).decode(ray.get(self._ended))
+            self._end(outcome.code, outcome.reason)
+
+    def _wait(self, what: str, unblock: str) -> None:
+        self.seen = msgspec.structs.replace(self.seen, waits=what, unblock=unblock)
+
+    def _end(self, code: int, reason: str) -> None:
+        self.seen = msgspec.structs.replace(self.seen, state="ended", code=code, reason=reason)
+        if self.actor is not None:
+            with suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(self.actor, no_restart=True)
+        if self.group is not None:
+            with suppress(ray.exceptions.RayError, ValueError):
+                remove_placement_group(self.group)
+
+
+def _said_by(error: Exception) -> str:
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return memory_reason_of("", str(error))
+    return str(error).splitlines()[0]
+
+
+class Sweeping:
+    """The end of all that is left of a place."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
+
+    def look(self, cluster: RayCluster) -> None:
+        """Ends what is there."""
+        if self.seen.state == "ended":
+            return
+        left = cluster.actors_of(self._sweep.place)
+        for each in left:
+            with suppress(ValueError):
+                ray.kill(ray.get_actor(each["name"], each["namespace"]), no_restart=True)
+        if left:
+            return
+        cluster.remove_groups(self._sweep.place)
+        if self._sweep.timeline:
+            path = Path(self._sweep.timeline)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            ray.timeline(str(path))
+        self.seen = msgspec.structs.replace(self.seen, state="ended", code=0, waits="")
+
+
+class Seeking:
+    """The look for the workers that an earlier driver placed."""
+
+    def __init__(self, seek: Seek) -> None:
+        self._seek = seek
+        self.seen = ActorSeen(worker=seek.number, state="pending")
+
+    def look(self, cluster: RayCluster) -> None:
+        """Finds them."""
+        self.seen = msgspec.structs.replace(
+            self.seen, state="ended", code=0, found=cluster.workers_of(self._seek.place)
+        )
+
+
+class Driver:
+    """Requests in, reports out, until the input ends."""
+
+    def __init__(self, options: DriverOptions, requests: Iterator[bytes], output: int) -> None:
+        self._options = options
+        self._output = output
+        self._tracked: dict[UUID, Tracked | Sweeping | Seeking] = {}
+        self._told: dict[UUID, ActorSeen] = {}
+        self._requests: queue.Queue[Request | None] = queue.Queue()
+        threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
+
+    def run(self) -> None:
+        """Returns when the input has ended. Raises what Ray raises when the cluster is away."""
+        cluster = RayCluster(local_log=self._options.local_log)
+        looked_s = 0.0
+        while True:
+            if (now_s := time.monotonic()) - looked_s >= NODES_S:
+                looked_s = now_s
+                cluster.look()
+                self._tell(ClusterSeen(nodes=cluster.nodes))
+            try:
+                if not self._obey(self._requests.get(timeout=LOOK_S)):
+                    return
+                while True:
+                    if not self._obey(self._requests.get_nowait()):
+                        return
+            except queue.Empty:
+                pass
+            for id, each in list(self._tracked.items()):
+                each.look(cluster)
+                if self._told.get(id) != each.seen:
+                    self._told[id] = each.seen
+                    self._tell(each.seen)
+                if each.seen.state == "ended":
+                    del self._tracked[id], self._told[id]
+
+    def _obey(self, request: Request | None) -> bool:
+        match request:
+            case ActorOrder():
+                self._tracked.setdefault(request.assignment.worker, Tracked(request))
+            case ActorEnd():
+                if isinstance(found := self._tracked.get(request.worker), Tracked):
+                    found.give_up(at_once=request.at_once)
+            case Sweep():
+                self._tracked[request.number] = Sweeping(request)
+            case Seek():
+                self._tracked[request.number] = Seeking(request)
+            case None:
+                return False
+        return True
+
+    def _read(self, requests: Iterator[bytes]) -> None:
+        for text in whole_lines(requests):
+            self._requests.put(json_decoder(cast(Any, Request)).decode(text))
+        self._requests.put(None)
+
+    def _tell(self, report: Report) -> None:
+        os.write(self._output, line(report))
+
+
+def connect(options: DriverOptions) -> None:
+    """Connects to the cluster. Raises what Ray raises."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    more: dict[str, Any] = {"include_dashboard": False} if options.address == "local" else {}
+    ray.init(
+        address=options.address,
+        namespace=NAMESPACE,
+        runtime_env=options.runtime_env or None,
+        log_to_driver=False,
+        configure_logging=False,
+        **more,
+    )
+
+
+def why_away(error: BaseException, address: str) -> ClusterAway:
+    """The report of a cluster that cannot be used."""
+    said = " ".join(str(error).split())[:400]
+    # Ray tells a refusal only in the text of what it met last before it gave up.
+    if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+        return ClusterAway(
+            reason=f"Ray at {address} refuses this daemon's token, or its lack of one",
+            fix="serve with the RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH of the cluster",
+        )
+    if "Version mismatch" in said:
+        return ClusterAway(reason=f"Ray at {address} is of another release: {said}", fix="install that one")
+    return ClusterAway(reason=f"Ray at {address} does not answer: {said}", fix="start it: ray start --head")
+
+
+def _end_with_input(connected: threading.Event) -> None:
+    """Ends this process with its daemon while it connects, which may take for ever where no cluster is."""
+    poller = select.poll()
+    poller.register(0, select.POLLHUP)
+    poller.poll()
+    if not connected.is_set():
+        os._exit(0)
+
+
+def main() -> None:
+    # Whatever Ray or its libraries print goes to the log; reports have the output for themselves.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    lines = iter(sys.stdin.buffer.readline, b"")
+    options = json_decoder(DriverOptions).decode(next(lines))
+    connected = threading.Event()
+    threading.Thread(target=_end_with_input, args=(connected,), name="input", daemon=True).start()
+    try:
+        connect(options)
+        connected.set()
+        Driver(options, lines, output).run()
+    except Exception as error:
+        os.write(output, line(why_away(error, options.address)))
+        raise SystemExit(1) from error
+    finally:
+        with suppress(Exception):
+            ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

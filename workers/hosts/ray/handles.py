@@ -1,0 +1,105 @@
+"""Handles of workers, sweeps and searches on a cluster: the last that the launcher heard of each. None asks Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from rftd.ops.words import Level, Words
+from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.ray.messages import ActorEnd, ActorOrder, ActorSeen, Seek, Sweep
+
+if TYPE_CHECKING:
+    from rftd.workers.hosts.ray.launcher import RayExecutor
+
+
+class RayHandle:
+    """A worker, as it was last heard of."""
+
+    def __init__(self, launcher: RayExecutor, order: ActorOrder) -> None:
+        self._launcher = launcher
+        self.order = order
+        self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
+        self.asked: ActorEnd | None = None
+        self.orphaned = False
+        """True if it was given up while nobody could be told so: an actor of its may be there."""
+
+    @property
+    def pid(self) -> int | None:
+        return self.seen.pid
+
+    @property
+    def reason(self) -> str:
+        return self.seen.reason
+
+    @property
+    def waits(self) -> Words | None:
+        if self.seen.state != "pending":
+            return None
+        if (away := self._launcher.away) is not None:
+            return away
+        return Words("placing", self.seen.waits, "Ray", self.seen.unblock, Level.STUCK) if self.seen.waits else None
+
+    def exit_code(self) -> int | None:
+        return self.seen.code if self.seen.state == "ended" else None
+
+    def terminate(self) -> None:
+        self._end(at_once=False)
+
+    def kill(self) -> None:
+        self._end(at_once=True)
+
+    def _end(self, *, at_once: bool) -> None:
+        if self.seen.state == "ended" or (self.asked is not None and self.asked.at_once >= at_once):
+            return
+        self.asked = ActorEnd(worker=self.order.assignment.worker, at_once=at_once)
+        self._launcher.end(self)
+
+
+class RaySweep:
+    """The processes that are left of a place, while they are being ended."""
+
+    pid = None
+    reason = ""
+
+    def __init__(self, launcher: RayExecutor, sweep: Sweep) -> None:
+        self._launcher = launcher
+        self.request = sweep
+        self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
+
+    @property
+    def waits(self) -> Words | None:
+        return self._launcher.away or Words("leftovers", self.seen.waits, "Ray", "Ray has ended them", Level.STUCK)
+
+    def exit_code(self) -> int | None:
+        return self.seen.code if self.seen.state == "ended" else None
+
+    def terminate(self) -> None:
+        return
+
+    def kill(self) -> None:
+        return
+
+
+class RaySearch:
+    """A look for actors of a place; implements `Search`. While Ray is away it lasts, and nothing is placed anyway."""
+
+    def __init__(self, launcher: RayExecutor, seek: Seek) -> None:
+        self._launcher = launcher
+        self.request = seek
+        self.seen = ActorSeen(worker=seek.number, state="pending")
+
+    @property
+    def over(self) -> bool:
+        return self.seen.state == "ended"
+
+    @property
+    def waits(self) -> Words | None:
+        return None if self.over else self._launcher.away
+
+    def worker(self, order: WorkerOrder) -> UUID | None:
+        # Of several in one place all end before the next one is placed, as nobody can tell which one is to.
+        return self.seen.found[0] if len(self.seen.found) == 1 else None
+
+    def adopt(self, order: WorkerOrder) -> Handle | None:
+        return self._launcher.adopt_found(order)

@@ -1,0 +1,106 @@
+"""`gdpo`: several rewards, each normalised by itself before they are summed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rftd.ops.errors import ConfigError, TrainError
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+from rftd.workers.learning.algorithms.advantages.moments import moments, std_of_all
+
+if TYPE_CHECKING:
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GdpoAdvantage:
+    """The advantage is (S - mean of S) / (std of S + epsilon) over the batch, where S = sum over parts of
+    weight * (part - mean) / (std + epsilon), by the mean and unbiased std of the group.
+
+    A part with a small spread, or one that is seldom earned, is therefore not drowned out by the others, as it would
+    be in a sum that is normalised once. A part that a member lacks counts 0; a reward without parts is a single part.
+    Source: Liu et al. 2026, GDPO, arXiv 2601.05242; as TRL's multi_objective_aggregation: normalize_then_sum.
+    """
+
+    weights: Mapping[str, float] | None = None
+    """The weight of each part that the reward gives, by name; a part without one does not count. None: each counts
+    1."""
+    epsilon: float = 1e-6
+
+    greedy_rollouts: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
+        if self.weights is not None and not (_numbers(self.weights) and any(self.weights.values())):
+            raise ConfigError(
+                f"weights are {self.weights!r}",
+                field="advantage_fn_args.weights",
+                fix="give the name of each part a finite number, one of them not 0; or leave weights out",
+            )
+
+    @property
+    def member_fields(self) -> frozenset[MemberField]:
+        """The parts of rewards."""
+        return frozenset({"parts"})
+
+    def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
+        """The advantages, in float64 and rounded once  # each [G]. Raises TrainError if a weight names no part."""
+        import numpy as np
+
+        # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.
+        known = {name for group in groups for name in group.parts}
+        self._check_names(known)
+        sums = [self._summed(group) for group in groups]
+        if not sums:
+            return []
+        mean = float(np.concatenate(sums).mean())
+        std = std_of_all(sums)
+        return [((each - mean) / (std + self.epsilon)).astype(np.float32) for each in sums]
+
+    def informative(self, group: ClosedGroup) -> bool:
+        """True: equal rewards may be made of unequal parts."""
+        return True
+
+    def _summed(self, group: ClosedGroup) -> NDArray[np.float64]:
+        import numpy as np
+
+        if not group.parts:
+            return self._normalised(group.exact_rewards())
+        total = np.zeros(len(group.rewards))
+        for name, part in group.parts.items():
+            weight = 1.0 if self.weights is None else self.weights.get(name, 0.0)
+            total += weight * self._normalised(np.asarray(part, np.float64))
+        return total
+
+    def _normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        import numpy as np
+
+        # NaN marks a part that a member lacks: it stays at 0 and is left out of mean and std, which it would turn into
+        # NaN.
+        there = np.isfinite(values)
+        found = np.zeros(len(values))
+        if there.any():
+            mean, std = moments(values[there])
+            found[there] = (values[there] - mean) / (std + self.epsilon)
+        return found
+
+    def _check_names(self, known: set[str]) -> None:
+        unknown = sorted(set(self.weights or ()) - known)
+        if unknown and known:
+            raise TrainError(
+                f"gdpo weighs {', '.join(unknown)}, which is no part of any reward in the batch",
+                fix=f"correct advantage_fn_args.weights: the reward gives {', '.join(sorted(known))}",
+            )
+
+
+def _numbers(weights: object) -> bool:
+    """True for a mapping to finite numbers: a file may hold anything."""
+    return isinstance(weights, Mapping) and all(
+        isinstance(weight, int | float) and math.isfinite(weight) for weight in weights.values()
+    )

@@ -1,0 +1,134 @@
+"""`gigpo`: how a run did among those of its task, and a step among those of its task that began in the same state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+
+if TYPE_CHECKING:
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
+
+Exact: TypeAlias = "NDArray[np.float64]"
+NORMS = ("none", "std")
+STEP_REWARDS = ("step_reward",)
+STATES = ("state", "env_state_hash")
+"""The names that the key of a step's state may have: the result's field, and upstream's name for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GigpoAdvantage(OneGroup):
+    """The advantage is A_E + omega A_S: A_E is the sum of a run's step rewards relative to its group, A_S the
+    discounted return of a step relative to all steps of its group that began in the same state, 0 for a step without
+    another one.
+
+    Equal states of different tasks are not compared: the same state may be far from one goal and close to another.
+    Source: Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978.
+    """
+
+    omega: float = 1.0
+    gamma: float = 1.0
+    fnorm: str = "none"
+    """`std`: advantages are divided by the unbiased std too."""
+    epsilon: float = 1e-6
+    step_reward_key: str = "step_reward"
+    """The key of a step's reward, as Trinity-RFT names it: here it is always `RolloutResult.step_reward`."""
+    env_state_hash_key: str = "env_state_hash"
+    """The key of the state that a step began in, likewise: here it is always `RolloutResult.state`."""
+
+    def __post_init__(self) -> None:
+        _fixed("step_reward_key", self.step_reward_key, STEP_REWARDS)
+        _fixed("env_state_hash_key", self.env_state_hash_key, STATES)
+        if self.fnorm not in NORMS:
+            raise ConfigError(
+                f"fnorm is {self.fnorm!r}", field="advantage_fn_args.fnorm", fix=f"use {' or '.join(NORMS)}"
+            )
+        if not self.omega >= 0:
+            raise ConfigError(f"omega is {self.omega}", field="advantage_fn_args.omega", fix="use 0 or more")
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma is {self.gamma}", field="advantage_fn_args.gamma", fix="use a number from 0 to 1")
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
+
+    @property
+    def member_fields(self) -> frozenset[MemberField]:
+        """The steps, their rewards, and the states that they began in."""
+        return frozenset({"steps", "step_rewards", "states"})
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
+        whole, discounted = self._returns(group)
+        return (self._of_runs(group, whole) + self.omega * self._of_states(group, discounted)).astype(np.float32)
+
+    def _of_runs(self, group: ClosedGroup, whole: Exact) -> Exact:
+        import numpy as np
+
+        # Over runs, not steps: a run of many steps must not count more often in the mean of its group.
+        _, first, run = np.unique(group.run, return_index=True, return_inverse=True)
+        return self._relative(whole[first], alone=whole[first] / (1 + self.epsilon))[run]
+
+    def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
+        import numpy as np
+
+        found = np.zeros(len(returns))
+        # An empty state is unknown, not equal to another unknown one: such steps have no state advantage.
+        anchors: dict[str, list[int]] = {}
+        for member, state in enumerate(group.states or ()):
+            if state:
+                anchors.setdefault(state, []).append(member)
+        for members in anchors.values():
+            found[members] = self._relative(returns[members], alone=np.zeros(1))
+        return found
+
+    def _relative(self, values: Exact, *, alone: Exact) -> Exact:
+        if len(values) < 2:
+            return alone
+        std = float(values.std(ddof=1)) if self.fnorm == "std" else 1.0
+        return (values - float(values.mean())) / (std + self.epsilon)
+
+    def _returns(self, group: ClosedGroup) -> tuple[Exact, Exact]:
+        """The plain sum over each experience's run, and the discounted sum from its step on  # [G], [G]"""
+        import numpy as np
+
+        whole = np.zeros(len(group.rewards))
+        discounted = np.zeros(len(group.rewards))
+        rewards = self._step_rewards(group)
+        for run in np.unique(group.run):
+            places = np.flatnonzero(group.run == run)
+            # Members come in any order; the discounted sum needs the steps of the run in theirs.
+            places = places[np.argsort(group.step[places], kind="stable")]
+            whole[places] = rewards[places].sum()
+            ahead = 0.0
+            for place in places[::-1]:
+                ahead = discounted[place] = rewards[place] + self.gamma * ahead
+        return whole, discounted
+
+    def _step_rewards(self, group: ClosedGroup) -> Exact:
+        """The reward of each step; a run that names none for any step has its whole reward with the last one  # [G]"""
+        import numpy as np
+
+        given = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
+        found = np.nan_to_num(np.asarray(given, np.float64), nan=0.0)
+        for run in np.unique(group.run):
+            places = np.flatnonzero(group.run == run)
+            if np.isnan(given[places]).all():
+                last = places[np.argmax(group.step[places])]
+                found[last] = group.rewards[last]
+        return found
+
+
+def _fixed(name: str, key: str, known: tuple[str, ...]) -> None:
+    """Refuses a key of the workflow's own: a result has fields for both."""
+    if key not in known:
+        raise ConfigError(
+            f"{name} is {key!r}, and a workflow's result has the field {known[0]!r} for it",
+            field=f"advantage_fn_args.{name}",
+            fix=f"set {known[0]!r} in the workflow's results, and leave {name} out",
+        )

@@ -1,0 +1,80 @@
+"""`step_wise_grpo`: each run's last reward relative to the group, for all of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
+from rftd.workers.learning.algorithms.advantages.grpo import STD_LEVELS, check_common
+from rftd.workers.learning.algorithms.advantages.moments import moments, spread_out, std_of_all
+
+if TYPE_CHECKING:
+    # Imported where arrays are made: a check of an experiment needs the arguments alone.
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepWiseGrpoAdvantage:
+    """The advantage is (reward of the last step - mean) / (std + epsilon) over the runs of a group; every step of a run
+    has it.
+
+    Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, multi-step GRPO.
+    """
+
+    epsilon: float = 1e-6
+    enable_step_norm: bool = False
+    """True: the advantage is divided by the number of steps, so that each run counts the same."""
+    std_threshold: float | None = None
+    """Groups whose runs have a std that is not above it are not informative."""
+    std_cal_level: str = "group"
+    """`batch`: the std is that of all runs of the batch; `none`: there is no division."""
+
+    greedy_rollouts: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        check_common(self.epsilon, self.std_threshold, self.std_cal_level, STD_LEVELS)
+
+    @property
+    def member_fields(self) -> frozenset[MemberField]:
+        """The steps, if their number divides the advantage."""
+        return frozenset({"steps"} if self.enable_step_norm else ())
+
+    def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
+        """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
+        found = [last_rewards(group) for group in groups]
+        whole = std_of_all([rewards for rewards, _, _ in found])
+        return [self._of(*each, whole) for each in found]
+
+    def informative(self, group: ClosedGroup) -> bool:
+        """False if the std over the runs is at or below `std_threshold`; a single run has none."""
+        return spread_out(last_rewards(group)[0], self.std_threshold)
+
+    def _of(
+        self, rewards: NDArray[np.float64], run: NDArray[np.int64], counts: NDArray[np.int64], whole: float
+    ) -> Floats:
+        import numpy as np
+
+        if not spread_out(rewards, self.std_threshold):
+            return np.zeros(len(run), np.float32)
+        mean, std = moments(rewards)
+        divisor = {"group": std + self.epsilon, "batch": whole + self.epsilon, "none": 1.0}[self.std_cal_level]
+        scores = (rewards - mean) / divisor
+        return (scores / counts if self.enable_step_norm else scores)[run].astype(np.float32)
+
+
+def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """The reward of the last step of each of R runs, which run each experience is of, and the steps of each run.
+
+    # [R], [G], [R]
+    """
+    import numpy as np
+
+    names, run, counts = np.unique(group.run, return_inverse=True, return_counts=True)
+    last = np.zeros(len(names), np.int64)
+    # In order of the steps, so that the last one written for a run is its last step.
+    for place in np.argsort(group.step, kind="stable"):
+        last[run[place]] = place
+    return group.exact_rewards()[last], run, counts

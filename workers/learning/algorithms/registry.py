@@ -1,0 +1,41 @@
+"""The table of algorithms: the catalogue's, and third parties', which are imported when one is asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+from rftd.workers.learning.algorithms.catalogue import off_policy, policy_gradients, supervised
+from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
+
+
+def _catalogued() -> dict[str, str]:
+    """The place of each algorithm of the catalogue, `module:variable`, by its name."""
+    return {
+        value.name: f"{chapter.__name__}:{variable}"
+        for chapter in (policy_gradients, off_policy, supervised)
+        for variable, value in vars(chapter).items()
+        if isinstance(value, AlgorithmDefinition)
+    }
+
+
+ALGORITHMS: Final = Plugins[AlgorithmDefinition]("algorithm type", group="rftd.algorithms", table=_catalogued())
+
+
+def lookup(name: str) -> AlgorithmDefinition:
+    """The algorithm of that name. Raises ConfigError, with the nearest name, if there is none."""
+    # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
+    # checked.
+    found = ALGORITHMS.load(name)
+    if not isinstance(found, AlgorithmDefinition):
+        raise ConfigError(
+            f"entry point {name!r} of the group {ALGORITHMS.group!r} is a {type(found).__name__}",
+            fix="let it name an rftd.workers.learning.algorithms.definition.AlgorithmDefinition",
+        )
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """The names that `lookup` knows, ours first."""
+    return ALGORITHMS.names()

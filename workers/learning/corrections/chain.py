@@ -1,0 +1,202 @@
+"""`Chain`: the corrections of one objective, and which log-probabilities its ratio is taken to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.streams.spec.updates import CorrectionSpec
+from rftd.workers.learning.corrections.correction import Corrected, Correction, Mismatch, Scope
+from rftd.workers.learning.corrections.registry import CORRECTIONS
+from rftd.workers.learning.losses.batch_tokens import BatchTokens
+from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OLD_LOGPROBS = ("rollout", "recomputed", "approximated")
+"""The old log-probabilities: the rollouts'; those before the step; or between them, by each token's version."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chain:
+    """Multipliers are multiplied, and a token counts if every mask keeps it. Rows of a dataset are never corrected."""
+
+    old_logprobs: str = "rollout"
+    parts: tuple[Correction, ...] = ()
+
+    @classmethod
+    def of(cls, spec: CorrectionSpec, own: tuple[Correction, ...] = ()) -> Chain:
+        """Makes the parts, beside those that the policy loss is defined by.
+
+        Raises ConfigError for an unknown name, arguments that do not fit, or a ratio twice.
+        """
+        if spec.old_logprobs not in OLD_LOGPROBS:
+            raise ConfigError(
+                f"unknown old log-probabilities {spec.old_logprobs!r}",
+                field="algorithm.rollout_correction.old_logprobs",
+                fix=f"one of {', '.join(OLD_LOGPROBS)}",
+            )
+        parts = tuple(CORRECTIONS.open(part.kind, part.args) for part in spec.parts)
+        if spec.old_logprobs == "rollout" and any(part.weighs for part in parts):
+            raise ConfigError(
+                "with the rollouts' log-probabilities as the old ones the policy loss contains the ratio to the "
+                "rollouts already, and a multiplier would count it twice",
+                field="algorithm.rollout_correction.old_logprobs",
+                fix="use recomputed or approximated, or leave multipliers (decoupled, tis, icepop) out",
+            )
+        return cls(old_logprobs=spec.old_logprobs, parts=(*own, *parts))
+
+    @property
+    def plain(self) -> bool:
+        """True if it changes nothing."""
+        return self.old_logprobs == "rollout" and not self.parts
+
+    @property
+    def decoupled(self) -> bool:
+        """True if the old log-probabilities are those of the weights before the batch, or depend on them."""
+        return self.old_logprobs != "rollout"
+
+    @property
+    def whole_batch(self) -> bool:
+        """True if some part must see the whole batch before its first step."""
+        return any(part.scope == "batch" for part in self.parts)
+
+    @property
+    def whole_mini_batch(self) -> bool:
+        """True if some part must see the whole mini-batch before each step."""
+        return any(part.scope == "mini_batch" for part in self.parts)
+
+    def of_batch(self, batch: BatchTokens) -> Corrected:
+        """The outcome of the parts that must see the whole batch, by the weights before its steps."""
+        return self._of(batch, "batch")
+
+    def of_mini_batch(self, batch: BatchTokens, known: Corrected) -> Corrected:
+        """The outcome of the parts that must see all tokens of one step, joined with what is known of them.
+
+        Their log-probabilities are those before the step, or for `decoupled` those before the batch's first one.
+        """
+        made = self._of(batch, "mini_batch")
+        return Corrected(
+            multiplier=_both(known.multiplier, made.multiplier),
+            keep=_all(known.keep, made.keep),
+            marked=_any(known.marked, made.marked),
+        )
+
+    def _of(self, batch: BatchTokens, scope: Scope) -> Corrected:
+        assert batch.logprobs is not None
+        return self._corrected(
+            [part for part in self.parts if part.scope == scope],
+            now=batch.logprobs,
+            rollout=batch.old_logprobs,
+            versions=batch.versions,
+            version=batch.version,
+            advantages=batch.advantages,
+            expert=batch.expert,
+            sequence=batch.sequence,
+            sequences=batch.sequences,
+        )
+
+    def applied(self, tokens: LossTokens) -> LossTokens:
+        """The tokens with the proximal log-probabilities as the old ones, multiplier and mask.
+
+        The weights before a batch's first optimizer step are those of this forward pass, so recomputed
+        log-probabilities cost nothing; of a later step they are given (`start_logprobs`). With the rollouts' as the
+        old ones, masks go by the weights of each step.
+        """
+        if self.plain:
+            return tokens
+        # Detached: a correction weighs tokens, and must not be a way by which the loss moves the weights.
+        now = tokens.logprobs.detach()
+        rollout = tokens.old_logprobs
+        if self.decoupled and tokens.start_logprobs is not None:
+            now = tokens.start_logprobs
+        made = self._corrected(
+            [part for part in self.parts if part.scope == "response"],
+            now=now,
+            rollout=rollout,
+            versions=tokens.versions,
+            version=tokens.version,
+            advantages=tokens.advantages,
+            expert=tokens.expert,
+            sequence=tokens.sequence,
+            sequences=tokens.sequences,
+        )
+        return replace(
+            tokens,
+            old_logprobs=self._proximal(now, rollout, tokens.versions, tokens.version),
+            multiplier=_both(tokens.multiplier, made.multiplier),
+            keep=_all(tokens.keep, made.keep),
+            marked=_any(tokens.marked, made.marked),
+        )
+
+    def _proximal(self, now: Tensor, rollout: Tensor, versions: Tensor | None, version: int) -> Tensor:
+        """The proximal log-probabilities  # [N]
+
+        approximated: log mu + a (log now - log mu), where a = s / (s + 1) for a token drawn s versions ago.
+        """
+        if self.old_logprobs == "recomputed":
+            return now
+        if self.old_logprobs == "rollout":
+            return rollout
+        if versions is None:
+            return rollout
+        # clamp: no token is newer than the weights that it is compared with; if its event says so, its age is 0.
+        age = (version - versions).clamp(min=0).to(now.dtype)
+        return rollout + age / (age + 1) * (now - rollout)
+
+    def _corrected(
+        self,
+        parts: Sequence[Correction],
+        *,
+        now: Tensor,
+        rollout: Tensor,
+        versions: Tensor | None,
+        version: int,
+        advantages: Tensor,
+        expert: Tensor,
+        sequence: Tensor,
+        sequences: int,
+    ) -> Corrected:
+        if not parts:
+            return Corrected()
+        # Masks ask how far the weights are from those that drew the token, also where the loss takes those as old.
+        proximal = now if self.old_logprobs == "rollout" else self._proximal(now, rollout, versions, version)
+        # Only what rollouts drew: rows of a dataset have no rollout probability that a ratio could be taken to.
+        drawn = ~expert
+        places = drawn.nonzero()[:, 0]
+        seen = Mismatch(
+            proximal=proximal[places],
+            rollout=rollout[places],
+            log_ratio=(proximal - rollout)[places].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT),
+            advantages=advantages[places],
+            sequence=sequence[places],
+            sequences=sequences,
+        )
+        multiplier: Tensor | None = None
+        keep: Tensor | None = None
+        marked: Tensor | None = None
+        for part in parts:
+            made = part.correct(seen)
+            multiplier = _both(multiplier, made.multiplier)
+            keep = _all(keep, made.keep)
+            marked = _any(marked, made.marked)
+        return Corrected(
+            multiplier=None if multiplier is None else now.new_ones(now.shape).index_copy(0, places, multiplier),
+            keep=None if keep is None else (expert | expert.index_copy(0, places, keep)),
+            marked=None if marked is None else (drawn & drawn.index_copy(0, places, marked)),
+        )
+
+
+def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one * other
+
+
+def _all(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one & other
+
+
+def _any(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one | other

@@ -1,0 +1,100 @@
+"""Corrections by the covariance of advantage and log-probability, which is what makes a policy lose its entropy.
+
+The covariance of a token is (A - mean of A) (log p - mean of log p), with means over the tokens of its optimizer step.
+Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rftd.workers.learning.corrections.correction import Corrected, Mismatch, Scope
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MIXING: Final = 2654435761  # Knuth's multiplier for hashes of 32 bits
+_BITS: Final = (1 << 32) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipCov:
+    """A mask without a share `ratio` of the step's tokens, at least one, drawn from those whose covariance is above
+    `low` and below `high` and whose ratio PPO's clip does not stop.
+
+    Chance follows from the log-probability under the weights that drew the token, so a step can be done again.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    clip_range_low: float
+    clip_range_high: float
+
+    @property
+    def scope(self) -> Scope:
+        return "mini_batch"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        covariance = covariances(tokens)
+        w = tokens.log_ratio.exp()
+        clipped = ((tokens.advantages > 0) & (w > 1 + self.clip_range_high)) | (
+            (tokens.advantages < 0) & (w < 1 - self.clip_range_low)
+        )
+        candidates = ((covariance > self.low) & (covariance < self.high) & ~clipped).nonzero()[:, 0]
+        # stable: equal numbers keep the order of the batch, so a replay chooses the same tokens.
+        drawn = _draws(tokens.rollout[candidates]).argsort(stable=True)[: _share(self.ratio, len(covariance))]
+        keep = covariance.new_ones(covariance.shape).bool()
+        keep[candidates[drawn]] = False
+        return Corrected(keep=keep)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KlCov:
+    """Marks on the share `ratio` of the step's tokens, at least one, whose covariance is the largest and above 0."""
+
+    ratio: float
+
+    @property
+    def scope(self) -> Scope:
+        return "mini_batch"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        covariance = covariances(tokens)
+        largest = covariance.argsort(descending=True, stable=True)[: _share(self.ratio, len(covariance))]
+        marked = covariance.new_zeros(covariance.shape).bool()
+        marked[largest] = covariance[largest] > 0
+        return Corrected(marked=marked)
+
+
+def covariances(tokens: Mismatch) -> Tensor:
+    """The covariance of each token, (A - mean of A) (log p - mean of log p), in float64  # [N]"""
+    # float64: a product of two differences of near equal numbers has few digits in float32.
+    advantages = tokens.advantages.double()
+    logprobs = tokens.proximal.double()
+    count = max(1, len(advantages))
+    return (advantages - advantages.sum() / count) * (logprobs - logprobs.sum() / count)
+
+
+def _share(ratio: float, count: int) -> int:
+    return max(1, int(ratio * count))
+
+
+def _draws(logprobs: Tensor) -> Tensor:
+    """Hashes of log-probabilities: the same for the same one, and in no order of their own  # [N] -> [N] int64"""
+    # By frexp, not by a view as integers: log-probabilities may be float32 or float64, and equal ones have equal
+    # hashes.
+    mantissa, exponent = logprobs.frexp()
+    bits = ((mantissa * (1 << 24)).long() + exponent.long() * (1 << 24)) & _BITS
+    # A product may wrap in int64: its low 32 bits, which alone are kept, are right all the same.
+    mixed = (bits * _MIXING) & _BITS
+    return ((mixed ^ (mixed >> 15)) * _MIXING) & _BITS

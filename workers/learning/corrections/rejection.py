@@ -1,0 +1,216 @@
+"""Corrections that leave tokens or whole responses out: by their ratio, KPop, off-policy sequence masking, M2PO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+
+from msgspec import Meta
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.learning.corrections.correction import Corrected, Mismatch, Scope
+from rftd.workers.learning.corrections.importance import High, Low, check_bounds, check_level, ratio_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="the lower bound of w; none: 1 / `high`")]
+MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="the largest divergence that is kept")]
+Over: TypeAlias = Literal["token", "sum", "mean", "max"]
+"""The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
+OfOver: TypeAlias = Annotated[
+    Over, Meta(description="the divergence of the token itself, or its sum, mean or maximum over the response")
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatioRejection:
+    """A mask that keeps ratios within [low, high]; without `low` the lower bound is 1 / high."""
+
+    level: str
+    high: float
+    low: float | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self.low if self.low is not None else 0.0, self.high)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
+        low = 1.0 / self.high if self.low is None else self.low
+        ratio = ratio_of(tokens, self.level)
+        return Corrected(keep=(ratio >= low) & (ratio <= self.high))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DivergenceRejection:
+    """A mask that keeps divergences of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
+
+    kind: str
+    level: Over
+    threshold: float
+
+    def __post_init__(self) -> None:
+        check_level(self.level, get_args(Over))
+        check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        divergence = self._divergence(tokens.log_ratio)
+        if self.level == "sum":
+            divergence = tokens.of_sequences(divergence)
+        elif self.level == "mean":
+            divergence = tokens.mean_of_sequences(divergence)
+        elif self.level == "max":
+            divergence = tokens.max_of_sequences(divergence)
+        return Corrected(keep=divergence <= self.threshold)
+
+    def _divergence(self, log_ratio: Tensor) -> Tensor:
+        return 0.5 * log_ratio.square() if self.kind == "k2" else log_ratio.exp() - log_ratio - 1
+
+
+def token(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
+    """Tokens whose ratio is outside [low, high]."""
+    return RatioRejection(level="token", high=high, low=low)
+
+
+def sequence(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
+    """Responses whose product of ratios is outside [low, high]."""
+    return RatioRejection(level="sequence", high=high, low=low)
+
+
+def geometric(*, high: High = 1.01, low: LowOrInverse = None) -> RatioRejection:
+    """Responses whose geometric mean of ratios is outside [low, high]: their length plays no part."""
+    return RatioRejection(level="geometric", high=high, low=low)
+
+
+def k2(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
+    """Tokens or responses whose k2, half the squared log-ratio, is above the threshold."""
+    return DivergenceRejection(kind="k2", level=level, threshold=threshold)
+
+
+def k3(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
+    """Tokens or responses whose k3, the estimate of the KL that is never negative, is above the threshold."""
+    return DivergenceRejection(kind="k3", level=level, threshold=threshold)
+
+
+def check_threshold(threshold: float) -> None:
+    """Raises ConfigError unless it is a number above 0."""
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise ConfigError(
+            f"the threshold is {threshold}",
+            field="rollout_correction.corrections.threshold",
+            fix="use a number above 0",
+        )
+
+
+_SURE = 1e-6
+"""The least distance of probabilities from 0 and 1, where a KL is infinite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KPop:
+    """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
+    `threshold`."""
+
+    threshold: Annotated[Threshold, Meta(description="the largest KL that is kept")] = 0.1
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        p = tokens.proximal.exp().clamp(_SURE, 1 - _SURE)
+        q = tokens.rollout.exp().clamp(_SURE, 1 - _SURE)
+        return Corrected(keep=_bernoulli_kl(p, q).maximum(_bernoulli_kl(q, p)) <= self.threshold)
+
+
+def _bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opsm:
+    """Off-policy sequence masking: there is no loss where A < 0 and the mean of -log w over the response is above
+    `delta`.
+    """
+
+    delta: Annotated[Threshold, Meta(description="the largest mean of -log w that is kept")] = 1e-4
+
+    def __post_init__(self) -> None:
+        check_threshold(self.delta)
+
+    @property
+    def scope(self) -> Scope:
+        return "response"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        drift = tokens.mean_of_sequences(-tokens.log_ratio)
+        return Corrected(keep=(tokens.advantages >= 0) | (drift <= self.delta))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class M2po:
+    """A mask that keeps as many tokens as possible with the mean of (log w)² over the candidates within `threshold`.
+
+    With `away_only` only tokens that their advantage moves further away are candidates: A > 0 and w > 1, or A < 0 and
+    w < 1.
+    The tokens are those of one optimizer step, by the weights before it.
+    """
+
+    threshold: Annotated[Threshold, Meta(description="the largest mean of (log w)² that is kept")] = 0.04
+    away_only: Annotated[
+        bool, Meta(description="true: only tokens that their advantage moves further away may be left out")
+    ] = True
+
+    def __post_init__(self) -> None:
+        if self.threshold != 0:
+            check_threshold(self.threshold)
+
+    @property
+    def scope(self) -> Scope:
+        return "mini_batch"
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def correct(self, tokens: Mismatch) -> Corrected:
+        # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
+        squares = tokens.log_ratio.double().square()
+        candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0
+        ascending = squares[candidate].sort().values
+        # The means of an ascending sequence ascend, so the first one beyond the threshold says where to cut, without a
+        # search.
+        means = ascending.cumsum(0) / ascending.new_ones(ascending.shape).cumsum(0)
+        beyond = ascending[means > self.threshold]  # their means ascend too; equal squares go together
+        kept = squares < beyond[0] if len(beyond) else squares >= 0
+        return Corrected(keep=~candidate | kept)

@@ -1,0 +1,108 @@
+"""`Demand`: what a stage asks of an engine beyond log-probabilities of tokens, and which argument asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.losses.policy_loss import LossNeeds
+from rftd.workers.learning.token_advantages.token_advantage import PassField
+
+Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures", "adapter"]
+"""The parts that an engine may be unable to give, beside log-probabilities of the policy at temperature 1."""
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+_WORDS: Final[dict[Part, str]] = {
+    "entropies": "the entropy at each token",
+    "reference": "log-probabilities under a frozen reference",
+    "critic": "a critic's values",
+    "teacher": "log-probabilities under a teacher",
+    "temperatures": "log-probabilities at the temperature that a token was drawn with",
+    "adapter": "an adapter that learns beside a frozen model",
+}
+_OF_FIELDS: Final[dict[PassField, Part]] = {
+    "entropies": "entropies",
+    "entropy_signals": "entropies",
+    "squares": "entropies",
+    "ref_logprobs": "reference",
+    "values": "critic",
+    "teacher_logprobs": "teacher",
+}
+
+
+_OF_OBJECTIVE: Final[frozenset[Part]] = frozenset({"entropies", "reference", "critic", "teacher"})
+
+
+class Demand(NamedTuple):
+    """One part that is asked for."""
+
+    part: Part
+    field: tuple[str, ...]
+    """The path of the argument that asks for it, in the experiment file."""
+    by: str
+    """Who asks, in words."""
+    fix: str
+
+    @property
+    def words(self) -> str:
+        """The argument and the part that it asks for, in words."""
+        return f"{self.by} needs {_WORDS[self.part]}"
+
+
+def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Demand, ...]:
+    """The demands of the stage, each part once for each argument. Raises ConfigError as `Objective.of`.
+
+    Where none of `parts` is the objective's to ask for, it is not made: a third party's may be elsewhere.
+    """
+    of_objective = _of_objective(stage.algorithm) if _OF_OBJECTIVE & set(parts) else ()
+    return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))
+
+
+def _of_model(stage: StageSpec) -> Iterator[Demand]:
+    if stage.model.lora is not None:
+        fix = "leave it out, or train with an engine that has it, such as torch"
+        yield Demand("adapter", ("model", "lora_configs"), "a LoRA", fix)
+
+
+def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
+    """Greedy tokens carry log-probabilities at temperature 1, as those of a dataset do."""
+    for temperature in {each.sampling.temperature: None for each in tasksets_of(stage)}:
+        if temperature in (0, 1):
+            continue
+        by = f"a rollout at temperature {temperature:g}"
+        fix = "write 1.0, or train with an engine that has it, such as torch"
+        yield Demand("temperatures", ("model", "temperature"), by, fix)
+
+
+def _of_objective(spec: AlgorithmSpec) -> Iterator[Demand]:
+    objective = Objective.of(spec)
+    definition = lookup(spec.kind)
+    without = "write 0.0, or train with an engine that has it, such as torch"
+    if objective.entropy.coef != 0:
+        by = f"an entropy bonus of {objective.entropy.coef:g}"
+        yield Demand("entropies", _at("entropy_loss_fn_args", "entropy_coef"), by, without)
+    if objective.kl.coef > 0:
+        by = f"a KL loss of {objective.kl.coef:g}"
+        yield Demand("reference", _at("kl_loss_fn_args", "kl_coef"), by, without)
+    if objective.kl_penalty.coef > 0:
+        by = f"a KL penalty of {objective.kl_penalty.coef:g}"
+        yield Demand("reference", _at("kl_penalty_fn_args", "kl_coef"), by, without)
+    other = "choose another, or train with an engine that has it, such as torch"
+    if objective.token_advantage is not None:
+        # What the type brings along is changed by another type; what the file names, by its own field.
+        own = spec.advantage == definition.advantage
+        by = spec.kind if own else f"the advantage {spec.advantage}"
+        for name in sorted(objective.token_advantage.needs & _OF_FIELDS.keys()):
+            yield Demand(_OF_FIELDS[name], _at("algorithm_type" if own else "advantage_fn"), by, other)
+    needs = LossNeeds.of(objective.policy_loss)
+    if needs.reference or needs.reference_kl:
+        own = spec.policy_loss == definition.policy_loss
+        by = spec.kind if own else f"the loss {spec.policy_loss}"
+        yield Demand("reference", _at("algorithm_type" if own else "policy_loss_fn"), by, other)
+
+
+def _at(*names: str) -> tuple[str, ...]:
+    return ("algorithm", *names)

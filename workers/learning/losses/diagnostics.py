@@ -1,0 +1,109 @@
+"""Figures of every step without a further pass: how far the weights are from those that drew the tokens.
+
+Let d = logprob - logprob under the weights that drew the token, w = e^d. Of the tokens that rollouts drew:
+
+    mismatch/k3/mean, /max            e^d - 1 - d, which estimates the KL of the rollouts to the present weights
+    mismatch/ratio/mean, /min, /max   w; within e^±20
+    mismatch/chi2                     mean of w² - 1
+    mismatch/ess                      (Σ w)² / (N Σ w²): which share of the tokens the batch is worth
+
+Of all trained tokens, whatever their aggregation:
+
+    actor/pg_clipfrac_positive, _negative       share clipped, with a positive or a negative advantage
+    correction/masked, _positive, _negative     share left out by corrections
+    correction/multiplier/mean, /min, /max      of corrections, if there are any
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens, TokenLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DRAWN = "mismatch/drawn"
+_SQUARE = "mismatch/square"
+
+
+def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Tensor) -> dict[str, Tensor]:
+    """The figures of some tokens, as `drawn` and after corrections; `mean` is each token's weight in a mean  # [N]"""
+    gap = (drawn.logprobs.detach() - drawn.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    # Dataset rows have zeros for old log-probabilities: their ratio would be that to a probability of 1.
+    gap = gap.masked_fill(drawn.expert, 0.0)
+    share = mean.masked_fill(drawn.expert, 0.0)
+    ratio = gap.exp()
+    k3 = ratio - 1 - gap
+    found = {
+        # Sums, not means: those of micro-batches are added, and `finished` divides once by the share of drawn tokens.
+        _DRAWN: share.sum(),
+        _SQUARE: (ratio.square() * share).sum(),
+        "mismatch/k3/mean": (k3 * share).sum(),
+        "mismatch/k3/max": k3.max(),
+        "mismatch/ratio/mean": (ratio * share).sum(),
+        "mismatch/ratio/max": ratio.max(),
+        "mismatch/ratio/min": ratio.min(),
+    }
+    clipped = policy.metrics.get("pg_clipfrac")
+    if clipped is not None:
+        found |= _by_sign("actor/pg_clipfrac", clipped * mean, tokens.advantages)
+    if tokens.keep is not None:
+        masked = mean.masked_fill(tokens.keep, 0.0)
+        found["correction/masked"] = masked.sum()
+        found |= _by_sign("correction/masked", masked, tokens.advantages)
+    if tokens.multiplier is not None:
+        found["correction/multiplier/mean"] = (tokens.multiplier * mean).sum()
+        found["correction/multiplier/max"] = tokens.multiplier.max()
+        found["correction/multiplier/min"] = tokens.multiplier.min()
+    return found
+
+
+def _by_sign(name: str, values: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    return {
+        f"{name}_positive": values.masked_fill(advantages <= 0, 0.0).sum(),
+        f"{name}_negative": values.masked_fill(advantages >= 0, 0.0).sum(),
+    }
+
+
+def joined(name: str, one: Tensor, other: Tensor) -> Tensor:
+    """A figure of two micro-batches: the sum, or the extreme of what is named so."""
+    if name.endswith("/max"):
+        return one.maximum(other)
+    return one.minimum(other) if name.endswith("/min") else one + other
+
+
+def of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of a batch's optimizer steps: the mean of those that have one, or the extreme of what is named so."""
+    if len(steps) == 1:
+        return dict(steps[0])
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.items():
+            found.setdefault(name, []).append(value)
+    return {name: _over_steps(name, values) for name, values in found.items()}
+
+
+def _over_steps(name: str, values: Sequence[float]) -> float:
+    if name.endswith("/max"):
+        return max(values)
+    return min(values) if name.endswith("/min") else math.fsum(values) / len(values)
+
+
+def finished(figures: dict[str, float]) -> dict[str, float]:
+    """The figures of a whole batch, from those that were joined."""
+    # Both are sums that the ratios below are made of, and no figures themselves.
+    share = figures.pop(_DRAWN, 0.0)
+    square = figures.pop(_SQUARE, 0.0)
+    if share <= 0:
+        return {name: value for name, value in figures.items() if not name.startswith("mismatch/")}
+    for name in ("mismatch/k3/mean", "mismatch/ratio/mean"):
+        figures[name] /= share
+    square /= share
+    figures["mismatch/chi2"] = square - 1
+    figures["mismatch/ess"] = figures["mismatch/ratio/mean"] ** 2 / square
+    for name in ("correction/masked", "correction/masked_positive", "correction/masked_negative"):
+        figures.setdefault(name, 0.0)
+    return figures

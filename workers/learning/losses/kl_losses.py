@@ -1,0 +1,160 @@
+"""KL losses: the distance of the policy to a reference, estimated at each token.
+
+Let d = logprob - reference logprob. Which one: k2 for a loss (its gradient is that of the KL), k1 or k3 for a figure
+or a penalty, low_var_kl where the policy may drift far, corrected_k3 where tokens are of older weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
+from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOW_VAR_LIMIT: Final = 10.0
+CORRECTION_LIMIT: Final = 2.0
+
+Positive = Annotated[float, msgspec.Meta(gt=0)] | None
+Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
+"""A function of logprobs, the reference's, and those under the weights that drew the tokens: the KL of each  # [N]"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveRule:
+    """A rule that steers the KL to `target_kl`: coef *= 1 + clip(kl / target_kl - 1, ±0.2) · batch / horizon.
+
+    Source: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences, arXiv 1909.08593, section 2.2.
+    """
+
+    target_kl: float
+    horizon: float
+    """The horizon, counted in items of batches."""
+
+    def next(self, coef: float, kl: float, batch_items: int) -> float:
+        """The coefficient of the step after one whose batch had this KL; the same if that is not finite."""
+        # Bounded: one odd batch may move the coefficient by a fifth of batch / horizon at most.
+        error = kl / self.target_kl - 1
+        return coef * (1 + min(max(error, -0.2), 0.2) * batch_items / self.horizon) if math.isfinite(kl) else coef
+
+
+@dataclass(frozen=True, slots=True)
+class KlLoss:
+    """`coef` times the aggregate of `estimate` is added to the loss; no reference is needed if `coef` is zero.
+
+    As a penalty it is taken from each token's reward or advantage instead.
+    """
+
+    coef: float
+    estimate: Estimate
+    needs_old_logprobs: bool = False
+    rule: AdaptiveRule | None = None
+    """The rule by which the coefficient changes from step to step; None: it is constant."""
+
+
+def none(**_ignored: object) -> KlLoss:
+    """The loss has no KL term, whatever its arguments."""
+    return KlLoss(0.0, lambda logprobs, ref, old: logprobs.new_zeros(logprobs.shape))
+
+
+def k1(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is d. It is unbiased, of high variance; as a loss its gradient does not pull to the reference."""
+    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
+
+
+def k2(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is d² / 2. It is biased, but its gradient is that of the KL."""
+    return _made(
+        kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: 0.5 * (logprobs - ref).square()
+    )
+
+
+def k3(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is e^-d - 1 + d. It is unbiased and never negative (Schulman 2020, Approximating KL Divergence)."""
+    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
+
+
+def low_var_kl(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is k3, with d clamped to ±20 and the result to ±10: no token is so large that it rules a batch."""
+    return _made(
+        kl_coef,
+        _rule(adaptive, target_kl, horizon),
+        lambda logprobs, ref, old: _k3((logprobs - ref).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)).clamp(
+            -LOW_VAR_LIMIT, LOW_VAR_LIMIT
+        ),
+    )
+
+
+def absolute(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is |d|."""
+    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
+
+
+def corrected_k3(
+    *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
+) -> KlLoss:
+    """The estimate is k3 · min(e^(logprob - old logprob), 2), for tokens that older weights drew; the factor has no
+    gradient."""
+    return _made(kl_coef, _rule(adaptive, target_kl, horizon), _corrected_k3, needs_old_logprobs=True)
+
+
+def _k3(difference: Tensor) -> Tensor:
+    # Not clamped here: low_var_kl does that before, and clamping a plain k3 would make it biased.
+    return (-difference).exp() - 1 + difference
+
+
+def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
+    # Detached: it corrects who drew the token, and is no part of the divergence that is to become smaller.
+    ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
+
+
+def _rule(adaptive: bool, target_kl: float | None, horizon: float | None) -> AdaptiveRule | None:
+    if not adaptive:
+        return None
+    if target_kl is None or horizon is None or not (target_kl > 0 and horizon > 0):
+        raise ConfigError(
+            f"an adaptive coefficient needs target_kl and horizon above 0, and has {target_kl} and {horizon}",
+            field="kl_loss_fn_args.target_kl",
+            fix="give both, such as target_kl: 0.1 and horizon: 10000, or leave adaptive out",
+        )
+    return AdaptiveRule(target_kl=target_kl, horizon=horizon)
+
+
+def _made(kl_coef: float, rule: AdaptiveRule | None, estimate: Estimate, *, needs_old_logprobs: bool = False) -> KlLoss:
+    if kl_coef < 0:
+        raise ConfigError(f"kl_coef is {kl_coef}", field="kl_loss_fn_args.kl_coef", fix="use 0 or more")
+    return KlLoss(float(kl_coef), estimate, needs_old_logprobs, rule)
+
+
+KL_LOSSES: Final = Plugins[KlLoss](
+    "KL loss",
+    group="rftd.kl_losses",
+    table={
+        "none": f"{__name__}:none",
+        "k1": f"{__name__}:k1",
+        "k2": f"{__name__}:k2",
+        "k3": f"{__name__}:k3",
+        "low_var_kl": f"{__name__}:low_var_kl",
+        "abs": f"{__name__}:absolute",
+        "corrected_k3": f"{__name__}:corrected_k3",
+    },
+)

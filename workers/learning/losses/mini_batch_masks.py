@@ -1,0 +1,142 @@
+"""Losses that leave out, or hold, tokens chosen among all of their optimizer step: `m2po`, `clip_cov` and `kl_cov`.
+
+The choice is a correction of scope `mini_batch` (`corrections/`), made before the step by the weights before it. The
+loss itself is computed for every token, masked ones too: the objective applies the masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rftd.workers.learning.corrections.correction import Correction
+from rftd.workers.learning.corrections.covariance import ClipCov, KlCov
+from rftd.workers.learning.corrections.rejection import M2po
+from rftd.workers.learning.losses import arguments
+from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens, TokenLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class M2poLoss:
+    """The loss is -A r, with log r clamped to ±log_ratio_clip, without the tokens of the largest (log r)².
+
+    The mask is made before each optimizer step from all of its tokens, by the weights before it: of the tokens that
+    move away from the weights that drew them, those with the largest (log r)² are left out until the mean of the
+    others is at most m2_threshold. The authors' code, and AReaL's, makes it for each micro-batch separately.
+    Source: Zheng et al. 2025, Prosperity before Collapse (M2PO), arXiv 2510.01161.
+    """
+
+    m2_threshold: float = 0.04
+    log_ratio_clip: float = LOG_RATIO_LIMIT
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.at_least(0, m2_threshold=self.m2_threshold)
+        arguments.above(0, log_ratio_clip=self.log_ratio_clip)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The mask of the second moment."""
+        return (M2po(threshold=self.m2_threshold),)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of every token, masked ones too  # [N]"""
+        log_ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-self.log_ratio_clip, self.log_ratio_clip)
+        return TokenLoss(loss=-tokens.advantages * log_ratio.exp(), metrics={"ppo_kl": -log_ratio.detach()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipCovLoss:
+    """The loss is max(-A r, -A clip(r, 1 - low, 1 + high)), without some tokens whose covariance c is large:
+    c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
+
+    Of those with clip_cov_lb < c < clip_cov_ub that the clip does not stop, clip_cov_ratio of the step's tokens are
+    left out, at least one, chosen by chance. They are found before each optimizer step among all of its tokens, by the
+    weights before it; verl chooses in each micro-batch separately. There is no dual clip.
+    Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
+    """
+
+    clip_range: float = 0.2
+    clip_range_low: float | None = None
+    """The range below 1, if it is not `clip_range`."""
+    clip_range_high: float | None = None
+    """The range above 1, if it is not `clip_range`."""
+    clip_cov_ratio: float = 0.0002
+    clip_cov_lb: float = 1.0
+    clip_cov_ub: float = 5.0
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.at_least(0, clip_range=self.clip_range)
+        arguments.at_least(0, clip_range_low=self.clip_range_low, clip_range_high=self.clip_range_high)
+        arguments.share(clip_cov_ratio=self.clip_cov_ratio)
+        arguments.above(self.clip_cov_lb, clip_cov_ub=self.clip_cov_ub)
+
+    @property
+    def low(self) -> float:
+        """The distance below 1 to which the ratio is followed."""
+        return self.clip_range if self.clip_range_low is None else self.clip_range_low
+
+    @property
+    def high(self) -> float:
+        """The distance above 1 to which the ratio is followed."""
+        return self.clip_range if self.clip_range_high is None else self.clip_range_high
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The mask of the covariances."""
+        chosen = ClipCov(
+            ratio=self.clip_cov_ratio,
+            low=self.clip_cov_lb,
+            high=self.clip_cov_ub,
+            clip_range_low=self.low,
+            clip_range_high=self.high,
+        )
+        return (chosen,)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The clipped loss of every token, masked ones too  # [N]"""
+        log_ratio = tokens.log_ratio()
+        ratio = log_ratio.exp()
+        plain = -tokens.advantages * ratio
+        clipped = -tokens.advantages * ratio.clamp(1 - self.low, 1 + self.high)
+        metrics = {"pg_clipfrac": (clipped > plain).to(plain.dtype), "ppo_kl": -log_ratio.detach()}
+        return TokenLoss(loss=plain.maximum(clipped), metrics=metrics)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KlCovLoss:
+    """The loss is -A r, plus ppo_kl_coef |log r| for the tokens of the largest covariance
+    c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
+
+    Those are kl_cov_ratio of the step's tokens, at least one, as far as their covariance is above 0. They are found
+    before each optimizer step among all of its tokens, by the weights before it; verl chooses in each micro-batch
+    separately.
+    Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
+    """
+
+    kl_cov_ratio: float = 0.0002
+    ppo_kl_coef: float = 1.0
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.share(kl_cov_ratio=self.kl_cov_ratio)
+        arguments.above(0, kl_cov_ratio=self.kl_cov_ratio)
+        arguments.at_least(0, ppo_kl_coef=self.ppo_kl_coef)
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """The marks of the tokens that are held."""
+        return (KlCov(ratio=self.kl_cov_ratio),)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of each token, with a pull to the weights that drew it where it is marked  # [N]"""
+        log_ratio = tokens.log_ratio()
+        loss = -tokens.advantages * log_ratio.exp()
+        metrics = {"ppo_kl": -log_ratio.detach()}
+        if tokens.marked is not None:
+            loss = loss + self.ppo_kl_coef * log_ratio.abs().where(tokens.marked, log_ratio.new_zeros(()))
+            metrics["held"] = tokens.marked.to(loss.dtype)
+        return TokenLoss(loss=loss, metrics=metrics)

@@ -1,0 +1,129 @@
+"""`mix` and `mix_chord`: PPO's loss of rollouts and the likelihood of an expert's rows, in one batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.learning.losses import arguments
+from rftd.workers.learning.losses.policy_loss import LossTokens, PolicyLoss, TokenLoss
+from rftd.workers.learning.losses.sft import SftLoss, SftPhiLoss, mode_of
+from rftd.workers.learning.losses.token_ratios import PpoLoss
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwoLosses:
+    """The common part of both: (1 - mu) L_rl + mu L_expert, each aggregated over its own rows of the whole batch."""
+
+    clip_range: float = 0.2
+    clip_range_low: float | None = None
+    clip_range_high: float | None = None
+    clip_ratio_c: float = 3.0
+    sft_loss_agg_mode: str | None = None
+    """The aggregation of the expert's rows; None: as the other rows."""
+    use_token_level_loss_in_sft: bool | None = None
+    """`sft_loss_agg_mode` as a switch. True: token-mean; False: seq-mean-token-mean."""
+    use_dynamic_bsz: object = None
+    """Without effect, like the five below: Trinity-RFT weighs micro-batches by them, and here they add up by
+    themselves."""
+    ppo_mini_batch_size: object = None
+    ppo_micro_batch_size_per_gpu: object = None
+    ngpus_trainer: object = None
+    train_batch_size_usual: object = None
+    train_batch_size_expert: object = None
+
+    usual: PpoLoss = field(init=False, repr=False)
+
+    needs_old_logprobs = True
+
+    def __post_init__(self) -> None:
+        arguments.mode(self.sft_loss_agg_mode)
+        switched = mode_of(self.use_token_level_loss_in_sft)
+        if switched and self.sft_loss_agg_mode not in (None, switched):
+            raise ConfigError(
+                f"sft_loss_agg_mode is {self.sft_loss_agg_mode}, and use_token_level_loss_in_sft asks for {switched}",
+                field="policy_loss_fn_args.sft_loss_agg_mode",
+                fix="keep one of them",
+            )
+        usual = PpoLoss(
+            clip_range=self.clip_range,
+            clip_range_low=self.clip_range_low,
+            clip_range_high=self.clip_range_high,
+            clip_ratio_c=self.clip_ratio_c,
+        )
+        # The dataclass is frozen, and `usual` follows from the other fields: made once, so that its checks run here.
+        object.__setattr__(self, "usual", usual)
+
+    @property
+    def expert_agg_mode(self) -> str | None:
+        """The aggregation of the expert's rows, if it is their own."""
+        return self.sft_loss_agg_mode or mode_of(self.use_token_level_loss_in_sft)
+
+    def mixed(self, tokens: LossTokens, expert: PolicyLoss, mu: float) -> TokenLoss:
+        """The loss of each token, by its kind  # [N]"""
+        of_rollouts = self.usual.per_token(tokens)
+        of_rows = expert.per_token(tokens)
+        # Both losses are computed for all tokens: those of the wrong kind mean nothing, and are dropped here.
+        loss = ((1 - mu) * of_rollouts.loss).where(~tokens.expert, mu * of_rows.loss)
+        metrics = {
+            f"usual/{name}": value.masked_fill(tokens.expert, 0.0) for name, value in of_rollouts.metrics.items()
+        }
+        metrics |= {f"expert/{name}": value.masked_fill(~tokens.expert, 0.0) for name, value in of_rows.metrics.items()}
+        return TokenLoss(loss=loss, metrics=metrics, by_kind=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixLoss(TwoLosses):
+    """The loss is (1 - mu) L_ppo(rollouts) + mu L_sft(expert's rows), each aggregated over its own rows of the whole
+    batch.
+
+    Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826.
+    """
+
+    mu: float = 0.1
+
+    def __post_init__(self) -> None:
+        TwoLosses.__post_init__(self)
+        arguments.share(mu=self.mu)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of each token, by its kind  # [N]"""
+        return self.mixed(tokens, SftLoss(), self.mu)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixChordLoss(TwoLosses):
+    """The loss is that of `mix`, with L_sft_phi (L_sft without enable_phi_function), and mu of the stage's step.
+
+    mu rises from 0 to mu_peak over mu_warmup_steps, then falls as a cosine over mu_decay_steps, and stays at mu_valley.
+    Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
+    """
+
+    mu_warmup_steps: int = 0
+    mu_decay_steps: int = 0
+    mu_peak: float = 0.1
+    mu_valley: float = 0.1
+    enable_phi_function: bool = True
+
+    def __post_init__(self) -> None:
+        TwoLosses.__post_init__(self)
+        arguments.at_least(0, mu_warmup_steps=self.mu_warmup_steps, mu_decay_steps=self.mu_decay_steps)
+        arguments.share(mu_peak=self.mu_peak, mu_valley=self.mu_valley)
+
+    def mu(self, stage_step: int) -> float:
+        """The weight of the expert's rows in a step of the stage."""
+        after = stage_step - self.mu_warmup_steps
+        # Before any division: without a warm-up `after` is never below 0 here, so mu_warmup_steps is above 0.
+        if after < 0:
+            return self.mu_peak * stage_step / self.mu_warmup_steps
+        if after >= self.mu_decay_steps:
+            return self.mu_valley
+        fall = (1 + math.cos(math.pi * after / self.mu_decay_steps)) / 2
+        return self.mu_valley + (self.mu_peak - self.mu_valley) * fall
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The loss of each token, by its kind  # [N]"""
+        mu = self.mu(tokens.stage_step)
+        made = self.mixed(tokens, SftPhiLoss() if self.enable_phi_function else SftLoss(), mu)
+        return TokenLoss(loss=made.loss, metrics=made.metrics, by_kind=True)

@@ -1,0 +1,71 @@
+"""The table of policy losses; importing it imports none of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rftd.ops.plugins import Plugins
+from rftd.streams.spec.spec import AlgorithmSpec
+from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.losses.policy_loss import LossNeeds, PolicyLoss
+
+_HERE: Final = "rftd.workers.learning.losses"
+
+# Names, not classes: an experiment file is checked in the daemon, which has no torch to import.
+POLICY_LOSSES: Final = Plugins[PolicyLoss](
+    "policy loss",
+    group="rftd.policy_losses",
+    table={
+        "ppo": f"{_HERE}.token_ratios:PpoLoss",
+        "gspo": f"{_HERE}.response_ratios:GspoLoss",
+        "gmpo": f"{_HERE}.response_ratios:GmpoLoss",
+        "vespo": f"{_HERE}.response_ratios:VespoLoss",
+        "cispo": f"{_HERE}.weighted_gradients:CispoLoss",
+        "sapo": f"{_HERE}.token_ratios:SapoLoss",
+        "topr": f"{_HERE}.weighted_gradients:ToprLoss",
+        "opmd": f"{_HERE}.weighted_gradients:OpmdLoss",
+        "sppo": f"{_HERE}.token_ratios:SppoLoss",
+        "rec": f"{_HERE}.weighted_gradients:RecLoss",
+        "reinforce": f"{_HERE}.weighted_gradients:ReinforceLoss",
+        "importance_sampling": f"{_HERE}.token_ratios:ImportanceSamplingLoss",
+        "m2po": f"{_HERE}.mini_batch_masks:M2poLoss",
+        "clip_cov": f"{_HERE}.mini_batch_masks:ClipCovLoss",
+        "kl_cov": f"{_HERE}.mini_batch_masks:KlCovLoss",
+        "dppo": f"{_HERE}.token_ratios:DppoLoss",
+        "probability_clip": f"{_HERE}.token_ratios:ProbabilityClipLoss",
+        "mix": f"{_HERE}.mix:MixLoss",
+        "mix_chord": f"{_HERE}.mix:MixChordLoss",
+        "dpo": f"{_HERE}.preference_losses:DpoLoss",
+        "ipo": f"{_HERE}.preference_losses:IpoLoss",
+        "simpo": f"{_HERE}.preference_losses:SimpoLoss",
+        "orpo": f"{_HERE}.preference_losses:OrpoLoss",
+        "kto": f"{_HERE}.preference_losses:KtoLoss",
+        "sft": f"{_HERE}.sft:SftLoss",
+        "sft_is": f"{_HERE}.sft:SftIsLoss",
+        "sft_phi": f"{_HERE}.sft:SftPhiLoss",
+    },
+)
+
+
+def compares_pairs(name: str) -> bool:
+    """True for a loss of ours that holds a chosen response against a rejected one."""
+    # builtin first: load would import a third party's module, and this is asked of every file that is submitted.
+    return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
+
+
+def tells_labels(name: str) -> bool:
+    """True for a loss of ours that needs to know which responses are the good ones: of pairs, or each by itself."""
+    return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
+
+
+def policy_loss(spec: AlgorithmSpec) -> PolicyLoss:
+    """The loss that the algorithm names. Raises ConfigError for an unknown name or arguments that do not fit.
+
+    In a log that was begun when `probability_clip` was called `ipo`, a type of rollouts means that loss.
+    """
+    name = spec.policy_loss
+    given = spec.policy_loss_args
+    if name == "ipo" and lookup(spec.kind).rows != "dpo":
+        name = "probability_clip"
+        given = {argument.removeprefix("ipo_"): value for argument, value in given.items()}
+    return POLICY_LOSSES.open(name, given)

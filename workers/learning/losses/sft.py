@@ -1,0 +1,91 @@
+"""`sft`, `sft_is` and `sft_phi`: minus the log-likelihood, plain or weighted by the token's probability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rftd.workers.learning.losses import arguments
+from rftd.workers.learning.losses.policy_loss import LossTokens, TokenLoss
+
+
+def mode_of(use_token_level_loss: bool | None) -> str | None:
+    """The aggregation that Trinity-RFT's switch `use_token_level_loss` stands for; None if it is not given."""
+    if use_token_level_loss is None:
+        return None
+    return "token-mean" if use_token_level_loss else "seq-mean-token-mean"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SftLoss:
+    """The loss is -logprob, or with `weighted` -A logprob: then an advantage function may choose among rollouts.
+
+    Source: Ouyang et al. 2022, InstructGPT, arXiv 2203.02155.
+    """
+
+    use_token_level_loss: bool | None = None
+    """True: loss_agg_mode is token-mean; False: seq-mean-token-mean."""
+    weighted: bool = False
+
+    @property
+    def loss_agg_mode(self) -> str | None:
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        return mode_of(self.use_token_level_loss)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The negative log-likelihood of each token  # [N]"""
+        loss = -tokens.logprobs * tokens.advantages if self.weighted else -tokens.logprobs
+        return TokenLoss(loss=loss, metrics={"sft_loss": loss.detach()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SftIsLoss:
+    """The loss is -sg(p) logprob: tokens that the policy finds unlikely move it less.
+
+    Source: Wu et al. 2025, On the Generalization of SFT (dynamic fine-tuning), arXiv 2508.05629.
+    """
+
+    use_token_level_loss: bool | None = None
+
+    @property
+    def loss_agg_mode(self) -> str | None:
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        return mode_of(self.use_token_level_loss)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The weighted negative log-likelihood of each token  # [N]"""
+        # Detached: the weight p cancels the 1 / p in the gradient of log p, which is the method; with its gradient it
+        # would not.
+        loss = -tokens.logprobs * tokens.logprobs.detach().exp()
+        return TokenLoss(loss=loss, metrics={"sft_is_loss": loss.detach()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SftPhiLoss:
+    """The loss is -sg(p (1 - p)) min(logprob, log cutoff_prob): neither unlikely tokens nor certain ones move the
+    policy much.
+
+    Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
+    """
+
+    use_token_level_loss: bool | None = None
+    cutoff_prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        arguments.above(0, cutoff_prob=self.cutoff_prob)
+        arguments.share(cutoff_prob=self.cutoff_prob)
+
+    @property
+    def loss_agg_mode(self) -> str | None:
+        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        return mode_of(self.use_token_level_loss)
+
+    def per_token(self, tokens: LossTokens) -> TokenLoss:
+        """The weighted negative log-likelihood of each token  # [N]"""
+        probability = tokens.logprobs.detach().exp()
+        logprobs = tokens.logprobs
+        if self.cutoff_prob < 1:
+            # The clamp has no gradient above the cut-off: a token that is likely enough is left alone.
+            logprobs = logprobs.clamp(max=math.log(self.cutoff_prob))
+        loss = -logprobs * probability * (1 - probability)
+        return TokenLoss(loss=loss, metrics={"sft_phi_loss": loss.detach()})

@@ -1,0 +1,275 @@
+"""`BatchSteps`: the optimizer steps of one batch, their gradients summed micro-batch by micro-batch.
+
+Masks that choose tokens among all of a step (M2PO, Clip-Cov, KL-Cov) are made in a pass of their own before it. Their
+sources (verl, AReaL, the authors of M2PO) choose inside the loss, from one micro-batch. Here they choose from all that
+the step sees, so that micro-batches change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.learning.corrections.correction import Corrected
+from rftd.workers.learning.engine import TrainBatch
+from rftd.workers.learning.losses import diagnostics
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.losses.policy_loss import Labels, LossTokens, Pairs
+from rftd.workers.learning.stage.batch_pass import BatchPass, Passed, batch_pass, carried, joined
+from rftd.workers.learning.stage.learner import Learner, M, PolicyValues, Terms, ValueLearner
+from rftd.workers.learning.stage.micro_batch import MicroBatch
+from rftd.workers.learning.stage.updates import Updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSteps(Generic[M]):
+    """The optimizer steps of one batch, packed for its updates, and what holds for all of them."""
+
+    spec: StageSpec
+    objective: Objective
+    learner: Learner[M]
+    batch: TrainBatch
+    updates: Updates[M]
+    rate: float
+    """The policy's learning rate."""
+    critic_rate: float
+    """The critic's; 0 without one."""
+    kl_coef: float
+    penalty_coef: float
+
+    def take(self) -> tuple[dict[str, float], str]:
+        """Takes the steps; returns their figures, and why none was taken, which is empty if one was.
+
+        A mini-batch whose loss or gradient is not finite is left out, weights and optimizer untouched by it.
+        """
+        known = batch_pass(
+            self.objective,
+            self.learner,
+            self.updates.first_epoch,
+            version=self._version,
+            penalty_coef=self.penalty_coef,
+            several_steps=self.updates.several,
+            mismatched=self.updates.mismatched,
+        )
+        critic = self.learner.critic
+        figures: list[dict[str, float]] = []
+        reasons: list[str] = []
+        for of_policy, of_critic in zip_longest(self.updates.policy, self.updates.critic):
+            if not (_trained(of_policy) or _trained(of_critic)):
+                continue
+            try:
+                found = self._accumulate(of_policy, of_critic, known)
+                reason = _why_not_finite(found)
+                if reason:
+                    # AdamW's moments would keep a NaN for good: it is refused before any optimizer sees it.
+                    reasons.append(reason)
+                    continue
+                figures.append(found)
+                if critic is not None and _trained(of_critic):
+                    critic.step(self.critic_rate)
+                if self._trains_policy and _trained(of_policy):
+                    self.learner.step(self.rate)
+            finally:
+                # Also after an error: gradients that stay would be added to those of the next batch.
+                self.learner.forget()
+                if critic is not None:
+                    critic.forget()
+        if reasons and not figures:
+            return {}, reasons[0]
+        reported = diagnostics.of_steps(figures or [{"actor/grad_norm": 0.0}]) | known.metrics
+        if self.updates.several:
+            reported["actor/optimizer_steps"] = float(len(self.updates.policy))
+            reported["actor/nonfinite_mini_batches"] = float(len(reasons))
+        return reported, ""
+
+    @property
+    def _version(self) -> int:
+        """The version of the weights before the batch."""
+        return self.batch.step - 1
+
+    @property
+    def _trains_policy(self) -> bool:
+        """False while the critic warms up."""
+        return self.learner.critic is None or self.batch.stage_step >= self.spec.trainer.critic_warmup_steps
+
+    def _accumulate(self, policy: list[M] | None, critic: list[M] | None, known: BatchPass) -> dict[str, float]:
+        """Sums the gradients of one step, micro-batch by micro-batch, and clips them; returns the step's figures."""
+        reported: dict[str, float] = {}
+        if self.learner.critic is not None and _trained(critic):
+            reported |= self._of_critic(self.learner.critic, _trained(critic), known)
+        if policy is None:
+            return reported
+        if self._trains_policy:
+            reported |= self._of_policy(_trained(policy), known)
+        norm = self.learner.clip(self.spec.algorithm.optimizer.clip_grad)
+        return reported if norm is None else reported | {"actor/grad_norm": norm}
+
+    def _of_policy(self, trained: list[M], known: BatchPass) -> dict[str, float]:
+        """Sums the policy's gradients over the micro-batches of one step; returns the step's figures."""
+        passed = step_pass(self.objective, self.learner, trained, known, version=self._version)
+
+        def loss(number: int, found: PolicyValues) -> Terms:
+            micro = trained[number]
+            tokens = self._loss_tokens(micro, found, passed[number])
+            weights = micro.weights.map(lambda each: to_device(each, self.learner.device))
+            return self.objective.terms(tokens, weights, kl_coef=self.kl_coef)
+
+        reference = self.objective.needs_reference and known.columns.ref_logprobs is None
+        return diagnostics.finished(_summed(self.learner.accumulate(trained, loss, reference=reference)))
+
+    def _of_critic(self, critic: ValueLearner[M], trained: list[M], known: BatchPass) -> dict[str, float]:
+        """Sums the critic's gradients over the micro-batches of one step, and clips them; returns the figures."""
+
+        def loss(number: int, values: Tensor) -> Terms:
+            return value_loss(trained[number], values, known.of(trained[number]), critic.value_clip)
+
+        found = _summed(critic.accumulate(trained, loss))
+        norm = critic.clip(critic.grad_clip)
+        return found | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": self.critic_rate}
+
+    def _loss_tokens(self, micro: M, found: PolicyValues, passed: Passed) -> LossTokens:
+        """The tokens of one micro-batch, with all that a loss may look at and the policy's gradient."""
+        device = self.learner.device
+        return LossTokens(
+            logprobs=found.logprobs,
+            entropies=found.entropies,
+            old_logprobs=to_device(micro.old_logprobs, device),
+            ref_logprobs=found.ref_logprobs if passed.ref_logprobs is None else passed.ref_logprobs,
+            advantages=to_device(micro.advantages, device) if passed.advantages is None else passed.advantages,
+            expert=to_device(micro.expert, device),
+            sequence=to_device(micro.sequence, device),
+            sequences=micro.sequences,
+            stage_step=self.batch.stage_step,
+            pairs=_pairs(micro, device),
+            labels=_labels(micro, device),
+            versions=None if micro.versions is None else to_device(micro.versions, device),
+            version=self._version,
+            start_logprobs=passed.start_logprobs,
+            multiplier=passed.multiplier,
+            keep=passed.keep,
+            marked=passed.marked,
+            reference_kl=passed.reference_kl,
+        )
+
+
+def _pairs(batch: MicroBatch, device: torch.device) -> Pairs | None:
+    if batch.pairs is None or batch.chosen is None:
+        return None
+    return Pairs(
+        of=to_device(batch.pairs, device),
+        chosen=to_device(batch.chosen, device),
+        count=batch.sequences // 2,
+        in_batch=batch.pairs_in_batch,
+    )
+
+
+def _labels(batch: MicroBatch, device: torch.device) -> Labels | None:
+    if batch.chosen is None:
+        return None
+    return Labels(
+        desirable=to_device(batch.chosen, device),
+        in_batch=batch.responses_in_batch,
+        desirable_in_batch=batch.chosen_in_batch,
+    )
+
+
+def value_loss(micro: MicroBatch, values: Tensor, passed: Passed, clip: float) -> Terms:
+    """The clipped loss of the critic's values  # [N] -> [], and its figures.
+
+    Half the mean of max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2): Schulman et al. 2017's reference code.
+    """
+    assert passed.values is not None and passed.returns is not None
+    returns = passed.returns
+    # Around the values of before the batch, whichever step this is: several small steps must not add up to a large
+    # one.
+    near = values.clamp(passed.values - clip, passed.values + clip)
+    plain = (values - returns).square()
+    bounded = (near - returns).square()
+    weights = to_device(micro.weights.mean, values.device)
+    loss = 0.5 * (plain.maximum(bounded) * weights).sum()
+    clipped = (bounded > plain).to(weights.dtype)
+    return loss, {
+        "critic/vf_loss": loss.detach(),
+        "critic/vf_clipfrac": (clipped * weights).sum(),
+        "critic/vpred_mean": (values.detach() * weights).sum(),
+    }
+
+
+def _summed(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
+    """The figures of one step, from those of its micro-batches."""
+    figures: dict[str, Tensor] = {}
+    for terms in parts:
+        for name, value in terms.items():
+            figures[name] = diagnostics.joined(name, figures[name], value) if name in figures else value
+    if not figures:
+        return {}
+    # One transfer from the device: each float() of a figure would wait for all kernels that are queued.
+    values = torch.stack(list(figures.values())).tolist()
+    return dict(zip(figures, values, strict=True))
+
+
+def _trained(mini_batch: list[M] | None) -> list[M]:
+    """The micro-batches that have trained tokens."""
+    return [micro for micro in mini_batch or () if len(micro.targets)]
+
+
+def _why_not_finite(found: dict[str, float]) -> str:
+    """The loss and the norm of the first of policy and critic that are not both finite; empty if all are."""
+    for whose, loss_name, norm_name in (
+        ("the", "actor/final_loss", "actor/grad_norm"),
+        ("the critic's", "critic/vf_loss", "critic/grad_norm"),
+    ):
+        loss = found.get(loss_name, 0.0)
+        norm = found.get(norm_name, 0.0)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            return f"{whose} loss is {loss}, its gradient has norm {norm}"
+    return ""
+
+
+@torch.no_grad()
+def step_pass(
+    objective: Objective, learner: Learner[M], packed: Sequence[M], known: BatchPass, *, version: int
+) -> list[Passed]:
+    """The known values of each micro-batch of one step, with the corrections that must see the whole mini-batch.
+
+    Each of `packed` has trained tokens. If there are such corrections, it costs a forward pass, unless they go by the
+    log-probabilities before the batch, which are known then. `version` is that of the weights before the batch.
+    """
+    passed = [known.of(micro) for micro in packed]
+    chain = objective.correction
+    if not packed or not chain.whole_mini_batch:
+        return passed
+    tokens = carried(packed, learner.device, version=version)
+    advantages = joined([each.advantages for each in passed])
+    if advantages is not None:
+        tokens = replace(tokens, advantages=advantages)
+    logprobs = joined([each.start_logprobs for each in passed])
+    if logprobs is None:
+        logprobs = joined([each.logprobs for each in learner.values(packed, frozenset({"logprobs"}))])
+    before = Corrected(
+        multiplier=joined([each.multiplier for each in passed]),
+        keep=joined([each.keep for each in passed]),
+        marked=joined([each.marked for each in passed]),
+    )
+    made = chain.of_mini_batch(replace(tokens, logprobs=logprobs), before)
+    sizes = [len(micro.targets) for micro in packed]
+    multipliers, keeps, marks = (_parts(each, sizes) for each in (made.multiplier, made.keep, made.marked))
+    return [
+        replace(each, multiplier=multiplier, keep=keep, marked=marked)
+        for each, multiplier, keep, marked in zip(passed, multipliers, keeps, marks, strict=True)
+    ]
+
+
+def _parts(values: Tensor | None, sizes: Sequence[int]) -> Sequence[Tensor | None]:
+    if values is None:
+        return [None] * len(sizes)
+    parts: Sequence[Tensor] = torch.split(values, list(sizes))
+    return parts

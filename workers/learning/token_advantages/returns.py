@@ -1,0 +1,112 @@
+"""Advantages from discounted returns: GAE of a critic (`ppo`), REINFORCE++ and its variant with a group's baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
+from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats
+from rftd.workers.learning.algorithms.advantages.none import NoAdvantage
+from rftd.workers.learning.token_advantages.token_advantage import PassField
+from rftd.workers.learning.token_advantages.token_rows import discounted, following, token_rewards, whitened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.learning.losses.batch_tokens import BatchTokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class PpoAdvantage(NoAdvantage):
+    """The advantage is A_t = sum over k of (gamma lambda)^k delta_{t+k}, whitened over the batch, where
+    delta_t = r_t + gamma V_{t+1} - V_t.
+
+    The reward comes with the last trained token, less the KL penalty of each. Tokens that are not trained are no steps.
+    Source: Schulman et al. 2016, GAE, arXiv 1506.02438, equation 16.
+    """
+
+    gamma: float = 1.0
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "lam"):
+            check_share(name, getattr(self, name))
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """The critic's values."""
+        return frozenset({"values"})
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """The advantages, whitened over the batch  # [N]"""
+        return whitened(self.estimate(batch))
+
+    def estimate(self, batch: BatchTokens) -> Tensor:
+        """The advantages before they are whitened; a critic learns its values plus these  # [N]"""
+        assert batch.values is not None, "ppo was not given the values of a critic"
+        # V after the last token is 0: the episode is over, also where the answer was cut off at its length limit.
+        delta = token_rewards(batch) + self.gamma * following(batch, batch.values) - batch.values
+        return discounted(batch, delta, self.gamma * self.lam)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcePlusPlusAdvantage(NoAdvantage):
+    """The advantage is the sum of gamma^k r_{t+k}, whitened; the reward comes with the last token, less the KL penalty
+    of each.
+
+    Source: Hu 2025, REINFORCE++, arXiv 2501.03262.
+    """
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share("gamma", self.gamma)
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """No field: rewards and masks are enough."""
+        return frozenset()
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """The advantages, whitened over the batch  # [N]"""
+        return whitened(discounted(batch, token_rewards(batch), self.gamma))
+
+
+class ReinforcePlusPlusBaselineAdvantage(OneGroup):
+    """The advantage is reward - mean of the group, given to each token, then whitened over the trained tokens of the
+    batch.
+
+    The std is that of the batch: a group whose rewards differ little does not count more for it. A group of one has its
+    reward. A KL penalty is taken from each token before it is whitened.
+    Source: Hu 2025, REINFORCE++, arXiv 2501.03262, the variant with a group's baseline; as in verl.
+    """
+
+    @property
+    def needs(self) -> frozenset[PassField]:
+        """No field: rewards and masks are enough."""
+        return frozenset()
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """The rewards less their mean, in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
+        rewards = group.exact_rewards()
+        return (rewards - rewards.mean() if len(rewards) > 1 else rewards).astype(np.float32)
+
+    def token_advantages(self, batch: BatchTokens) -> Tensor:
+        """The advantages, whitened over the batch  # [N]"""
+        return whitened(batch.advantages)
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raises ConfigError if the argument is below 0, or no number."""
+    if not value >= 0:
+        raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use 0 or more")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raises ConfigError if the argument is not from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use a number from 0 to 1")

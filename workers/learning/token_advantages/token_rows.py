@@ -1,0 +1,73 @@
+"""Tokens of a batch as rows of responses, to go through them from their ends; and whitening."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rftd.workers.learning.losses.batch_tokens import BatchTokens
+
+VARIANCE_FLOOR = 1e-8
+
+
+def places(batch: BatchTokens) -> tuple[Tensor, int]:
+    """The place of each token in rows of L places, one row for each response, and L  # [N] int64
+
+    Only trained tokens have a place: what a tool said in between takes none.
+    """
+    ones = batch.sequence.new_ones(batch.sequence.shape)
+    counts = ones.new_zeros(batch.sequences).index_add(0, batch.sequence, ones)
+    width = int(counts.max()) if batch.sequences else 0
+    # `sequence` ascends, so the place within a response is the running number less that of the response's first token.
+    within = ones.cumsum(0) - 1 - (counts.cumsum(0) - counts)[batch.sequence]
+    return batch.sequence * width + within, width
+
+
+def token_rewards(batch: BatchTokens) -> Tensor:
+    """The reward of each response at its last trained token, less the penalties  # [N]"""
+    found = batch.old_logprobs.new_zeros(batch.old_logprobs.shape)
+    if len(found):
+        last = batch.sequence.new_ones(batch.sequence.shape, dtype=batch.expert.dtype)
+        # The last trained token, not the last of the response: a masked end, such as a tool's, has no gradient to carry
+        # a reward.
+        last[:-1] = batch.sequence[1:] != batch.sequence[:-1]
+        found = batch.rewards.to(found.dtype)[batch.sequence].where(last, found)
+    return found if batch.penalties is None else found - batch.penalties
+
+
+def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
+    """The sum, for each token, of its value and of those after it in its response, each further one times `factor`.
+
+    # [N] -> [N]
+    """
+    where, width = places(batch)
+    # Rows shorter than L end in zeros, which add nothing, so that no mask is needed.
+    rows = values.new_zeros(batch.sequences * width).index_add(0, where, values).view(batch.sequences, width)
+    ahead = rows.new_zeros(batch.sequences)
+    # Along time, for all responses at once: a cumulative product of factors would underflow in long responses.
+    for place in range(width - 1, -1, -1):
+        ahead = rows[:, place] + factor * ahead
+        rows[:, place] = ahead
+    return rows.view(-1)[where]
+
+
+def following(batch: BatchTokens, values: Tensor) -> Tensor:
+    """The value of the next token of the same response; 0 after the last  # [N] -> [N]"""
+    found = values.new_zeros(values.shape)
+    if len(values):
+        same = batch.sequence[1:] == batch.sequence[:-1]
+        # In memory the last token of a response is followed by the first of another, whose value is no part of this
+        # one.
+        found[:-1] = values[1:].where(same, found[1:])
+    return found
+
+
+def whitened(values: Tensor) -> Tensor:
+    """The values less their mean, divided by their unbiased std  # [N] -> [N]"""
+    # float64: a mean over tens of thousands of tokens in float32 is off by more than small advantages are.
+    exact = values.double()
+    centred = exact - exact.sum() / max(1, len(values))
+    variance = centred.square().sum() / max(1, len(values) - 1)
+    return (centred * (variance + VARIANCE_FLOOR).rsqrt()).to(values.dtype)

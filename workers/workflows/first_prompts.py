@@ -1,0 +1,59 @@
+"""`FirstPrompts`: the prompts that the tasks of a taskset begin with. Nothing is generated or scored."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from rftd.ops.clock import ManualClock
+from rftd.streams.spec.spec import ModelSpec, TasksetSpec
+from rftd.workers.datasets.task import Task
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
+from rftd.workers.generation.model import Model
+from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.simple import with_system_prompt
+from rftd.workers.workflows.workflow import SingleTurn
+
+_NOBODY: Final = UUID(int=0)
+
+
+class _NoReward:
+    """Stands for the reward, of which a prompt depends on the name alone: opening one may load a model."""
+
+    def score(self, response: str, truth: str, task: Task, **_: Any) -> float:
+        """Never asked for."""
+        raise AssertionError(task.where)
+
+
+class FirstPrompts:
+    """Made for one taskset, as its explorers would ask the model; another party's workflow is not run.
+
+    Raises ConfigError if the taskset's workflow cannot be opened.
+    """
+
+    def __init__(self, taskset: TasksetSpec, model: ModelSpec, tokenizer: Tokenizer) -> None:
+        self._taskset = taskset
+        # Nothing is generated, so no time passes.
+        engine = FakeRolloutEngine(FakeArgs(), ManualClock())
+        self._model = Model(engine, tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY)
+        self._workflow = self._opened(taskset.workflow)
+
+    def of(self, task: Task) -> list[int]:
+        """The ids of the prompt; of a workflow that may ask otherwise, those of the task's conversation.
+
+        Raises DataError if the model has no chat template and one is needed.
+        """
+        workflow = self._workflow if task.workflow == self._taskset.workflow else self._opened(task.workflow)
+        if workflow is None:
+            return self._model.chat_prompt(with_system_prompt(task, task.system_prompt))
+        name = task.reward or getattr(workflow, "default_reward", None) or ""
+        return workflow.prompt(task, self._model, Scorer(name, _NoReward(), on_thread=False))
+
+    def _opened(self, name: str) -> SingleTurn | None:
+        if not WORKFLOWS.builtin(name):
+            return None
+        arguments = self._taskset.workflow_args if name == self._taskset.workflow else None
+        workflow = WORKFLOWS.open(name, arguments)
+        return workflow if isinstance(workflow, SingleTurn) else None

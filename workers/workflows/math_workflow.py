@@ -1,0 +1,94 @@
+"""`MathWorkflow` and `MathBoxedWorkflow`: a rollout of one mathematics problem and one response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.simple import finish, with_system_prompt
+
+if TYPE_CHECKING:
+    from rftd.workers.generation.model import Model
+    from rftd.workers.workflows.rewards.scorer import Scorer
+
+THINK_PROMPT: Final = """\
+You are given a mathematics problem. First think it through, then give the answer. Write the reasoning between \
+<think> and </think> and only the final answer between <answer> and </answer>:
+<think> your reasoning </think>
+<answer> the final answer </answer>"""
+BOXED_PROMPT: Final = """\
+You are given a mathematics problem. Reason step by step, and put the final answer within \\boxed{}."""
+THINK_BOXED_PROMPT: Final = """\
+You are given a mathematics problem. First think it through between <think> and </think>, then put the final answer \
+within \\boxed{}."""
+
+
+class MathWorkflow:
+    """Always chats. Without a system prompt, and if the reward is `math_reward`, asks for the tags that it scores."""
+
+    default_reward: ClassVar[str | None] = "math_reward"
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        response = await model.chat(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+        return await finish(task, response, reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation."""
+        return model.chat_prompt(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
+
+    def _messages(self, task: Task, reward: Scorer) -> tuple[Message, ...]:
+        system_prompt = task.system_prompt
+        if system_prompt is None and reward.name == "math_reward":
+            system_prompt = THINK_PROMPT
+        return with_system_prompt(task, system_prompt)
+
+
+class MathRmWorkflow(MathWorkflow):
+    """The same, judged by the first auxiliary model where no reward is named."""
+
+    default_reward: ClassVar[str | None] = "llm_judge_reward"
+
+
+class MathBoxedWorkflow:
+    """Asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
+
+    It chats; with `use_base` it completes a text with the speakers' names instead, for a model without a chat template.
+    The reward's own `with_think` is set in `reward_fn_args`.
+    """
+
+    default_reward: ClassVar[str | None] = "math_boxed_reward"
+
+    def __init__(self, *, with_think: bool = False, use_base: bool = False) -> None:
+        self._prompt = THINK_BOXED_PROMPT if with_think else BOXED_PROMPT
+        self._use_base = use_base
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        if self._use_base:
+            response = await model.generate(self.prompt(task, model, reward))
+        else:
+            response = await model.chat(self._messages(task), reply_prefix=task.reply_prefix or "")
+        return await finish(task, response, reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation, or its text with the speakers' names."""
+        messages = self._messages(task)
+        if self._use_base:
+            return model.bare_prompt(_with_speakers(messages) + (task.reply_prefix or ""))
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")
+
+    def _messages(self, task: Task) -> tuple[Message, ...]:
+        return with_system_prompt(task, self._prompt if task.system_prompt is None else task.system_prompt)
+
+
+def _with_speakers(messages: Sequence[Message]) -> str:
+    """The text that a base model continues as the assistant; in Trinity-RFT's form, as what it trained must go on."""
+    lines = [
+        f"System:{message.content}" if message.role == "system" else f"{message.role.capitalize()}:\n{message.content}"
+        for message in messages
+    ]
+    return "\n".join([*lines, "Assistant:\n"])

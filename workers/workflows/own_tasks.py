@@ -1,0 +1,152 @@
+"""`rollout_of`: the tasks and callbacks that a workflow starts by itself, whose exits stay within its rollout.
+
+asyncio lets a SystemExit and a KeyboardInterrupt of any task and any callback out of its loop: every other rollout
+would end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, Final
+
+from rftd.ops.errors import RolloutError
+from rftd.ops.logs import logger
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.result import named
+
+
+class OwnRollout:
+    """The rollout that is under way in a block, and in every task and callback that it starts."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.exit: RolloutError | None = None
+        """The exit of a callback, which nobody awaits; the rollout is cancelled for it."""
+        self._attempt = asyncio.current_task()
+        self._cancelled = False
+        self._over = False
+
+    def end(self, error: RolloutError) -> None:
+        """Cancels the rollout for an exit of a callback; one that is over by then loses nothing."""
+        if self._over:
+            logger().warning("workflow.exit_ignored", where=error.where, reason=error.what)
+        elif self.exit is None and self._attempt is not None:
+            self.exit = error
+            self._cancelled = self._attempt.cancel()
+
+    def leave(self) -> None:
+        """Takes the rollout's own cancellation back: who else has cancelled it is still heard."""
+        self._over = True
+        if self._cancelled and self._attempt is not None:
+            self._attempt.uncancel()
+
+
+_ROLLOUT: Final[ContextVar[OwnRollout | None]] = ContextVar("own_rollout", default=None)
+_OF_WORKFLOWS: Final = (FunctionType, MethodType, BuiltinFunctionType, partial)
+"""The types of callbacks that a workflow may give the loop; those of asyncio's tasks are of its own."""
+
+
+@contextmanager
+def rollout_of(task: Task) -> Iterator[OwnRollout]:
+    """Within the block, exits of asyncio tasks that are started there become RolloutErrors of this task's row.
+
+    An exit of a callback that is left to the loop there cancels the block; `OwnRollout.exit` says why.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_start)
+        _contain_callbacks(loop)
+    rollout = OwnRollout(task)
+    token = _ROLLOUT.set(rollout)
+    try:
+        yield rollout
+    finally:
+        rollout.leave()
+        with suppress(ValueError):  # of a coroutine that is closed from outside, where the value never was
+            _ROLLOUT.reset(token)
+
+
+def _start(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
+) -> asyncio.Task[Any]:
+    """An asyncio task as the loop makes it; its exits are contained if a rollout starts it."""
+    rollout = _ROLLOUT.get()
+    if rollout is not None and isinstance(coroutine, Coroutine):
+        coroutine = _Contained(coroutine, rollout.task)
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
+def _contain_callbacks(loop: asyncio.AbstractEventLoop) -> None:
+    """Has the loop contain the callbacks that rollouts leave to it, at once or at a time."""
+    call_soon = loop.call_soon
+    call_soon_threadsafe = loop.call_soon_threadsafe
+    call_at = loop.call_at
+
+    def contained_soon(callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        return call_soon(_contained(callback, context), *args, context=context)
+
+    def contained_threadsafe(
+        callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return call_soon_threadsafe(_contained(callback, context), *args, context=context)
+
+    def contained_at(
+        when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return call_at(when, _contained(callback, context), *args, context=context)
+
+    instead: Any = loop
+    instead.call_soon = contained_soon
+    instead.call_soon_threadsafe = contained_threadsafe
+    instead.call_at = contained_at
+
+
+def _contained(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
+    """The callback itself unless a rollout left it to the loop; then one that ends the rollout where it exits."""
+    rollout = _ROLLOUT.get() if context is None else context.get(_ROLLOUT)
+    if rollout is None or not isinstance(callback, _OF_WORKFLOWS):
+        return callback
+
+    def calling(*args: Any) -> Any:
+        try:
+            return callback(*args)
+        except (SystemExit, KeyboardInterrupt) as error:
+            rollout.end(named(error, rollout.task))
+
+    return calling
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine that raises a RolloutError where the one within it exits."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], task: Task) -> None:
+        self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
+        self.__qualname__ = getattr(coroutine, "__qualname__", type(coroutine).__qualname__)
+        self._coroutine = coroutine
+        self._task = task
+
+    def send(self, value: Any) -> Any:
+        with self._contained():
+            return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._contained():
+            return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise named(error, self._task) from error

@@ -1,0 +1,54 @@
+"""The workflows by name; importing this imports none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rftd.ops.errors import ConfigError, DataError
+from rftd.ops.plugins import Plugins
+from rftd.streams.spec.spec import TasksetSpec
+from rftd.workers.workflows.rewards.registry import REWARDS
+
+if TYPE_CHECKING:
+    from rftd.workers.datasets.task import Task
+    from rftd.workers.workflows.workflow import Workflow
+
+WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
+    "workflow",
+    group="rftd.workflows",
+    table={
+        "simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
+        "math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "math_rm_workflow": "rftd.workers.workflows.math_workflow:MathRmWorkflow",
+        "agent_program_workflow": "rftd.workers.workflows.agent_program:AgentProgramWorkflow",
+        # Every workflow of ours is asynchronous; these are the guide's other names.
+        "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
+        "async_math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "async_math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "async_math_rm_workflow": "rftd.workers.workflows.math_workflow:MathRmWorkflow",
+    },
+)
+
+
+def own_reward(name: str) -> str | None:
+    """The reward that a workflow of ours has by itself; None for another one, which is not imported."""
+    if not WORKFLOWS.builtin(name):
+        return None
+    found: str | None = getattr(WORKFLOWS.load(name), "default_reward", None)
+    return found
+
+
+def check_own_names(task: Task, spec: TasksetSpec) -> None:
+    """Raises DataError for a workflow or a reward that the task names itself and nobody registered."""
+    # The names of the taskset are checked by whoever accepts the experiment.
+    for plugins, name, of_taskset, key in (
+        (WORKFLOWS, task.workflow, spec.workflow, spec.format.workflow_key),
+        (REWARDS, task.reward, spec.reward, spec.format.reward_fn_key),
+    ):
+        if name is None or name == of_taskset:
+            continue
+        try:
+            plugins.check(name)
+        except ConfigError as error:
+            raise DataError(f"names its own under {key!r}: {error.what}", field=key or None, fix=error.fix) from None

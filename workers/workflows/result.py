@@ -1,0 +1,134 @@
+"""`RolloutResult`: one finished rollout, before it becomes an experience."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rftd.ops import limits
+from rftd.ops.errors import RftdError, RolloutError
+from rftd.streams.events.experience import AuxiliaryTurn, RunStep, SamplingSpan, Span
+from rftd.workers.datasets.task import Task
+from rftd.workers.generation.sampling import TRAINED_FIX, trainable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FINISHES = ("stop", "length", "prompt_truncated")
+
+
+class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
+    """T tokens, of which the first P are the prompt; R = T - P, at least one."""
+
+    tokens: NDArray[np.uint32]  # [T]
+    prompt_tokens: int
+    loss_mask: NDArray[np.uint8]
+    """1 where the model drew the token and it is trained  # [R]"""
+    logprobs: NDArray[np.float32]
+    """0 where the model did not draw the token  # [R]"""
+    processed_logprobs: NDArray[np.float32] | None = None
+    """Log-probabilities in the distributions that drew the tokens; None unless every turn has them  # [R]"""
+    spans: tuple[Span, ...]
+    """The weights that drew the tokens; spans cover [0, R) without gap."""
+    reward: float
+    priority: float = 0.0
+    """The tag of the experience: of those that wait, groups with a higher one are trained first."""
+    metrics: dict[str, float] = {}
+    finish: str = "stop"
+    """`stop`, `length` or `prompt_truncated`."""
+    text: str = ""
+    """The last response, for logs and people."""
+    step_reward: float | None = None
+    """The reward that one step of several brought by itself, for `gigpo`."""
+    state: str = ""
+    """The state in which one step of several began, for `gigpo`: equal texts are equal states of the environment."""
+    steps: tuple[RunStep, ...] = ()
+    """Made by `joined`: the parts of which this is all."""
+    sampling: tuple[SamplingSpan, ...] = ()
+    """The settings that drew the tokens, in order; `Trajectory` has them from the responses. Tokens of no span are
+    taken for drawn as the taskset says."""
+    auxiliary: tuple[AuxiliaryTurn, ...] = ()
+    """What auxiliary models answered; the runner fills it in."""
+    turns: int = 1
+    """The model's answers in it."""
+
+    def check(self, max_model_len: int) -> None:
+        """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""
+        total = len(self.tokens)
+        prompt = self.prompt_tokens
+        response = total - prompt
+        if not 0 < prompt < total:
+            raise _error(f"{prompt} prompt tokens of {total} tokens; both prompt and response need at least one")
+        if total > max_model_len:
+            raise _error(f"{total} tokens, more than max_model_len {max_model_len}")
+        columns: list[tuple[str, NDArray[Any]]] = [("loss_mask", self.loss_mask), ("logprobs", self.logprobs)]
+        if self.processed_logprobs is not None:
+            columns.append(("processed_logprobs", self.processed_logprobs))
+        for name, array in columns:
+            if array.shape != (response,):
+                raise _error(f"{name} of shape {array.shape} for {response} response tokens")
+            # A sum is finite if everything in it is. Of a list, because numpy takes longer over so few numbers.
+            if name != "loss_mask" and not math.isfinite(sum(array.tolist())):
+                raise _error("a log-probability that is not finite")
+        place = 0
+        for span in self.spans:
+            if span.start != place or span.end <= span.start:
+                raise _error(f"a span [{span.start}, {span.end}) where one from {place} was due")
+            place = span.end
+        if place != response:
+            raise _error(f"spans up to {place} for {response} response tokens")
+        place = 0
+        for drawn in self.sampling:
+            if not place <= drawn.start < drawn.end <= response:
+                raise _error(f"sampling of [{drawn.start}, {drawn.end}) from {place} on, of {response} response tokens")
+            place = drawn.end
+        for name, value in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
+            if not math.isfinite(value):
+                raise _error(f"{name} {value}, which is not finite")
+        for name, value in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
+            if abs(value) > limits.REWARD_LARGEST:
+                raise _error(f"{name} {value}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
+        if self.step_reward is not None and not math.isfinite(self.step_reward):
+            raise _error(f"step_reward {self.step_reward}, which is not finite")
+        if len(self.state) > limits.STATE_CHARS:
+            raise _error(f"a state of {len(self.state)} characters, more than {limits.STATE_CHARS}: give its hash")
+        if self.finish not in FINISHES:
+            raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
+
+    def check_trainable(self) -> None:
+        """Raises RolloutError, in words for the workflow's author, if a trained token was drawn as none can be trained.
+
+        A token that was drawn greedily has probability 1: there is no ratio of policies to learn from.
+        """
+        for span in self.sampling:
+            # Greedy tokens of a turn that is masked are fine: a summary of the conversation, for example.
+            if not trainable(span.temperature) and self.loss_mask[span.start : span.end].any():
+                place = span.start + int(self.loss_mask[span.start : span.end].argmax())
+                raise RolloutError(
+                    f"response token {place}, which is trained, was drawn at temperature {span.temperature:g}",
+                    field="temperature",
+                    fix=f"{TRAINED_FIX} where it is trained, or set its loss_mask to 0",
+                )
+
+
+def named(error: BaseException, task: Task) -> RolloutError:
+    """The error as a RolloutError of this task; of a group of errors, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RolloutError):
+        error.where = error.where or task.where
+        return error
+    if isinstance(error, RftdError):
+        where = f"{task.where}, {error.where}" if error.where else task.where
+        return RolloutError(error.what, where=where, field=error.field, fix=error.fix)
+    text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
+    return RolloutError(
+        f"workflow {task.workflow!r} raised {text}", where=task.where, fix="correct the workflow, or this row"
+    )
+
+
+def _error(what: str) -> RolloutError:
+    return RolloutError(f"the workflow gave {what}", fix="correct the workflow; Trajectory builds results that fit")

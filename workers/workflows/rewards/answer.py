@@ -1,0 +1,165 @@
+"""The answer in a response, the truth in a reference solution, and their agreement."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rftd.workers.workflows.rewards.collection import same_choice, same_collection, value_side
+from rftd.workers.workflows.rewards.expression import same_equation, same_expression, value_of
+from rftd.workers.workflows.rewards.number import Quantity, parse_quantity, plain, unwrapped
+from rftd.workers.workflows.rewards.unit import measured, same_unit
+from rftd.workers.workflows.rewards.words import announced, closing, only_quantity
+
+_BOX: Final = re.compile(r"\\f?boxed ?(\{)")
+_BRACE: Final = re.compile(r"[{}]")
+_ONE_BRACED: Final = re.compile(r"([\^_])\{([A-Za-z0-9])\}")
+_ALIKE: Final = (
+    ("\\displaystyle", ""),
+    ("\\varnothing", "\\emptyset"),
+    ("∅", "\\emptyset"),
+    ("\\mathbb{R}", "(-\\infty, \\infty)"),
+)
+_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
+"""Soft hyphens, joiners, direction and byte order marks: nobody sees them, and some tokenizers write them."""
+_DEPTH: Final = 3
+"""Members of members of an answer; deeper ones are text."""
+
+
+def visible(text: str) -> str:
+    """The text without characters that nobody sees."""
+    return text if text.isascii() else _INVISIBLE.sub("", text)
+
+
+def truth_of(reference: str) -> str:
+    """The truth in a dataset's answer: after the last `####` (GSM8K), else the last boxed one, else all of it."""
+    if "####" in reference:
+        return reference.rpartition("####")[2].strip()
+    boxed = last_boxed(reference)
+    return (reference if boxed is None else boxed).strip()
+
+
+def answer_of(response: str) -> str | None:
+    """The answer that a response marks: the last `<answer>`, else the last boxed one, else after `####`; else None."""
+    tagged = last_tagged(response, "answer")
+    # What was only thought is no answer: a model weighs several numbers before it gives one.
+    text = response.rpartition("</think>")[2] if tagged is None else tagged
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed.strip()
+    if "####" in text:
+        lines = text.rpartition("####")[2].strip().splitlines()
+        return lines[0].strip() if lines else ""
+    return None if tagged is None else tagged.strip()
+
+
+def finished_answer_of(response: str) -> str | None:
+    """The answer that a response marks from its beginning to its end; None where nothing says that it is whole."""
+    answer = answer_of(response)
+    text = response.rpartition("</think>")[2]
+    if last_tagged(response, "answer") is None and last_boxed(text) is None and "####" in text:
+        # A line is whole once the next one has begun.
+        return answer if "\n" in text.rpartition("####")[2].strip(" ") else None
+    return answer
+
+
+def last_tagged(text: str, tag: str) -> str | None:
+    """The text in the last complete `<tag>...</tag>`; None without one."""
+    head, closed, _ = text.rpartition(f"</{tag}>")
+    _, opened, inner = head.rpartition(f"<{tag}>")
+    return inner if closed and opened else None
+
+
+def last_boxed(text: str) -> str | None:
+    """The text in the last complete `\\boxed{...}`, whose braces may nest; None without one."""
+    boxes = {match.start(1) for match in _BOX.finditer(text)}
+    if not boxes:
+        return None
+    last: tuple[int, int] | None = None
+    opened: list[int] = []
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
+            last = (start, brace.start())
+    return None if last is None else text[last[0] + 1 : last[1]]
+
+
+def agree(answer: str, truth: str) -> bool:
+    """True if two answers are the same number, expression or collection, or the same text up to case and spacing.
+
+    A truth that is a number wants it worked out: 12 * 12 is not 144. A unit may be missing, but not be another one.
+    """
+    return _same(visible(answer), visible(truth), _DEPTH)
+
+
+def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
+    """1 if the response's answer agrees with the truth, else 0.
+
+    A wordy answer counts if just one number is in it: "so she pays 18 dollars a day" agrees with 18. A response that
+    marks no answer counts by the words after its last "answer is", else by its last sentence with a number. One that
+    was cut at its limit counts by an answer that it marked to the end: its last words may be half a number.
+    """
+    response = visible(response)
+    expected = truth_of(visible(truth))
+    marked = finished_answer_of(response) if cut else answer_of(response)
+    if cut and marked is None:
+        return 0.0
+    said = response.rpartition("</think>")[2] if marked is None else marked
+    if agree(said, expected):
+        return 1.0
+    words = closing(said) if marked is None else announced(said) or said
+    if words is not said and agree(words, expected):
+        return 1.0
+    wanted = parse_quantity(expected)
+    found = None if wanted is None else only_quantity(words)
+    return 1.0 if wanted is not None and found is not None and found.agrees(wanted) else 0.0
+
+
+def _is_quantity(answer: str, expected: Quantity) -> bool:
+    given = parse_quantity(answer) or parse_quantity(unwrapped(value_side(plain(answer))))
+    if given is None and "=" in answer:
+        # An equation counts by its right side if the left is that: 9 * 2 = 18, but not 9 + 2 = 18.
+        left, _, right = plain(answer).rpartition("=")
+        worked = parse_quantity(right)
+        given = worked if worked is not None and value_of(left) == worked.value else None
+    return given is not None and given.agrees(expected)
+
+
+def _same(answer: str, truth: str, depth: int) -> bool:
+    expected = parse_quantity(truth)
+    if expected is not None:
+        return _is_quantity(answer, expected)
+    if _text(answer) == _text(truth):
+        return True
+    bare, unit = measured(_simple(answer))
+    wanted_bare, wanted_unit = measured(_simple(truth))
+    if (unit or wanted_unit) and same_unit(unit, wanted_unit) and same_expression(bare, wanted_bare):
+        return True
+    answer = unwrapped(_simple(answer))
+    truth = unwrapped(_simple(truth))
+    if same_choice(answer, truth) or same_expression(answer, truth):
+        return True
+    given = value_side(answer)
+    wanted = value_side(truth)
+    # One of the two may leave the name out: y = 2x and 2x.
+    one_named = (given == answer) != (wanted == truth)
+    if same_equation(answer, truth) or (one_named and same_expression(given, wanted)):
+        return True
+    if depth == 0:
+        return False
+    if one_named:
+        answer = given
+        truth = wanted
+    return same_collection(answer, truth, lambda ours, theirs: _same(ours, theirs, depth - 1))
+
+
+def _simple(text: str) -> str:
+    for written, meant in _ALIKE:
+        text = text.replace(written, meant)
+    return plain(text).strip(" .*`")
+
+
+def _text(text: str) -> str:
+    text = unwrapped(_simple(text)).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    return re.sub(r"\s+", "", _ONE_BRACED.sub(r"\1\2", text)).rstrip(".").casefold()

@@ -1,0 +1,73 @@
+"""Countdown: an expression of given numbers, each used once, that has a given value."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from rftd.ops.errors import DataError
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.rewards.answer import last_tagged, visible
+from rftd.workers.workflows.rewards.expression import value_of
+from rftd.workers.workflows.rewards.reward import RewardResult
+from rftd.workers.workflows.rewards.rule_based import FORMAT_REWARD
+
+_NUMBERS: Final = ("numbers", "nums")
+_PLAIN: Final = re.compile(r"[-+*/()\d\s]+", re.ASCII)
+_TARGET: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?", re.ASCII)
+_OTHER: Final = re.compile(r"\*\s*\*|/\s*/|[\d)]\s*\(|\)\s*\d", re.ASCII)
+"""Powers, whole quotients and products without a sign are none of the four operations."""
+
+
+class CountdownReward:
+    """1 for an expression in the last `<answer>` that uses each number once and has the value; 0.1 for another there.
+
+    The truth is `{"target": 24, "numbers": [3, 8]}` as JSON, or the target alone beside a column `numbers` or `nums`.
+    The expression has whole numbers, + - * / and brackets; it is computed exactly, and never run as code.
+    """
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0.1 for an answer that is wrong. Raises DataError."""
+        target, numbers = _asked(truth, task)
+        answer = last_tagged(visible(response), "answer")
+        if answer is None:
+            return RewardResult.of(accuracy=0.0, format_score=0.0)
+        if solves(answer, target, numbers):
+            return RewardResult.of(accuracy=1.0, format_score=0.0)
+        return RewardResult.of(accuracy=0.0, format_score=FORMAT_REWARD)
+
+
+def solves(expression: str, target: Fraction, numbers: Sequence[int]) -> bool:
+    """True if the expression uses each of the numbers once, and has the target's value."""
+    if not _PLAIN.fullmatch(expression) or _OTHER.search(expression):
+        return False
+    # A number of more digits than any that is given is none of them, and would be dear to read.
+    longest = max((len(str(number)) for number in numbers), default=0)
+    used = re.findall(r"\d+", expression, re.ASCII)
+    if any(len(each) > longest for each in used) or Counter(map(int, used)) != Counter(numbers):
+        return False
+    return value_of(expression) == target
+
+
+def _asked(truth: str, task: Task) -> tuple[Fraction, list[int]]:
+    """The target and the numbers of a row."""
+    try:
+        asked: Any = json.loads(truth)
+        given = asked if isinstance(asked, dict) else {**task.raw, "target": asked}
+        target = str(given["target"])
+        if not _TARGET.fullmatch(target):  # an exponent could ask for a number that no machine holds
+            raise ValueError
+        numbers = next(given[name] for name in _NUMBERS if name in given)
+        if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+            raise ValueError
+        return Fraction(target), list(numbers)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        raise DataError(
+            f"{truth[:80]!r} is no Countdown task",
+            where=task.where,
+            fix='write the answer as {"target": 24, "numbers": [3, 8]}, or the target beside a column `numbers`',
+        ) from None

@@ -1,0 +1,73 @@
+"""1 if math-verify holds the answer for the truth; for MATH-like sets, whose answers need a computer algebra system."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.rewards.answer import answer_of, finished_answer_of, truth_of, visible
+from rftd.workers.workflows.rewards.line_process import LineProcess, ProcessEnded
+from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView, was_cut
+from rftd.workers.workflows.rewards.words import closing
+
+ANSWER_CHARS: Final = 1000
+"""Longer answers and truths are not judged."""
+LONGEST_S: Final = 60
+
+
+class MathVerifyReward:
+    """Hands the marked answer, else the closing words, to math-verify in a process of its own, one after the other.
+
+    An answer that takes longer than `timeout_s` seconds of processor time, or is longer than 1,000 characters, counts
+    as wrong.
+    """
+
+    blocks: ClassVar[bool] = True
+
+    def __init__(self, *, timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)] = 5.0) -> None:
+        self._judge = _Judge(timeout_s)
+
+    def start_with(self, environ: Mapping[str, str]) -> None:
+        self._judge.process.environ = environ
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1, and as a remark `judge_gave_up`: 1 where the answer was too long or took too long."""
+        response = visible(response)
+        cut = was_cut(rollout)
+        marked = finished_answer_of(response) if cut else answer_of(response)
+        if cut and marked is None:  # the last words of what was cut may be half an answer
+            return RewardResult(value=0.0, parts={"accuracy": 0.0, "judge_gave_up": 0.0})
+        answer = closing(response) if marked is None else _boxed(marked)
+        gold = _boxed(truth_of(visible(truth)))
+        accepted = None if max(len(answer), len(gold)) > ANSWER_CHARS else self._judge.accepts(gold, answer)
+        accuracy = float(accepted is True)
+        return RewardResult(value=accuracy, parts={"accuracy": accuracy, "judge_gave_up": float(accepted is None)})
+
+
+def _boxed(text: str) -> str:
+    return f"\\boxed{{{text}}}"
+
+
+class _Judge:
+    """A process that judges; a new one after one that was ended."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # Two calls of a reward may run at once, on two threads.
+        self._lock = threading.Lock()
+        self.process = LineProcess("rftd.workers.workflows.rewards.math_verify_judge")
+
+    def accepts(self, truth: str, answer: str) -> bool | None:
+        """True if math-verify accepts the answer; None if it took too long. Raises ProcessEnded for another end."""
+        try:
+            with self._lock:
+                return bool(self.process.ask([truth, answer, self._seconds]))
+        except ProcessEnded as ended:
+            if ended.status == -signal.SIGPROF:
+                return None
+            raise

@@ -1,0 +1,136 @@
+"""Rule-based rewards: form, exact match, and agreement with the truth by value."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+
+from rftd.ops.errors import ConfigError
+from rftd.workers.datasets.task import Task
+from rftd.workers.workflows.rewards.answer import accuracy, agree, last_boxed, truth_of, visible
+from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView, was_cut
+
+FORMAT_REWARD: Final = 0.1
+_TURN: Final = re.compile(r"</think>\s*<answer>")
+
+
+class FormatReward:
+    """+0.1 if the response is exactly tags on lines of their own around think and answer, else -0.1."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`format_score`: 0.1 or -0.1."""
+        return RewardResult.of(format_score=FORMAT_REWARD if tags_on_lines(response) else -FORMAT_REWARD)
+
+
+def tags_on_lines(response: str) -> bool:
+    """True for `<think>\\n...\\n</think>\\n<answer>\\n...\\n</answer>` and nothing around it."""
+    head = "<think>\n"
+    tail = "\n</answer>"
+    turn = "\n</think>\n<answer>\n"
+    if not (response.startswith(head) and response.endswith(tail)):
+        return False
+    return turn in response[len(head) : -len(tail)]
+
+
+def tags_at_end(response: str) -> bool:
+    """True if the response ends with `<think>...</think> <answer>...</answer>`; any text may come before."""
+    response = response.rstrip()
+    opened = response.find("<think>")
+    if opened < 0 or not response.endswith("</answer>"):
+        return False
+    turn = _TURN.search(response, opened + len("<think>"))
+    return turn is not None and turn.end() <= len(response) - len("</answer>")
+
+
+class AccuracyReward:
+    """Finds the answer in tags, a box, after `####` or in the closing words, and compares it by value."""
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1."""
+        return RewardResult.of(accuracy=accuracy(response, truth, cut=was_cut(rollout)))
+
+
+class MathBoxedReward:
+    """0 or 1 for the last `\\boxed{...}`; `with_think` takes `format_score_coef` off where no thinking is tagged."""
+
+    def __init__(self, *, with_think: bool = False, format_score_coef: float = 0.1) -> None:
+        self._with_think = with_think
+        self._format_score_coef = format_score_coef
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0 or minus the coefficient."""
+        boxed = last_boxed(response)
+        right = boxed is not None and agree(boxed, truth_of(truth))
+        missing = self._with_think and not _thinks(response)
+        return RewardResult.of(
+            accuracy=1.0 if right else 0.0, format_score=-self._format_score_coef if missing else 0.0
+        )
+
+
+def _thinks(response: str) -> bool:
+    response = response.strip()
+    return response.startswith("<think>") and "</think>" in response
+
+
+class MathReward:
+    """-0.1 to 1.1: the reward of `math_workflow`. A right number without tags still counts."""
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
+        return RewardResult.of(
+            accuracy=accuracy(response, truth, cut=was_cut(rollout)),
+            format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
+        )
+
+
+class MathDapoReward:
+    """The accuracy, less a penalty for the last `cache_length` tokens before `max_response_length`: DAPO's reward.
+
+    The penalty rises evenly to `penalty_factor`; it is off unless `enable_overlong_penalty` is true.
+    Source: Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.4.
+    """
+
+    def __init__(
+        self,
+        *,
+        enable_overlong_penalty: bool | None = False,
+        penalty_factor: float | None = None,
+        max_response_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
+        cache_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
+    ) -> None:
+        lengths = {
+            "penalty_factor": penalty_factor,
+            "max_response_length": max_response_length,
+            "cache_length": cache_length,
+        }
+        for name, value in lengths.items():
+            if enable_overlong_penalty and value is None:
+                fix = "write it, or enable_overlong_penalty: false"
+                raise ConfigError(f"{name} is not given, and the penalty for length needs it", field=name, fix=fix)
+        self._penalizes = bool(enable_overlong_penalty)
+        self._penalty_factor = penalty_factor or 0.0
+        self._max_response_length = max_response_length or 0
+        self._cache_length = cache_length or 1
+        if self._penalizes and self._cache_length >= self._max_response_length:
+            what = f"cache_length is {self._cache_length}, and max_response_length {self._max_response_length}"
+            raise ConfigError(what, field="cache_length", fix="write a cache_length below max_response_length")
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1, and `format_score`: 0 to minus the penalty's factor."""
+        right = accuracy(response, truth, cut=was_cut(rollout))
+        tokens = rollout.response_tokens if self._penalizes and rollout is not None else 0
+        over = tokens - (self._max_response_length - self._cache_length)
+        return RewardResult.of(
+            accuracy=right, format_score=-self._penalty_factor * min(1.0, max(0.0, over / self._cache_length))
+        )
+
+
+class ExactMatchReward:
+    """Compares the texts without the white space around them; what `make demo` trains with."""
+
+    def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
+        """`accuracy`: 0 or 1; 0 for a response that was cut at its limit, and so is not all that it would say."""
+        same = visible(response).strip() == visible(truth).strip()
+        return RewardResult.of(accuracy=1.0 if same and not was_cut(rollout) else 0.0)

@@ -1,0 +1,100 @@
+"""The one number in words, and the words in which an unmarked response closes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rftd.workers.workflows.rewards.number import (
+    Quantity,
+    amounts,
+    changes_number,
+    currency_of,
+    numerals,
+    quantity_of,
+    unit_after,
+    unwrapped,
+)
+
+WORDS_CHARS: Final = 1000
+"""Longer texts are no words around one number; of a longer response its end counts."""
+# Not inside a word or an expression: of `x2`, `3.14.15`, `2+3`, `\sqrt{2}` and `52_8` no part is a number of its own.
+_ALONE_BEFORE: Final = re.compile(r"(?:^|\s)[(\"*]*$|[A-Za-z][.:]$")
+_ALONE_AFTER: Final = re.compile(r"$|\s|[.,;:!?)\"'*]+(?=\s|$)")
+_NO_WORDS: Final = re.compile(r"[0-9\\^_{}\[\]*+<>|=≤≥≠√π×·]|(?<![A-Za-z])/|/(?![A-Za-z])")
+_NEGATED: Final = re.compile(r"\b(?:no|wrong|incorrect|between|(?:more|less|fewer|greater|higher|lower) than)\b", re.I)
+_EQUALS: Final = re.compile(r"[^=]*=\s*")
+_PROPER: Final = re.compile(r"\b[A-Z]\b")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
+_ANSWER: Final = re.compile(r"\b(?:answer|option|choice)(?: is|:|=| =)(?: ?:)?", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"(?<![A-Za-z\\])([A-Za-z]) ?=")
+
+
+def only_quantity(text: str) -> Quantity | None:
+    """The number that stands in words, "so she pays 18 dollars", with its unit; None if they have more than one.
+
+    None too if what stands around it is more than words: signs of mathematics, variables, words that change a number.
+    """
+    if len(text) > WORDS_CHARS:
+        return None
+    currency = currency_of(text)
+    text = unwrapped(numerals(text)).strip()
+    found = amounts(text)
+    if len(found) != 1:
+        return None
+    match = found[0]
+    before = text[: match.start()]
+    after = text[match.end() :]
+    # A unit may run on into words, "18 dollars a day for all", so one that says too much is looked at as words.
+    unit = unit_after(after)
+    if _ALONE_AFTER.match(after[len(unit) :]) is None and unit.startswith(" "):
+        # It ends within a word, "18 a day at the farmer's": up to there it may be one.
+        unit = unit.rpartition(" ")[0]
+    quantity = quantity_of(match, unit, currency)
+    if quantity is None or _ALONE_AFTER.match(after[len(unit) :]) is None:
+        return None
+    if not before.strip() and after.startswith("!"):
+        # A factorial, where no words make it an exclamation.
+        return None
+    equals = _EQUALS.fullmatch(before)
+    if equals is not None:
+        before = before.replace("=", " ")
+        alone = True
+    else:
+        alone = _ALONE_BEFORE.search(before) is not None and not changes_number(_PROPER.sub(" ", before))
+    rest = after[len(unit) :]
+    if not alone or _NO_WORDS.search(before + " " + rest) or _NEGATED.search(before + " " + unit + " " + rest):
+        return None
+    return None if changes_number(_PROPER.sub(" ", rest)) else quantity
+
+
+def announced(response: str) -> str | None:
+    """The words after the last "answer is" near a text's end; None without them."""
+    response = _end(response)
+    said = list(_ANSWER.finditer(response))
+    if not said:
+        return None
+    lines = response[said[-1].end() :].strip().splitlines()
+    return _SENTENCE.split(lines[0])[0] if lines else ""
+
+
+def closing(response: str) -> str:
+    """The words in which an unmarked response gives its answer.
+
+    Those after the last "answer is", else its last sentence with a digit, of an equation the right side.
+    """
+    words = announced(response)
+    if words is not None:
+        return words
+    response = _end(response)
+    for line in reversed(response.splitlines()):
+        for sentence in reversed(_SENTENCE.split(line)):
+            if any(character.isdigit() for character in sentence):
+                several = len(set(_VARIABLE.findall(sentence))) > 1
+                return sentence if several else sentence.rpartition("=")[2]
+    return response
+
+
+def _end(text: str) -> str:
+    # The first word of an end may have lost its beginning.
+    return text if len(text) <= WORDS_CHARS else text[-WORDS_CHARS:].partition(" ")[2]

@@ -1,0 +1,65 @@
+"""`SimpleWorkflow`: a rollout of one prompt, one response and one reward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rftd.workers.datasets.message import Message
+from rftd.workers.datasets.task import Task
+from rftd.workers.datasets.train_row import plain_prompt
+from rftd.workers.generation.response import Response
+from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.reward import RewardResult
+from rftd.workers.workflows.trajectory import one_turn
+
+if TYPE_CHECKING:
+    from rftd.workers.generation.model import Model
+    from rftd.workers.workflows.rewards.scorer import Scorer
+
+_UNSCORED: Final = RewardResult(value=0.0)
+
+
+class SimpleWorkflow:
+    """Chats, or completes the prompt as it stands where the taskset's `prompt_type` is `raw`.
+
+    A model without a chat template therefore trains on raw tasksets, in the same form as SFT on them.
+    """
+
+    default_reward: ClassVar[str | None] = None
+
+    async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
+        """The one response, with its reward."""
+        if task.bare:
+            return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
+        # As messages, for a model behind a service takes no ids.
+        messages = with_system_prompt(task, task.system_prompt)
+        return await finish(task, await model.chat(messages, reply_prefix=task.reply_prefix or ""), reward)
+
+    def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
+        """The conversation, or the bare prompt."""
+        if task.bare:
+            text = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
+            return model.bare_prompt(text)
+        messages = with_system_prompt(task, task.system_prompt)
+        return model.chat_prompt(messages, reply_prefix=task.reply_prefix or "")
+
+
+def with_system_prompt(task: Task, system_prompt: str | None) -> tuple[Message, ...]:
+    """The task's conversation; one that brings a system message keeps its own."""
+    if not system_prompt or task.messages[0].role == "system":
+        return task.messages
+    return (Message("system", system_prompt), *task.messages)
+
+
+async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResult:
+    """The rollout of one turn. A prompt that did not fit is not scored; the reply's given beginning is."""
+    if response.truncated:
+        return one_turn(response, _UNSCORED)
+    return one_turn(response, await reward.score((task.reply_prefix or "") + response.text, task, turns=(response,)))
+
+
+def finish_now(task: Task, response: Response, reward: Scorer) -> RolloutResult:
+    """The rollout that `finish` gives, at once: the reward must be quick."""
+    if response.truncated:
+        return one_turn(response, _UNSCORED)
+    return one_turn(response, reward.score_now((task.reply_prefix or "") + response.text, task, turns=(response,)))

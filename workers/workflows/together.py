@@ -1,0 +1,194 @@
+"""`Together`: rollouts of workflows that ask once, as one request to the engine.
+
+Each has the ids, the seed and the result that it would have alone; it is only cheaper: a prompt is made once for all
+rollouts of its task, and one asyncio task waits for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import groupby
+
+from rftd.ops.errors import RolloutError
+from rftd.ops.tracing.conventions import CANCELLED
+from rftd.ops.tracing.span import TraceSpan
+from rftd.streams.spec.spec import ModelSpec, SamplingSpec
+from rftd.workers.datasets.task import Task
+from rftd.workers.datasets.tokenizer import Tokenizer
+from rftd.workers.generation.call_spans import model_call, note_answer
+from rftd.workers.generation.engine import Answers, Generation, GenerationRequest, GroupEngine
+from rftd.workers.generation.model import Model
+from rftd.workers.generation.response import Response
+from rftd.workers.workflows.attempt import Ended, TaskRollout
+from rftd.workers.workflows.result import RolloutResult, named
+from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.simple import finish_now
+from rftd.workers.workflows.workflow import SingleTurn
+
+
+class Together:
+    """Implements `Attempt` with one request to a `GroupEngine`; made by `WorkflowRunner.together`."""
+
+    def __init__(
+        self,
+        rollouts: Sequence[TaskRollout],
+        opened: Callable[[Task], tuple[SingleTurn, Scorer]],
+        *,
+        engine: GroupEngine,
+        tokenizer: Tokenizer,
+        spec: ModelSpec,
+        sampling: SamplingSpec,
+    ) -> None:
+        """`opened` gives the workflow and the quick reward of a task."""
+        self.rollouts = rollouts
+        self._opened = opened
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._sampling = sampling
+        self._requests: list[tuple[int, GenerationRequest, _Prompt]] = []
+        self._unasked: list[Ended] = []
+        """Rollouts that ended without a request: their prompt is too long, or could not be made."""
+        self._generating: AbstractAsyncContextManager[Answers] | None = None
+        self._answers: Answers | None = None
+        self._begun = False
+        self._calls: dict[int, TraceSpan] = {}
+        """The spans of requests that wait for their answers, by their number: of rollouts that are traced."""
+
+    async def some(self) -> Sequence[Ended]:
+        if not self._begun:
+            self._begun = True
+            self._ask()
+        if self._unasked:
+            unasked = self._unasked
+            self._unasked = []
+            return unasked
+        if self._answers is None:
+            # Entered here, not in the constructor, so that the attempt's time-out holds for it too.
+            generating = self._engine.generate_each([request for _, request, _ in self._requests])
+            self._answers = await generating.__aenter__()
+            self._generating = generating
+        ended: list[Ended] = []
+        for number, answer in await self._answers.some():
+            place, request, prompt = self._requests[number]
+            span = self.rollouts[place].request.span
+            if span is None:
+                ended.append((place, prompt.result(request, answer)))
+            else:
+                ended.append((place, prompt.traced(request, answer, self._calls.pop(number), span)))
+        return ended
+
+    async def leave(self) -> Collection[int]:
+        """Frees the engine's slots. An engine is ours, and obeys: no rollout goes on."""
+        for call in self._calls.values():
+            call.fail(CANCELLED)
+            call.end()
+        self._calls.clear()
+        if self._generating is not None:
+            generating = self._generating
+            self._generating = None
+            await generating.__aexit__(None, None, None)
+        return ()
+
+    def _ask(self) -> None:
+        """Makes one prompt for the neighbours that have task and sampling in common, and their requests with it.
+
+        Compared by identity, which a task that was read once has: comparing whole rows would cost more than a prompt.
+        """
+        for _, alike in groupby(enumerate(self.rollouts), _prompt_key):
+            members = list(alike)
+            first = members[0][1]
+            try:
+                asked = self._prompted([rollout for _, rollout in members])
+            except Exception as error:
+                failed = named(error, first.task)
+                self._unasked += [(place, failed) for place, _ in members]
+                continue
+            prompt, requests = asked
+            if isinstance(requests, Response):
+                self._unasked += [(place, prompt.scored(requests)) for place, _ in members]
+            else:
+                self._requests += [
+                    (place, request, prompt) for (place, _), request in zip(members, requests, strict=True)
+                ]
+
+        for number, (place, request, prompt) in enumerate(self._requests):
+            if (parent := self.rollouts[place].request.span) is not None:
+                self._calls[number] = model_call(parent, prompt.model_name, request)
+
+    def _prompted(self, rollouts: Sequence[TaskRollout]) -> tuple[_Prompt, list[GenerationRequest] | Response]:
+        request = rollouts[0].request
+        task = rollouts[0].task
+        workflow, scorer = self._opened(task)
+        model = Model(
+            self._engine,
+            self._tokenizer,
+            spec=self._spec,
+            sampling=request.sampling or self._sampling,
+            rollout=request.id,
+            seed=request.seed,
+        )
+        asked = model.ask_for(
+            [(each.request.id, each.request.seed) for each in rollouts], workflow.prompt(task, model, scorer)
+        )
+        return _Prompt(task, model, scorer, self._spec.max_model_len), asked
+
+
+def _prompt_key(numbered: tuple[int, TaskRollout]) -> tuple[int, int]:
+    rollout = numbered[1]
+    return id(rollout.task), id(rollout.request.sampling)
+
+
+class _Prompt:
+    """A prompt that was asked with: it makes results of answers."""
+
+    def __init__(self, task: Task, model: Model, scorer: Scorer, max_model_len: int) -> None:
+        self._task = task
+        self._model = model
+        self._scorer = scorer
+        self._max_model_len = max_model_len
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model's folder."""
+        return self._model.name
+
+    def traced(
+        self, request: GenerationRequest, answer: Generation | RolloutError, call: TraceSpan, rollout: TraceSpan
+    ) -> RolloutResult | RolloutError:
+        """The same as `result`: ends the span of the `call`, and has that of the reward below the `rollout`."""
+        if isinstance(answer, RolloutError):
+            call.fail(answer)
+            call.end()
+            return named(answer, self._task)
+        try:
+            response = self._model.answer(request, answer)
+        except Exception as error:
+            call.fail(error)
+            return named(error, self._task)
+        else:
+            note_answer(call, response)
+        finally:
+            call.end()
+        with rollout.active():
+            return self.scored(response)
+
+    def result(self, request: GenerationRequest, answer: Generation | RolloutError) -> RolloutResult | RolloutError:
+        """The rollout that ends with the engine's answer to `request`."""
+        if isinstance(answer, RolloutError):
+            return named(answer, self._task)
+        try:
+            response = self._model.answer(request, answer)
+        except Exception as error:
+            return named(error, self._task)
+        return self.scored(response)
+
+    def scored(self, response: Response) -> RolloutResult | RolloutError:
+        """The rollout that ends with this response."""
+        try:
+            result = finish_now(self._task, response, self._scorer)
+            result.check(self._max_model_len)
+        except Exception as error:
+            return named(error, self._task)
+        return result
