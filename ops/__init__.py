@@ -26,7 +26,7 @@ machine_environment  the variables that a child process may have
 outbound    every address that a file, a worker or a record names is checked here
 outbound_transport  connections of httpx to public addresses alone
 log_file    files of log lines and of a process's output that stay small
-tracing     spans of OpenTelemetry: which are made, their names, and their way out; off unless it is asked for
+tracing/    spans of OpenTelemetry: which are made, their names, and their way out
 logs        structlog set-up: JSON or console, one line an event, equal ones counted
 histogram   counts of values by size, many at once
 metric_totals  totals that are read at a scrape and not counted

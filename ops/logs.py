@@ -18,7 +18,7 @@ import structlog
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.log_file import LogFile
 from rftd.ops.redaction import mask_text, redact
-from rftd.ops.tracing.span import current
+from rftd.ops.tracing.tracer import current
 
 WINDOW_S: Final = 60.0
 """The time in which an equal line is only counted."""

@@ -10,5 +10,4 @@ sqlite/    `SqliteLog`, the embedded default, in one file, and its socket for ot
 kafka/     `KafkaLog`, on a Kafka cluster that many processes share
 portable/  one experiment's log in a file, and from a file into any log
 verify/    the offline checker of the rules over any log
-backends/  memory (with faults), sqlite (the embedded default)
 """

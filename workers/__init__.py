@@ -13,6 +13,8 @@ models/      models of Hugging Face's layout that are not loaded
 conversion/  checkpoints of several trainers as folders that transformers loads
 devices/     devices, their memory, and turns on one
 hosts/       where worker processes run, and who a worker is
+process      a worker process around its loop
+guest        a worker that its host runs: on a thread and a loop of its own
 tracking/    trackers: followers of the log that show figures elsewhere
 api          the names that packages of third parties import
 

@@ -32,7 +32,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.start import beginning_of
 from rftd.streams.log.topics import Partition
 from rftd.workers.hosts.membership import ProcessName
-from rftd.workers.hosts.process import run_explorer, run_trainer
+from rftd.workers.process import run_explorer, run_trainer
 
 _WORKERS = Partition(topics.WORKERS, 0)
 

@@ -6,8 +6,7 @@ In reading order:
 
 trace_context  `TraceContext`: the place in a trace that travels, as W3C's `traceparent`
 conventions    every name of spans and attributes, ours and those of OpenTelemetry
-span           `TraceSpan`: one operation; `current()` is the one that is open
-tracer         `Tracer`: which spans are made, and their ids
+tracer         `Tracer` and its spans: which are made, and their ids; `current()` is the one that is open
 exporter       `SpanExporter`: a bounded queue, and the thread that empties it
 otel_context   the same span for third parties' programs that are instrumented themselves
 otlp           spans as OTLP over HTTP, by OpenTelemetry's SDK; nothing else imports it

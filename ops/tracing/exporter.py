@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from rftd.ops.logs import Logger
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 
 CAPACITY_SPANS: Final = 8192
 BATCH_SPANS: Final = 512

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from opentelemetry.trace import SpanKind as SdkKind
 
 from rftd.ops.tracing.exporter import Send
-from rftd.ops.tracing.span import NO_PARENT, SpanKind, TraceSpan
 from rftd.ops.tracing.trace_context import TraceContext
+from rftd.ops.tracing.tracer import NO_PARENT, SpanKind, TraceSpan
 
 TIMEOUT_S: Final = 5.0
 """The longest wait for the receiver's answer to one batch, tries included."""

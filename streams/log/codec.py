@@ -12,7 +12,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import CodecError
 from rftd.ops.ids import Ids
-from rftd.ops.tracing.span import current
+from rftd.ops.tracing.tracer import current
 from rftd.streams.events.catalogue import resolve
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.log.arrays import DTYPES

@@ -54,7 +54,7 @@ from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine, Sampling
 from rftd.workers.generation.engine_registry import open_engine
 from rftd.workers.learning.engine import TrainBatch, TrainSample
-from rftd.workers.training.memory_needs import training_needs
+from rftd.workers.learning.memory_needs import training_needs
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 

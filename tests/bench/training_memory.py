@@ -31,8 +31,8 @@ from rftd.streams.spec.optimizer import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.learning.memory_needs import training_forecast
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.memory_needs import training_forecast
 
 FORECAST_BAR: Final = 0.2
 TRANSFORMERS_BAR: Final = 1.2

@@ -115,7 +115,7 @@ def test_a_rank_that_hangs_is_named_with_its_method_and_where_it_was(benches: An
         engine.train(make_batch(1))
     assert not any(psutil.pid_exists(pid) for pid in pids)
     stuck = opened(benches(ranks=1, rank_timeout_s=4.0, step_s=60.0))
-    with pytest.raises(RankError, match=r"no answer to train within 4 s[\s\S]*engines/fake\.py.* in train"):
+    with pytest.raises(RankError, match=r"no answer to train within 4 s[\s\S]*engines/fake/trainer\.py.* in train"):
         stuck.train(make_batch(1))
 
 
@@ -147,7 +147,7 @@ def test_a_rank_of_another_node_is_lost_with_its_reason_and_its_last_lines(two_n
         engine.train(make_batch(1))
     assert not any(psutil.pid_exists(pid) for pid in pids)
     hung = opened(benches(ranks=2, rank_timeout_s=4.0, step_s=60.0))
-    with pytest.raises(RankError, match=r"rank 1 of 2 \(pid \d+ on 127\.0\.0\.1\)[\s\S]*engines/fake\.py.* in train"):
+    with pytest.raises(RankError, match=r"rank 1 of 2 \(pid \d+ on 127\.0\.0\.1\)[\s\S]*fake/trainer\.py.* in train"):
         hung.train(make_batch(1))
     assert not any(psutil.pid_exists(pid) for pid in hung.pids())
 

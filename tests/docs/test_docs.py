@@ -180,6 +180,11 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").read_text() == page.text(), f"run tests/golden/make_{name}_page.py"
 
 
+def test_the_drawing_of_the_rooms_is_that_of_the_tree() -> None:
+    drawing = generator("make_rooms_drawing")
+    assert (ROOT / "docs" / "architecture.md").read_text() == drawing.text(), "run tests/golden/make_rooms_drawing.py"
+
+
 @pytest.mark.parametrize("page", ["concepts.md", "experiment_file.md"])
 def test_a_table_of_policies_is_up_to_date(page: str) -> None:
     tables = generator("make_policy_tables")

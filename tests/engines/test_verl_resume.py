@@ -15,8 +15,8 @@ from synthetic.models.weight_receivers import assert_exported_as_held, assert_re
 
 from rftd.ops.errors import DataError
 from rftd.workers.engines.ranks.controller import RankedEngine
-from rftd.workers.engines.ranks.shards import write_manifest, write_part
 from rftd.workers.engines.ranks.torch_shards import shards_of
+from rftd.workers.weights.shards import write_manifest, write_part
 
 STEPS = 2
 """`tests/bench/rank_resume.py` stops at each of ten."""

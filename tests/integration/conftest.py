@@ -45,7 +45,7 @@ from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.hosts.executor import Handle, WorkerOrder
-from rftd.workers.hosts.process import run_explorer, run_trainer
+from rftd.workers.process import run_explorer, run_trainer
 
 
 class TaskHandle:

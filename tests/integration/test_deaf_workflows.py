@@ -101,7 +101,7 @@ def test_a_process_with_an_orphan_ends() -> None:
         """
         import asyncio
         from rftd.ops.logs import logger
-        from rftd.workers.rollout.orphans import Orphans
+        from rftd.workers.workflows.orphans import Orphans
 
         async def deaf():
             while True:

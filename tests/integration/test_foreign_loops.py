@@ -22,8 +22,8 @@ from rftd.streams.spec.spec import ModelSpec, RolloutSpec, TrainerSpec
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.sqlite.socket.server import LogServer
 from rftd.workers.devices.host import ANY_HOST, Host
+from rftd.workers.guest import Assignment, Guest, Outcome
 from rftd.workers.hosts.executor import Handle, WorkerOrder
-from rftd.workers.hosts.guest import Assignment, Guest, Outcome
 from rftd.workers.models.tiny_model import make_tiny_model
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]

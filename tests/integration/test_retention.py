@@ -120,7 +120,7 @@ from rftd.ops.logs import logger
 from rftd.storage.files.checkpoints import files_of, verify
 from rftd.streams.folds.run_state import RunState
 from rftd.workers.conversion.conversion import found_checkpoints
-from rftd.workers.engines.ranks.shards import write_manifest, write_part
+from rftd.workers.weights.shards import write_manifest, write_part
 from rftd.workers.engines.ranks.torch_shards import shards_of
 from rftd.workers.training.tidying import discard, tidy
 

@@ -28,8 +28,8 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.workers.control.obstacle import REFUSED
 from rftd.workers.hosts.membership import ProcessName
-from rftd.workers.hosts.process import run_explorer
 from rftd.workers.models import model_folder
+from rftd.workers.process import run_explorer
 from rftd.workers.rollout.explorer import Explorer
 from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.execution import Execution

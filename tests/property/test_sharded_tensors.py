@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from rftd.ops.errors import DataError, WorkError
 from rftd.workers.engines.ranks.messages import RankPart
-from rftd.workers.engines.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.engines.ranks.spool import spread_parts, write_part_of, write_shards, write_spread
 from rftd.workers.engines.ranks.torch_shards import load_whole, shards_of
 from rftd.workers.engines.verl import shards as verl_shards
+from rftd.workers.weights.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from rftd.ops.errors import DataError, WorkError
 from rftd.workers.conversion.torch_file import FIX, StoredTensor, c_strides
 from rftd.workers.conversion.whole_tensor import TensorPart, WholeTensor, whole
-from rftd.workers.engines.ranks.shards import ShardedTensors, is_sharded
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.safetensors import TensorPlace
+from rftd.workers.weights.shards import ShardedTensors, is_sharded
 
 _FILE = "model.safetensors"
 _KIND = "model"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.otel_context import joined_by_libraries
-from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
+from rftd.ops.tracing.tracer import Attribute, SpanKind, TraceSpan, current
 from rftd.workers.generation.engine import GenerationRequest
 from rftd.workers.generation.response import Response
 

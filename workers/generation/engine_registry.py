@@ -33,7 +33,7 @@ ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
     table={
         "torch": f"{_HERE}.torch.rollout.arguments:ENGINE",
         "vllm": f"{_HERE}.vllm.arguments:ENGINE",
-        "tinker": f"{_HERE}.tinker.rollout.arguments:ENGINE",
+        "tinker": f"{_HERE}.tinker.rollout.definition:ENGINE",
         "external": f"{_HERE}.external:ENGINE",
         "fake": f"{_HERE}.fake.rollout:ENGINE",
     },

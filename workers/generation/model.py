@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive, derive_from_each
-from rftd.ops.tracing.span import current
+from rftd.ops.tracing.tracer import current
 from rftd.streams.events.experience import SamplingSpan, Span
 from rftd.streams.spec.spec import ModelSpec, SamplingSpec
 from rftd.workers.datasets.message import Message

@@ -3,8 +3,6 @@
 ray/          actors of a Ray cluster
 membership    who a worker is, that it lives, how it left
 usage         the memory and processor time of a worker's processes
-process       a worker process around its loop
-guest         a worker that its host runs: on a thread and a loop of its own
 executor      the seam: start, adopt, watch, end
 environment   the variables that a worker has: built from what is allowed
 allotment     which GPUs each of them has

@@ -19,7 +19,7 @@ from rftd.workers.devices.device_memory import EngineMemory, Need, shown, terms_
 from rftd.workers.devices.host import Host
 from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.learning.losses.demands import Demand, demands_of
-from rftd.workers.training.memory_needs import FIX, RANK_PROCESS
+from rftd.workers.learning.memory_needs import FIX, RANK_PROCESS
 
 if TYPE_CHECKING:
     from rftd.workers.learning.engine import TrainerEngine
@@ -31,9 +31,9 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
     "trainer engine",
     group="rftd.trainer_engines",
     table={
-        "torch": f"{_HERE}.torch.trainer.arguments:ENGINE",
-        "verl": f"{_HERE}.verl.arguments:ENGINE",
-        "tinker": f"{_HERE}.tinker.trainer.arguments:ENGINE",
+        "torch": f"{_HERE}.torch.trainer.definition:ENGINE",
+        "verl": f"{_HERE}.verl.definition:ENGINE",
+        "tinker": f"{_HERE}.tinker.trainer.definition:ENGINE",
         "fake": f"{_HERE}.fake.trainer:ENGINE",
     },
 )

@@ -9,12 +9,9 @@ leased          the rollouts of a task lease: ids and seeds before, events after
 eval_engine     where evaluations are answered: on the engine of the rollouts, or on another one
 eval_scores     the scores of held-out rows, and the texts that are kept
 evaluator       held-out rows, answered by a pinned weight version
-threads         workflows on threads of their own, if that is asked for
-orphans         work that does not end when it is cancelled
 rollout_log     failed rollouts and answered evaluations, as lines of the explorer's log
 hand_over       the events of leases, on their way to the outbox
 outbox          events on their way to the log, in order, bounded
 explorer        the process's loop
-engines/        one file or folder for each engine
 serving/        explorers that answer whoever asks over HTTP, and learn from what they are told of it
 """

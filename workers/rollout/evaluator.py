@@ -13,7 +13,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError, explain
 from rftd.ops.ids import derive_each
 from rftd.ops.logs import Logger
-from rftd.ops.tracing.span import untraced
+from rftd.ops.tracing.tracer import untraced
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.events.task import EvalLeased
@@ -27,13 +27,13 @@ from rftd.workers.generation.endpoint.server import ModelEndpoint
 from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.rollout.eval_engine import EvalEngine
 from rftd.workers.rollout.eval_scores import ScoredRows
-from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollout_traces import end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, RolloutPlaces, Rollouts
-from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.attempt import RolloutRequest
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.threads import EngineFromThreads
 
 ENGINES_TRIED: Final = 2
 """Engines that may fail under the rows of one lease before it is given up, and given out again."""

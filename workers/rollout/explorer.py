@@ -38,19 +38,19 @@ from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.hand_over import HandOver
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
-from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_log import RolloutLog
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.server import ConversationServer
-from rftd.workers.rollout.threads import EngineFromThreads
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights.channel import as_ref
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.rewards.line_process import process_environment
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.threads import EngineFromThreads
 
 
 class Explorer:

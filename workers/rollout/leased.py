@@ -12,7 +12,7 @@ import msgspec
 from rftd.ops import limits
 from rftd.ops.errors import RftdError, explain
 from rftd.ops.ids import NAMESPACE, derive_each, derive_from_each
-from rftd.ops.tracing.span import current, untraced
+from rftd.ops.tracing.tracer import current, untraced
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased

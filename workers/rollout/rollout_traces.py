@@ -8,9 +8,8 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.ops.tracing.trace_context import TraceContext, root_of
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import Attribute, SpanKind, Tracer, TraceSpan, current
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.events.weights import WeightsPublished

@@ -20,11 +20,11 @@ from rftd.ops.errors import DataError, RftdError, RolloutError, RolloutTimeoutEr
 from rftd.ops.tracing import conventions as names
 from rftd.streams.spec.spec import RolloutSpec
 from rftd.workers.datasets.task import Task, TaskSource
-from rftd.workers.rollout.orphans import OrphanedError, Orphans
-from rftd.workers.rollout.threads import on_own_thread
 from rftd.workers.workflows.attempt import Attempt, Ended, OneByOne, RolloutRequest, TaskRollout
+from rftd.workers.workflows.orphans import OrphanedError, Orphans
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.threads import on_own_thread
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):

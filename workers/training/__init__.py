@@ -1,8 +1,6 @@
 """Training: the trainer process, which executes planned batches in spine order and selects nothing (rule 1).
 
-engines/         one file or folder for each engine
 assembly         a plan, with the records that it names, as a batch of arrays
-nonfinite        batches that give no finite step: skipped, until there were too many in a row
 run_steps        the steps of an experience as sequences of their own
 run_samples      an experience as samples of a batch
 closed_groups    the groups of a plan, as advantage functions see them
@@ -12,7 +10,6 @@ execution        planned batches on an engine, whoever asks
 saving           checkpoints: files first, then their event
 publishing       weights for explorers: files first, then their event; old ones retired
 extensions       third parties' parts that an experiment trains with: whence, and whether they are here
-memory_needs     the memory that training takes at least on a device, known before anything is loaded
 environment      what the bits of the weights may depend on beside the log
 inheritance      the weights that a fork begins with
 training_traces  the spans of steps, publications and checkpoints, where they are traced

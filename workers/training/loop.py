@@ -14,7 +14,7 @@ from rftd.ops import faults
 from rftd.ops.errors import DataError, WorkError
 from rftd.ops.logs import Logger
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 from rftd.storage.files.service_state import names_service
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted

@@ -8,9 +8,8 @@ from typing import Final
 from uuid import UUID
 
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import Attribute, SpanKind, TraceSpan, current
 from rftd.ops.tracing.trace_context import TraceContext, exported, parsed
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import Attribute, SpanKind, Tracer, TraceSpan, current
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.log import topics

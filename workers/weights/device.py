@@ -21,7 +21,7 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConflictError, WeightsElsewhereError, WorkError
 from rftd.workers.weights.channel import ChannelPlace, Exported, WeightsRef, name_of
 from rftd.workers.weights.checksum import TensorDigest, digest_of
-from rftd.workers.weights.manifest import TensorSum, manifest_id
+from rftd.workers.weights.manifest import WeightsLayout, manifest_id
 from rftd.workers.weights.tensor_bytes import Weights
 
 if TYPE_CHECKING:
@@ -32,20 +32,6 @@ if TYPE_CHECKING:
 ADDRESS: Final = "RFTD_WEIGHTS_ADDRESS"
 """The environment variable with the address of this machine at which explorers on others reach its trainer."""
 _LOOPBACK: Final = "127.0.0.1"
-
-
-class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors that a receiver makes room for, as their publisher describes them."""
-
-    version: int
-    generation: int
-    checksum: str
-    device: str
-    """The kind of device that holds them: `cuda` or `cpu`."""
-    tensors: tuple[TensorSum, ...]
-    """In name order; the sums are of their bits."""
-    shares: tuple[int, ...]
-    """The number of the first tensor that has the same memory; its own, unless it is tied."""
 
 
 class HeldTensors(msgspec.Struct, frozen=True):

@@ -27,6 +27,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The place at which each tensor begins in a mapped file; two that are tied begin at the same one."""
 
 
+class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors that a receiver makes room for, as their publisher describes them."""
+
+    version: int
+    generation: int
+    checksum: str
+    device: str
+    """The kind of device that holds them: `cuda` or `cpu`."""
+    tensors: tuple[TensorSum, ...]
+    """In name order; the sums are of their bits."""
+    shares: tuple[int, ...]
+    """The number of the first tensor that has the same memory; its own, unless it is tied."""
+
+
 def manifest_id(encoded: bytes) -> str:
     """The xxh3-128 (hex) of a manifest's bytes, by which explorers name the weights that they loaded."""
     digest: str = xxhash.xxh3_128(encoded).hexdigest()

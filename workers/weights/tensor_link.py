@@ -26,8 +26,7 @@ from rftd.ops.outbound import host_and_port
 from rftd.workers.weights.bit_sums import BitSums
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.checksum import digest_of
-from rftd.workers.weights.device import WeightsLayout
-from rftd.workers.weights.manifest import TensorSum
+from rftd.workers.weights.manifest import TensorSum, WeightsLayout
 
 _DIST: Final[Any] = torch.distributed
 """torch says nothing of the types of its stores and groups."""

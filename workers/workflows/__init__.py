@@ -14,6 +14,9 @@ together       the attempt that asks the engine once for many rollouts, where a 
 own_tasks      the asyncio tasks and callbacks that a workflow starts: an exit of one ends its rollout, not the process
 runner         `WorkflowRunner`: one attempt at one rollout, errors named by their task's row
 first_prompts  the prompts that tasks begin with, for who only looks at them
+threads        workflows on threads of their own, if that is asked for
+orphans        work that does not end when it is cancelled
+rewards/       rewards, and the scorer that calls them
 
 A new workflow: one file, one line in `registry`, and tests/contract/test_workflows.py must pass.
 """

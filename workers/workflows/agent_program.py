@@ -26,10 +26,10 @@ from rftd.workers.generation.call_spans import agent_run
 from rftd.workers.generation.endpoint.rollout_calls import CallBounds
 from rftd.workers.generation.endpoint.server import ServedModel
 from rftd.workers.generation.model import Model
-from rftd.workers.rollout.threads import on_daemon_thread
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.threads import on_daemon_thread
 
 AGENTS: Final[Plugins[Any]] = Plugins("agent", group="rftd.agents", table={})
 """The agent programs by name; all of them are third parties'."""

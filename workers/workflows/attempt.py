@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import RolloutError
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.datasets.task import Task
-from rftd.workers.rollout.orphans import Orphans
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.result import RolloutResult
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from rftd.ops.errors import RolloutError
 from rftd.ops.tracing.conventions import CANCELLED
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 from rftd.streams.spec.spec import ModelSpec, SamplingSpec
 from rftd.workers.datasets.task import Task
 from rftd.workers.datasets.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument
 from rftd.daemon.http.views import events
-from rftd.daemon.http.views.events import EventView
+from rftd.daemon.http.views.event_page import EventView
 
 _WAIT_S: Final = 15.0
 _BRIEF_CHARS: Final = 110

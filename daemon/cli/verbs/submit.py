@@ -221,7 +221,6 @@ def fork(
     request_id: str | None,
 ) -> None:
     """Start a new experiment from step N of experiment NAME, with its configuration and the given changes."""
-    from rftd.daemon.cli.verbs.submit import pair, taken_in
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.views import commands
 

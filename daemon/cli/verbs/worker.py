@@ -206,7 +206,7 @@ async def _work(
     from rftd.ops.errors import RftdError
     from rftd.ops.ids import SystemIds
     from rftd.ops.logs import logger
-    from rftd.workers.hosts.process import run_explorer, run_trainer
+    from rftd.workers.process import run_explorer, run_trainer
 
     clock = SystemClock()
     ids = SystemIds(clock)

@@ -37,9 +37,8 @@ from rftd.ops.ids import Ids, SystemIds
 from rftd.ops.metrics import Metrics
 from rftd.ops.releases import release_of
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import SpanKind
 from rftd.ops.tracing.trace_context import parsed
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer
 from rftd.streams.log.log import EventLog
 
 PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})

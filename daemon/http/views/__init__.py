@@ -10,7 +10,7 @@ history       steps, batches, evaluations; what a thing was made of, and what be
 comparison    several experiments at equal steps, tokens or time
 evaluations   the answers of one, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
-events        of an experiment, from the log: event_pages finds them, event_json shows them
+events        of an experiment, from the log: event_page is what clients get, event_pages finds them, event_json
 logs          lines of the workers' log files, merged by time
 refusals      requests by records in the log that were refused
 dead_letters  what was set aside; retry, drop

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.http.views.events import EventView
+from rftd.daemon.http.views.event_page import EventView
 from rftd.ops.clock import iso
 from rftd.ops.errors import CodecError
 from rftd.ops.redaction import redact

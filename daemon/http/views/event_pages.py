@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.http.views.event_json import view, view_unread
-from rftd.daemon.http.views.events import EventPage, EventView
+from rftd.daemon.http.views.event_page import EventPage, EventView
 from rftd.ops import limits
 from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError, UsageError

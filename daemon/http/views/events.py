@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta
 
+from rftd.daemon.http.views.event_page import EventPage
 from rftd.daemon.http.views.route import Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
 
@@ -17,34 +17,6 @@ TIDYING_NS: Final = 600 * 10**9
 """The time after the newest event that the tables know in which the last records come: rollouts end, workers leave."""
 MOST_NEWEST: Final = 10_000
 """The most events before the end with which a page can begin."""
-
-
-class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of an experiment."""
-
-    id: str
-    type: str
-    version: int
-    time: str
-    """ISO-8601 UTC."""
-    position: str
-    """`stream/partition@offset`."""
-    source: str
-    role: str
-    epoch: int
-    causation: str | None = None
-    correlation: str | None = None
-    payload: dict[str, Any]
-
-
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events, and where the next page begins."""
-
-    items: list[EventView]
-    next: str
-    """`after` of the next page; stays the same at the end of the log."""
-    more: bool
-    """False if the page ends at the end of the log."""
 
 
 @read("/v1/experiments/{name}/events", EventPage, tag="events")

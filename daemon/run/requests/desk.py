@@ -41,9 +41,8 @@ from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.ops.redaction import mask_text
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import SpanKind, current
 from rftd.ops.tracing.trace_context import parsed
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer, current
 from rftd.streams.events.experiment import ExperimentRejected, RequestRef
 from rftd.streams.folds.answered_requests import OpenRequest
 from rftd.streams.log.codec import Writer

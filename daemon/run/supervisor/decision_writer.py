@@ -11,9 +11,8 @@ from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import Attribute, SpanKind
 from rftd.ops.tracing.trace_context import TraceContext
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import Attribute, SpanKind, Tracer
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.registry import Event

@@ -13,7 +13,7 @@ import msgspec
 from rftd.daemon.run.dlq.verdicts import check_retry
 from rftd.daemon.run.supervisor.queueing import check_queue
 from rftd.ops.errors import ConflictError, UnreachableError
-from rftd.ops.tracing.span import current_traceparent
+from rftd.ops.tracing.tracer import current_traceparent
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event

@@ -24,7 +24,7 @@ from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.hosts.executor import Handle, WorkerOrder
 from rftd.workers.hosts.membership import ProcessName
-from rftd.workers.hosts.process import run_explorer, run_trainer
+from rftd.workers.process import run_explorer, run_trainer
 from simulator.kinds.several_runs import slots_of
 from simulator.loop import SimLoop, SimProcess
 from simulator.network import Network

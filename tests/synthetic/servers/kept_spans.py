@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 
 
 class KeptSpans:

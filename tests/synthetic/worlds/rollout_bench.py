@@ -29,9 +29,9 @@ from rftd.workers.generation.engine import Answers, EngineStats, Generation, Gen
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.leased import LeasedRollouts, rollout_ids
-from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.runner import WorkflowRunner
 
 SIZE, PLACES, RETRIES, SHORT_S = 4, 3, 2, 0.05

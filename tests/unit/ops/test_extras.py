@@ -21,7 +21,7 @@ LIGHT = """
 import pkgutil, sys
 import rftd.daemon.http.api, rftd.daemon.http.client, rftd.daemon.cli.verbs, rftd.daemon.http.views
 import rftd.daemon.cli.cli, rftd.daemon.serve.service, rftd.daemon.serve.external_worker
-import rftd.workers.hosts.process, rftd.workers.api
+import rftd.workers.process, rftd.workers.api
 import rftd.daemon.run.supervisor.supervisor, rftd.daemon.run.supervisor.preflight
 import rftd.workers.generation.engine_registry, rftd.workers.learning.engine_registry
 for package in (rftd.daemon.http.api, rftd.daemon.http.client, rftd.daemon.cli.verbs, rftd.daemon.http.views):

@@ -20,9 +20,9 @@ from rftd.ops.errors import DataError
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
 from rftd.workers.engines.ranks.messages import RankPlace
+from rftd.workers.learning import nonfinite
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainerEngine
 from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training import nonfinite
 from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.checksum import checksum
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights

@@ -1,7 +1,5 @@
 """Ranks: a trainer engine that is many processes, and the checkpoints that they write together.
 
-In reading order:
-
 messages      what a trainer process and its ranks say to one another
 sight         what a rank sees: releases, files; whether all see the same
 spool         the weights of one version in a file that all ranks fill
@@ -12,6 +10,5 @@ child         one process as the trainer process sees it, here or there
 crew          the processes: started, called, lost, ended
 controller    the engine in the trainer process: every call is one of all ranks
 collectives   what ranks of torch tell one another
-shards        tensors in parts, a safetensors file of each rank and one manifest over all: written, read in other parts
 torch_shards  torch's tensors as such parts, whole or spread over ranks
 """

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.workers.engines.ranks.messages import RankPart
-from rftd.workers.engines.ranks.shards import Shard
 from rftd.workers.weights import safetensors
 from rftd.workers.weights.channel import BYTES
+from rftd.workers.weights.shards import Shard
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout, Weights, size_bytes
 
 

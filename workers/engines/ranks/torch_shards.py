@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rftd.ops.decoding import json_decoder
 from rftd.workers.engines.ranks.collectives import gathered, this_rank, together
-from rftd.workers.engines.ranks.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
+from rftd.workers.weights.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
 

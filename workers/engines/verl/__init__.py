@@ -7,6 +7,7 @@ asked of a model are rftd's.
 In reading order:
 
 engine.py     `VerlTrainerEngine`: opens a model, trains batches, saves and loads, on every rank alike
+definition.py the engine as the registry has it
 arguments.py  its `engine_args`
 platform.py   verl's idea of the hardware, chosen once in a process
 cpu_platform.py  CPUs as such hardware

@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec
 from rftd.workers.engines.ranks.collectives import together
-from rftd.workers.engines.ranks.shards import Shard
 from rftd.workers.engines.ranks.spool import SpreadWeights
 from rftd.workers.engines.ranks.torch_shards import box_of
 from rftd.workers.engines.torch.trainer.low_rank import FOLDER, LowRankLayers, own_name, read_adapter
@@ -28,6 +27,7 @@ from rftd.workers.engines.verl import saving
 from rftd.workers.engines.verl.model import PolicyModel, Wrapping, open_model
 from rftd.workers.engines.verl.shards import copy_shards, local, one_by_one, whole
 from rftd.workers.weights.adapter import A, B
+from rftd.workers.weights.shards import Shard
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import memory
 

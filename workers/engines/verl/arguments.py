@@ -1,29 +1,19 @@
-"""The verl trainer's arguments, and how it is made. The file imports neither torch nor verl."""
+"""The verl trainer's arguments. The file imports neither torch nor verl."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.ops.extras import TORCH
 from rftd.ops.plugin_arguments import parsed
-from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.compute_device import DeviceName
-from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of
-from rftd.workers.devices.engine_build import how_to_install
+from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.learning.critic_arguments import CriticArgs
-from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.memory_needs import training_forecast, training_needs
-
-if TYPE_CHECKING:
-    from rftd.workers.engines.ranks.messages import RankPlace
-    from rftd.workers.learning.engine import TrainerEngine
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -106,45 +96,6 @@ def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
     return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
 
 
-def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """Shards over `fsdp_size` devices or all; where anything waits on the host, the policy alone is counted.
-
-    Megatron's are shards over `tensor_model_parallel_size`, beside which its own parameters are counted.
-    """
-    arguments = parse(stage.trainer.engine_args)
-    if arguments.strategy == "megatron":
-        parts = arguments.tensor_model_parallel_size
-        half = stage.trainer.dtype == "bfloat16"
-        own = Need("Megatron's parameters", (2 if half else 4) * elements_of(base) // parts)
-        return [*training_needs(stage, base, spread=parts), own]
-    size = arguments.fsdp_size
-    needs = training_needs(stage, base, spread=size if 0 < size < devices else devices)
-    if arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload:
-        # Weights and gradients are there together in its backward pass, whatever else comes and goes.
-        return [needs[0], needs[1], needs[-1]]
-    return needs
-
-
-def _forecast(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """The peak of FSDP without offloading, whose ranks compute the logits of a whole micro-batch; else the least."""
-    arguments = parse(stage.trainer.engine_args)
-    offloads = arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload
-    if arguments.strategy == "megatron" or offloads or arguments.activation_offload:
-        return _needs(stage, base, devices)
-    size = arguments.fsdp_size
-    return training_forecast(stage, base, spread=size if 0 < size < devices else devices, whole_logits=True)
-
-
-def _trains(stage: StageSpec, folder: Path) -> None:
-    arguments = parse(stage.trainer.engine_args)
-    if arguments.strategy == "megatron":
-        from rftd.workers.engines.verl.megatron.sizes import check_model  # it knows these arguments
-
-        check_model(folder, arguments)
-    else:
-        check_heads(arguments, folder)
-
-
 def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
     """Raises ConfigError if the ranks that share a sequence cannot share the model's attention heads."""
     size = arguments.ulysses_sequence_parallel_size
@@ -159,49 +110,3 @@ def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
             field="trainer.ulysses_sequence_parallel_size",
             fix="write " + " or ".join(str(each) for each in range(1, heads + 1) if heads % each == 0),
         )
-
-
-def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank, in a process of its own; the group of all ranks is there already."""
-    from rftd.workers.engines.verl.engine import VerlTrainerEngine
-
-    return VerlTrainerEngine(threads=place.threads)
-
-
-def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
-    if find_spec("verl") is None:
-        raise ConfigError(
-            "verl is not installed here",
-            field="trainer.trainer_type",
-            fix=f"{how_to_install('verl')}; or write torch",
-        )
-    arguments = opening.arguments
-    # On GPUs one for each that the launcher gave this worker.
-    ranks = opening.trainer.devices or arguments.ranks
-    if ranks > 1:
-        from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
-
-        return RankedEngine(
-            RankPlan(
-                maker=f"{__name__}:{make_rank.__name__}",
-                ranks=ranks,
-                trainer=opening.trainer,
-                threads=opening.threads,
-                backend="nccl" if opening.trainer.devices and arguments.device != "cpu" else "gloo",
-                timeout_s=arguments.rank_timeout_s,
-            )
-        )
-    from rftd.workers.engines.verl.engine import VerlTrainerEngine
-
-    return VerlTrainerEngine(threads=opening.threads)
-
-
-ENGINE: Final = TrainerEngineDefinition(
-    arguments=VerlTrainerArgs,
-    make=_make,
-    extra=TORCH,
-    opened_with=OPENED_WITH,
-    needs=_needs,
-    forecast=_forecast,
-    trains=_trains,
-)

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rftd.ops.errors import DataError
-from rftd.workers.engines.ranks.shards import ShardedTensors
 from rftd.workers.engines.ranks.spool import SpooledSnapshot, new_spool, write_shards
 from rftd.workers.engines.ranks.torch_shards import load_shards, save_shards
 from rftd.workers.engines.torch.trainer import saving
@@ -31,6 +30,7 @@ from rftd.workers.engines.torch.trainer.model import write_description, write_hf
 from rftd.workers.engines.verl.optimizer import ShardedOptimizer
 from rftd.workers.engines.verl.shards import local, one_by_one, part_of, to_first
 from rftd.workers.models.pretrained import outlined_model
+from rftd.workers.weights.shards import ShardedTensors
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, tensors_of
 

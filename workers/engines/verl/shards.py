@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from rftd.ops.decoding import json_decoder
 from rftd.workers.engines.ranks.collectives import at_first, this_rank
 from rftd.workers.engines.ranks.collectives import gathered as gathered_bytes
-from rftd.workers.engines.ranks.shards import Shard
 from rftd.workers.engines.ranks.torch_shards import LocalBox, box_of
 from rftd.workers.engines.verl.group import gathered
 from rftd.workers.weights.checksum import Form, TensorDigest, digest_of
+from rftd.workers.weights.shards import Shard
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.tensor_digests import TensorDigests
 from rftd.workers.weights.torch_bytes import dtype_name, memory

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from rftd.ops.tracing import conventions as names
-from rftd.ops.tracing.span import SpanKind, TraceSpan
 from rftd.ops.tracing.trace_context import parsed
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer, TraceSpan
 from rftd.workers.generation.endpoint.call_error import CallError
 from rftd.workers.generation.endpoint.call_reply import CALLS
 from rftd.workers.generation.endpoint.http_call import HttpCall

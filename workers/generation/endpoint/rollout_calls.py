@@ -21,7 +21,7 @@ from rftd.ops import limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError, RolloutError, UsageError
 from rftd.ops.logs import logger
-from rftd.ops.tracing.span import TraceSpan
+from rftd.ops.tracing.tracer import TraceSpan
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.generation.endpoint.api_call import Answered, ApiCall, Begun
 from rftd.workers.generation.endpoint.call_error import SERVER, CallError, bug_in_rftd, unsupported

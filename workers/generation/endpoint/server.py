@@ -21,8 +21,7 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.http_server import serving_http
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
-from rftd.ops.tracing.span import TraceSpan, current
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import Tracer, TraceSpan, current
 from rftd.workers.generation.endpoint.api_call import Answered
 from rftd.workers.generation.endpoint.call_error import CallError, bug_in_rftd, refusal
 from rftd.workers.generation.endpoint.call_reply import call_of, models_of, names_models, reply

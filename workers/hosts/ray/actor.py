@@ -20,7 +20,7 @@ from rftd.ops.logs import configure, logger
 from rftd.ops.own_folder import FolderAccess, close_to_others
 from rftd.workers.engines.ranks.host import RankHost
 from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
-from rftd.workers.hosts.guest import Guest, Outcome
+from rftd.workers.guest import Guest, Outcome
 from rftd.workers.hosts.leftovers import MARK
 from rftd.workers.hosts.ray.arrival import end_predecessors, refusal_of, take_variables, variables_of, write_to
 from rftd.workers.hosts.ray.messages import ActorOrder

@@ -25,8 +25,8 @@ from ray.util.placement_group import get_placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rftd.ops.decoding import json_decoder
+from rftd.workers.guest import Outcome
 from rftd.workers.hosts.executor import UNFIT_PLACE
-from rftd.workers.hosts.guest import Outcome
 from rftd.workers.hosts.ray.actor import ActorBegun, WorkerActor
 from rftd.workers.hosts.ray.arrival import variables_of
 from rftd.workers.hosts.ray.cluster import RayCluster

@@ -25,9 +25,9 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.spec.split_submission import ROLES, TRAINER
 from rftd.workers.devices.discovery import installed_packages
 from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.guest import Assignment
 from rftd.workers.hosts.environment import WorkerEnvironment
 from rftd.workers.hosts.executor import UNFIT_PLACE, Handle, Search, WorkerOrder
-from rftd.workers.hosts.guest import Assignment
 from rftd.workers.hosts.ray.handles import RayHandle, RaySearch, RaySweep
 from rftd.workers.hosts.ray.messages import (
     ActorOrder,

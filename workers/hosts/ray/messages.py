@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.workers.hosts.guest import Assignment
+from rftd.workers.guest import Assignment
 
 
 class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):

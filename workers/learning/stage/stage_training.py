@@ -14,6 +14,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.spec.optimizer import Optimizer
 from rftd.streams.spec.schedule import rate_steps
 from rftd.streams.spec.spec import StageSpec
+from rftd.workers.learning import nonfinite
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.learning.losses.kl_losses import KlLoss
 from rftd.workers.learning.losses.objective import Objective
@@ -21,7 +22,6 @@ from rftd.workers.learning.stage.learner import Learner, M
 from rftd.workers.learning.stage.steps import BatchSteps
 from rftd.workers.learning.stage.trainer_state import TrainerState
 from rftd.workers.learning.stage.updates import Updates, check_logprobs, check_tokens
-from rftd.workers.training import nonfinite
 
 
 class StageTraining(Generic[M]):

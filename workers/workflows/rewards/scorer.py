@@ -12,14 +12,14 @@ from typing import Any
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
 from rftd.ops.tracing.conventions import REWARD_VALUE
-from rftd.ops.tracing.span import current
+from rftd.ops.tracing.tracer import current
 from rftd.workers.datasets.task import Task
 from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.generation.call_spans import reward_span
 from rftd.workers.generation.response import Response
-from rftd.workers.rollout.threads import on_daemon_thread
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.reward import ProcessReward, Reward, RewardResult, RolloutView
+from rftd.workers.workflows.threads import on_daemon_thread
 
 
 class Scorer:

@@ -14,7 +14,7 @@ from rftd.storage.files import outside_files
 from rftd.storage.files.checkpoints import mark_latest, put_back
 from rftd.storage.files.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
 from rftd.storage.portable import archive, experiment
-from rftd.workers.hosts import process
+from rftd.workers import process
 from rftd.workers.training import loop, saving
 from rftd.workers.training.publishing import DURABLE, Publisher
 from rftd.workers.weights import checkpoint

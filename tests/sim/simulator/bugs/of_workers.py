@@ -21,9 +21,9 @@ from rftd.streams.folds.weights import Weights
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.role import RoleLease
 from rftd.streams.log.writers import holder_source
+from rftd.workers import process
 from rftd.workers.control import leasing
 from rftd.workers.engines.ranks.controller import RankedEngine
-from rftd.workers.hosts import process
 from rftd.workers.rollout import leased
 from rftd.workers.training import history, loop, publishing, saving
 from simulator.bugs.bug import Bug, instead

@@ -25,10 +25,9 @@ from rftd.ops.ids import derive
 from rftd.ops.logs import configure, logger
 from rftd.ops.tracing import conventions
 from rftd.ops.tracing.exporter import SpanExporter
-from rftd.ops.tracing.span import SpanKind, TraceSpan, current, current_traceparent
 from rftd.ops.tracing.trace_context import TraceContext, exported, parsed, root_of
 from rftd.ops.tracing.trace_options import TraceOptions, span_exporter, trace_options, tracing
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer, TraceSpan, current, current_traceparent
 
 
 def tracer_of(sink: KeptSpans, ratio: float = 1.0) -> Tracer:
@@ -275,7 +274,7 @@ def test_addresses_are_completed_and_none_means_off() -> None:
 
 def test_nothing_of_opentelemetry_is_imported_while_tracing_is_off() -> None:
     program = (
-        "import sys, rftd.workers.hosts.process, rftd.workers.rollout.explorer, rftd.workers.training.trainer;"
+        "import sys, rftd.workers.process, rftd.workers.rollout.explorer, rftd.workers.training.trainer;"
         "import rftd.daemon.cli.verbs.serve, rftd.daemon.cli.verbs.worker;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -13,8 +13,8 @@ import pytest
 from synthetic.until import poll
 from synthetic.worlds.launchers import order_of
 
+from rftd.workers.guest import Assignment
 from rftd.workers.hosts.environment import WorkerEnvironment
-from rftd.workers.hosts.guest import Assignment
 from rftd.workers.hosts.leftovers import MARK
 from rftd.workers.hosts.local import LocalExecutor
 from rftd.workers.hosts.ray.arrival import take_variables

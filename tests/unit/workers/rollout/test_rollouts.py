@@ -38,9 +38,9 @@ from rftd.ops.errors import DataError, DiskFullError, RolloutError, RolloutTimeo
 from rftd.streams.events.experience import EvalScored
 from rftd.workers.generation.engine import GenerationRequest
 from rftd.workers.rollout.eval_engine import OwnEngine, SharedEngine
-from rftd.workers.rollout.orphans import OrphanedError
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.orphans import OrphanedError
 
 pytestmark = pytest.mark.anyio
 DEAF = """

@@ -13,7 +13,7 @@ import pytest
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.spec import StageSpec, TrainerSpec
 from rftd.workers.learning.engine_registry import check_models, lookup
-from rftd.workers.training.memory_needs import training_needs
+from rftd.workers.learning.memory_needs import training_needs
 
 MakeStage = Callable[..., StageSpec]
 CONFIG = {

@@ -17,13 +17,13 @@ from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host
-from rftd.workers.engines.torch.trainer.arguments import ENGINE
+from rftd.workers.engines.torch.trainer.definition import ENGINE
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.hosts.ray.launcher import host_of as host_of_cluster
 from rftd.workers.hosts.ray.messages import ClusterSeen, RayNode
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.learning.engine_registry import check_models, check_room
-from rftd.workers.training.memory_needs import RANK_PROCESS, training_needs
+from rftd.workers.learning.memory_needs import RANK_PROCESS, training_needs
 
 MakeStage = Callable[..., StageSpec]
 MakeBatch = Callable[..., TrainBatch]

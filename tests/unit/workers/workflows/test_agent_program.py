@@ -38,7 +38,6 @@ from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
 from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.generation.model import Model
 from rftd.workers.generation.response import Response
-from rftd.workers.rollout.threads import EngineFromThreads, on_own_thread
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.torch_bytes import bytes_of
@@ -47,6 +46,7 @@ from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.scorer import Scorer
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.threads import EngineFromThreads, on_own_thread
 from rftd.workers.workflows.trajectory import Trajectory
 
 pytestmark = pytest.mark.anyio

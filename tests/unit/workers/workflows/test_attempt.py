@@ -12,8 +12,8 @@ import pytest
 from rftd.ops.errors import RolloutError
 from rftd.ops.logs import logger
 from rftd.workers.datasets.task import Task
-from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.workflows.attempt import OneByOne, RolloutRequest, TaskRollout
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.result import RolloutResult
 
 pytestmark = pytest.mark.anyio

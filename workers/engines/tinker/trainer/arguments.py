@@ -1,21 +1,16 @@
-"""`engine_args` of the Tinker trainer engine, what it cannot give, and how it is made; known without the package."""
+"""`engine_args` of the Tinker trainer engine, and what it cannot give; known without the package."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from rftd.ops.extras import TORCH
-from rftd.workers.engines.tinker.access import Access
-from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
 from rftd.workers.learning.losses.demands import Part
 
 if TYPE_CHECKING:
     from rftd.workers.engines.tinker.service import AdapterShape
-    from rftd.workers.learning.engine import TrainerEngine
 
 
 class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,20 +51,3 @@ LACKS: Final[Mapping[Part, str]] = {
 }
 OPTIMIZERS: Final = ("adam", "adamw")
 """Its own is AdamW."""
-
-
-def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:
-    from rftd.workers.engines.tinker.sdk import connect
-    from rftd.workers.engines.tinker.trainer.engine import TinkerTrainerEngine
-
-    base_url = opening.arguments.base_url
-    return TinkerTrainerEngine(opening.arguments, lambda: connect(Access.of(base_url, os.environ, opening.reach)))
-
-
-ENGINE: Final = TrainerEngineDefinition(
-    arguments=TinkerTrainerArgs,
-    make=_make,
-    extra=TORCH,
-    opened_with=TinkerTrainerArgs.__struct_fields__,
-    lacks=LACKS,
-)

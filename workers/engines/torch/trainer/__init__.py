@@ -3,6 +3,7 @@
 In reading order:
 
 engine.py          `TorchTrainerEngine`: opens a model, trains batches, saves and loads
+definition.py      the engine as the registry has it
 arguments.py       its `engine_args`
 opening.py         torch's switches, the device's memory at least, what the bits of the weights may depend on
 token_trees.py     which responses are computed together, and what of them is computed once (numpy)

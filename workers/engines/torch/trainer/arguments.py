@@ -1,23 +1,16 @@
-"""`engine_args` of the torch trainer engine, and how it is made; known without torch."""
+"""`engine_args` of the torch trainer engine; known without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.extras import TORCH
 from rftd.ops.plugin_arguments import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.learning.critic_arguments import CriticArgs
-from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
-from rftd.workers.training.memory_needs import held_need, training_forecast, training_needs
-
-if TYPE_CHECKING:
-    from rftd.workers.engines.ranks.messages import RankPlace
-    from rftd.workers.learning.engine import TrainerEngine
 
 DEVICE: Final = "trainer.engine_args.device"
 
@@ -56,41 +49,3 @@ OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish", "ranks
 def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
     """The arguments, checked. Raises ConfigError."""
     return parsed(arguments, TorchTrainerArgs, taker="the torch engine", field="trainer.engine_args")
-
-
-def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank."""
-    from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
-
-    return TorchTrainerEngine(threads=place.threads)
-
-
-def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
-    arguments = opening.arguments
-    if arguments.ranks:
-        from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
-
-        return RankedEngine(
-            RankPlan(
-                maker=f"{__name__}:{make_rank.__name__}",
-                ranks=arguments.ranks,
-                trainer=opening.trainer,
-                threads=opening.threads,
-                backend="nccl" if arguments.device == "cuda" else "gloo",
-                timeout_s=arguments.rank_timeout_s,
-            )
-        )
-    from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
-
-    return TorchTrainerEngine(threads=opening.threads)
-
-
-ENGINE: Final = TrainerEngineDefinition(
-    arguments=TorchTrainerArgs,
-    make=_make,
-    extra=TORCH,
-    opened_with=OPENED_WITH,
-    # Each rank has everything.
-    needs=lambda stage, base, _devices: [*training_needs(stage, base), held_need(stage, base)],
-    forecast=lambda stage, base, _devices: [*training_forecast(stage, base), held_need(stage, base)],
-)

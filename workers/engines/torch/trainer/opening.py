@@ -16,7 +16,7 @@ import torch
 from rftd.ops.releases import release_of
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.device_memory import check_memory
-from rftd.workers.training.memory_needs import FIX, held_need, training_needs
+from rftd.workers.learning.memory_needs import FIX, held_need, training_needs
 
 log = structlog.get_logger(__name__)
 

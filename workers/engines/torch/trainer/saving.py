@@ -27,10 +27,10 @@ from rftd.ops.errors import DataError
 from rftd.workers.conversion.hf_folder import dtype_of, is_whole, weight_files, write_hf_folder
 from rftd.workers.conversion.own import tensors_of_files
 from rftd.workers.engines.ranks.collectives import this_rank
-from rftd.workers.engines.ranks.shards import is_sharded
 from rftd.workers.engines.ranks.torch_shards import load_whole, save_shards
 from rftd.workers.engines.torch.trainer.model import load_model, tensors_of
 from rftd.workers.learning.stage.trainer_state import unreadable
+from rftd.workers.weights.shards import is_sharded
 
 OWN: Final = "float32"
 """The dtype of the tensors that a trainer resumes from, whichever the model's is."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rftd.workers.training.memory_needs import CHUNK_LOGITS, CHUNK_LOGITS_GPU
+from rftd.workers.learning.memory_needs import CHUNK_LOGITS, CHUNK_LOGITS_GPU
 
 
 class LogitForm(NamedTuple):

@@ -11,8 +11,7 @@ from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.daemon.http.api.app import Traced
 from rftd.ops.clock import SystemClock
-from rftd.ops.tracing.span import SpanKind, current_traceparent
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer, current_traceparent
 
 pytestmark = pytest.mark.anyio
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -21,8 +21,8 @@ from rftd.streams.spec.spec import (
     TrainerSpec,
 )
 from rftd.workers.devices.host import ANY_HOST, Device, Host
+from rftd.workers.learning.memory_needs import training_forecast
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.memory_needs import training_forecast
 
 MIB = 1 << 20
 LONGEST = 64

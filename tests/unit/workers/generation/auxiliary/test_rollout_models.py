@@ -38,14 +38,14 @@ from rftd.workers.generation.engine import EngineStats
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
-from rftd.workers.rollout.orphans import Orphans
 from rftd.workers.rollout.rollouts import RolloutPlaces
-from rftd.workers.rollout.threads import on_own_thread
 from rftd.workers.workflows.agent_program import AGENTS
+from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.llm_judge import LlmJudgeReward
 from rftd.workers.workflows.rewards.scorer import Scorer
 from rftd.workers.workflows.runner import WorkflowRunner
+from rftd.workers.workflows.threads import on_own_thread
 
 pytestmark = pytest.mark.anyio
 JUDGE = AuxiliarySpec(

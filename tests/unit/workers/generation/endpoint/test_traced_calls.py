@@ -9,8 +9,7 @@ from synthetic.models.scripted_engine import ScriptedEngine, asking, running_end
 from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.ops.clock import SystemClock
-from rftd.ops.tracing.span import SpanKind, TraceSpan
-from rftd.ops.tracing.tracer import Tracer
+from rftd.ops.tracing.tracer import SpanKind, Tracer, TraceSpan
 from rftd.workers.api import tool_call
 
 pytestmark = pytest.mark.anyio

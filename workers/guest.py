@@ -21,7 +21,7 @@ from rftd.ops.logs import Logger
 from rftd.ops.tracing.trace_options import TraceOptions, tracing
 from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.log.backend import backend_of, log_url
-from rftd.workers.hosts.process import run_explorer, run_trainer
+from rftd.workers.process import run_explorer, run_trainer
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

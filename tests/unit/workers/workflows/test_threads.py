@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rftd.ops.errors import RolloutError
-from rftd.workers.rollout.threads import EngineFromThreads, on_own_thread
+from rftd.workers.workflows.threads import EngineFromThreads, on_own_thread
 
 
 @pytest.mark.anyio

@@ -1,0 +1,30 @@
+"""The Tinker rollout engine as the registry has it; known without the package."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH
+from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.rollout.arguments import TinkerArgs
+from rftd.workers.generation.engine import RolloutEngine
+from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngineDefinition
+
+
+async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
+    if opening.deterministic:
+        raise ConfigError(
+            "the Tinker service promises no equal bits, and the experiment is deterministic",
+            field="deterministic",
+            fix="leave deterministic out, or generate with torch",
+        )
+    from rftd.workers.engines.tinker.rollout.engine import TinkerRolloutEngine
+    from rftd.workers.engines.tinker.sdk import connect
+
+    access = Access.of(opening.arguments.base_url, os.environ, opening.reach)
+    return TinkerRolloutEngine(connect(access), opening.model, access.place)
+
+
+ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open, extra=TORCH)
