@@ -20,4 +20,4 @@ def test_a_process_that_says_nothing_is_ended_with_the_reason() -> None:
 
 def test_one_that_ends_by_itself_is_said_to_have_ended() -> None:
     with pytest.raises(ProcessEnded, match=r"ended with status 1$"):
-        LineProcess("no_module_of_this_name").ask("a question")
+        LineProcess("no_module_of_this_name", timeout_s=120.0).ask("a question")
