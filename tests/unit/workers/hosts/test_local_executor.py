@@ -227,8 +227,12 @@ def test_also_when_another_daemon_started_it(machine: Machine, adopted: bool) ->
 def test_a_worker_that_ray_runs_is_left_to_ray(machine: Machine) -> None:
     """What ends an actor by its pid leaves its resources reserved; declared lost, it leaves and gives them back."""
     place = f"rftd/{EXPERIMENT}/explorer/0"
-    actor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, MARK: place})
+    code = "print(flush=True); input()"
+    environ = {**os.environ, MARK: place}
+    actor = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
     try:
+        assert actor.stdout is not None
+        actor.stdout.readline()  # Linux shows a program's environment a moment after it was started
         started = announced(actor.pid)
         assert machine.executor.lives(started)
         handle = machine.executor.adopt(machine.order, started)
