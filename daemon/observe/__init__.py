@@ -1,4 +1,4 @@
-"""What shows how a daemon fares: metrics and checks. In reading order:
+"""Observation of a daemon: metrics, and the checks of `rftd doctor`. In reading order:
 
 metrics_declared  what the metrics need of a specification
 metrics_counted   the fields of an experience that are counted, and the plans that count

@@ -35,7 +35,7 @@ class BudgetUse(NamedTuple):
     field: str
     """Its field in `limits`."""
     limit: float
-    """With what resumes granted; 0: no limit."""
+    """The limit with what resumes have added to it; 0: no limit."""
     spent: float
     unit: str
     pauses_ns: int | None = None

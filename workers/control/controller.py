@@ -278,7 +278,8 @@ def _event(change: SignalChange, stage: StageSpec) -> SignalLost | SignalRegaine
     if not change.cause:
         return SignalRegained(number=change.number, stage=change.stage, step=change.step)
     words = _WORDS[change.cause]
-    low, high = f"{change.lowest:g}", f"{change.highest:g}"
+    low = f"{change.lowest:g}"
+    high = f"{change.highest:g}"
     rewards = f"all {low}" if low == high else f"group by group from {low} to {high}"
     return SignalLost(
         number=change.number,

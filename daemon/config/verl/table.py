@@ -90,22 +90,22 @@ class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str
     note: str
     asks: Literal["given", "on"] = "given"
-    """The values that ask for it: all that are given, or those that switch something on."""
+    """The values that make a gap: every one that the run gives, or only those that switch the key on."""
     but: tuple[str, ...] = ()
-    """Given values that ask for nothing."""
+    """Values of these keys that make no gap."""
 
     def is_asked(self, value: Any) -> bool:
-        """True of a value that asks for it."""
+        """True if this value of a key makes a gap."""
         if self.asks == "on":
             return value is True or (isinstance(value, str) and value not in ("", "False", "false"))
         return value not in (None, "", False, *self.but)
 
 
 class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file."""
+    """The content of `tables.json`: veRL's keys, words and configurations."""
 
     release: str
-    """The minor release that it is of."""
+    """The minor release of veRL that the tables were made from."""
     spellings: dict[str, str]
     """Other names of keys, or of whole sections, in newer and older releases, and the names of the rows."""
     groups: frozenset[str]
@@ -116,7 +116,7 @@ class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: dict[str, tuple[VerlKey, ...]]
     """Rows by where they come from. Of two sections one in the other, the longer one wins."""
     configurations: dict[str, dict[str, Any]]
-    """What each of veRL's own configurations gives beyond `ppo_trainer`, whose values the rows have."""
+    """The values of each veRL configuration that differ from `ppo_trainer`, by name and key."""
 
 
 FILE: Final = Path(__file__).with_name("tables.json")

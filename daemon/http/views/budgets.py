@@ -20,13 +20,13 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     """Its field in `limits`."""
     limit: float
-    """With what resumes granted."""
+    """The limit in the unit of its field, with what resumes have added to it."""
     spent: float
-    """Of `unseen_days`: the days since somebody looked at it last."""
+    """The amount spent, in the unit of its field; for `unseen_days` the days since somebody looked."""
     words: str
     """`12 of 48 hours`."""
     pauses_ns: int | None
-    """When it pauses for this, if it goes on running and nobody looks at it; null while time alone does not tell."""
+    """The time at which the experiment pauses for this budget; null if time alone does not decide."""
 
 
 def rows_of(uses: Iterable[BudgetUse]) -> list[BudgetRow]:

@@ -89,7 +89,7 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     trackers: list[TrackerRow]
     """Whatever follows the experiment to show its figures elsewhere."""
     budgets: list[BudgetRow]
-    """What is spent of each budget in `limits`, and when it pauses because nobody has looked at it."""
+    """The budgets in `limits`: the amount spent of each, and the time of the pause for it."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")

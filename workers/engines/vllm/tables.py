@@ -18,10 +18,10 @@ _NAMES: Final[dict[str, Any]] = {"any": Any, "bool": bool, "float": float, "int"
 
 
 class VllmTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file."""
+    """The content of `tables.json`: vLLM's arguments and the models that it has."""
 
     version: str
-    """The minor release that it is of."""
+    """The minor release of vLLM that the tables were made from."""
     arguments: dict[str, TypeTerm]
     """The arguments of AsyncEngineArgs."""
     generating: frozenset[str]
