@@ -53,7 +53,7 @@ class ScriptPlaces:
     def __init__(self, text: str, origin: str) -> None:
         self._text = text
         self._origin = origin
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._line_starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
 
     def line(self, at: int) -> int:
         """The number of the line of a character."""
