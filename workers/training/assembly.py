@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -19,14 +18,7 @@ from rftd.ops.logs import logger
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.batch import BatchPlanned, GroupRef
 from rftd.streams.events.experience import ExperienceProduced
-from rftd.streams.events.step import (
-    ANSWERS_CUT,
-    ANSWERS_EMPTY,
-    EQUAL_GROUPS,
-    PROMPTS_CUT,
-)
 from rftd.streams.events.task import GroupClosed
-from rftd.streams.figures.reward_parts import part_means, part_sums
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode_as, decode_head
 from rftd.streams.log.envelope import Position, Record
@@ -39,12 +31,9 @@ from rftd.workers.datasets.table_copies import experiment_copies
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, row_faults
-from rftd.workers.learning.algorithms.advantages.advantage import Masking, Substituting
-from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
 from rftd.workers.learning.algorithms.advantages.registry import advantage_function
 from rftd.workers.learning.engine import TrainBatch, TrainSample
-from rftd.workers.training.closed_groups import closed_group, of_rollouts
-from rftd.workers.training.run_samples import Constants, run_samples
+from rftd.workers.training.group_samples import BatchExperience, group_samples
 
 
 class Reuse:
@@ -88,69 +77,6 @@ class Reuse:
         record = self._records.pop(place, None)
         if record is not None:
             self.size_bytes -= len(record.head) + len(record.value)
-
-
-class ProcessedGap:
-    """The gap between processed and raw log-probabilities of a batch's trained tokens, where experiences have both.
-
-    With top-k, top-p and min-p alone it is -log of the probability that they keep: a ratio of the whole distribution to
-    the processed one would be off by that share at every token, with no policy changed (TRL issue 6789). So ratios are
-    to the raw ones, and this figure says what is left out.
-    """
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._tokens = 0
-
-    def add(self, event: ExperienceProduced) -> None:
-        """Counts an experience that is trained; one without processed log-probabilities changes nothing."""
-        if event.processed_logprobs is None:
-            return
-        of = event.loss_mask.view() != 0
-        self._sum += float(np.sum((event.processed_logprobs.view() - event.logprobs.view())[of], dtype=np.float64))
-        self._tokens += int(of.sum())
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The mean over tokens in nats; nothing if no token has both."""
-        return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
-
-
-class RolloutCounts:
-    """The rollouts of a batch: shares of which nothing, or little, can be learnt, and the parts of their rewards."""
-
-    def __init__(self) -> None:
-        self._rollouts = 0
-        self._found = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
-        self._parts: list[dict[str, float]] = []
-
-    def add(self, event: ExperienceProduced) -> None:
-        """Counts a rollout."""
-        self._rollouts += 1
-        self._parts.append(event.metrics)
-        if event.finish == "prompt_truncated":
-            self._found[PROMPTS_CUT] += 1
-        elif event.finish == "length":
-            self._found[ANSWERS_CUT] += 1
-        # An answer that ends by itself has the token that ends it.
-        elif len(event.loss_mask) <= 1:
-            self._found[ANSWERS_EMPTY] += 1
-
-    def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
-        """The shares, with that of groups whose rewards are all equal, and the parts' means; nothing of no rollouts."""
-        if not self._rollouts:
-            return {}
-        shares = {name: count / self._rollouts for name, count in self._found.items()}
-        equal = equal_groups([[member.reward for member in group.members] for group in closed])
-        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._parts), self._rollouts)
-
-
-def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
-    """The share of groups in which every reward is the same; of single rollouts 1 if all have the same, else 0."""
-    several = [len(set(each)) == 1 for each in rewards if len(each) > 1]
-    if several:
-        return sum(several) / len(several)
-    return float(len({reward for each in rewards for reward in each}) == 1)
 
 
 READ_ALONG_RECORDS: Final = 16
@@ -206,37 +132,18 @@ class Assembly:
         closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
         function = advantage_function(stage.algorithm)
         members = await self._members(closed) if function.member_fields else {}
-        greedy = stage.algorithm.greedy_rollouts
-        views = [
-            closed_group(event, function.member_fields, members=members, greedy=greedy, seed=self._spec.seed)
-            for event in closed
+        experiences = [
+            BatchExperience(await self._event(records[place], item.experience), item.group, item.staleness_versions)
+            for item, place in zip(plan.experiences, own, strict=True)
         ]
-        advantages = [of_rollouts(view, each) for view, each in zip(views, function.advantages(views), strict=True)]
-        usual = stage.taskset.sampling.temperature if stage.taskset else 1.0
-        constants = Constants()
-        # Asked once: a check of a runtime protocol costs more than all else that is done with an experience.
-        masking = function if isinstance(function, Masking) else None
-        samples: list[Sequence[TrainSample]] = []
-        gap = ProcessedGap()
-        counts = RolloutCounts()
-        for item, place in zip(plan.experiences, own, strict=True):
-            event = decode_as(records[place], ExperienceProduced)
-            _expect(event.experience, item.experience, records[place])
-            # Large arrays lie in files beside the log: reading them would hold the event loop up.
-            if event.tokens.artifact:
-                event = await asyncio.to_thread(self._loaded, event)
-            counts.add(event)
-            values = advantages[item.group][event.rollout]
-            # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
-            # accounts for it.
-            trained = event.rollout >= greedy and (masking is None or masking.trains(event.finish))
-            if trained:
-                gap.add(event)
-            samples.append(run_samples(item, event, values, usual, constants, trained=trained))
-        substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
-        if substitutes:
-            samples = _substituted(samples, substitutes)
-        return samples, group_metrics(function, views) | gap.metrics | counts.metrics(closed)
+        return group_samples(function, closed, members, experiences, stage=stage, seed=self._spec.seed)
+
+    async def _event(self, record: Record, experience: UUID) -> ExperienceProduced:
+        """The experience of a record, with its arrays."""
+        event = decode_as(record, ExperienceProduced)
+        _expect(event.experience, experience, record)
+        # Large arrays lie in files beside the log: reading them would hold the event loop up.
+        return await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
 
     async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
         """The experience of each member of these groups, whether it is in the batch or not."""
@@ -249,9 +156,8 @@ class Assembly:
         for place, record in (await self._records(places)).items():
             if place not in places:
                 continue
-            event = decode_as(record, ExperienceProduced)
-            _expect(event.experience, places[place], record)
-            found[event.experience] = await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
+            event = await self._event(record, places[place])
+            found[event.experience] = event
         return found
 
     def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
@@ -340,16 +246,6 @@ def _closed(group: GroupRef, record: Record) -> GroupClosed:
     closed = decode_as(record, GroupClosed)
     _expect(closed.group, group.group, record)
     return closed
-
-
-def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[Sequence[TrainSample]]:
-    """The samples of each run; those of one group in the place of those of another, in turn."""
-    by_group: dict[int, list[Sequence[TrainSample]]] = {}
-    for run in runs:
-        by_group.setdefault(run[0].group, []).append(run)
-    # In turn: the substitute's runs may be fewer than those that they stand in for.
-    turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
-    return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
 
 
 def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:

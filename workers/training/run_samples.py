@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rftd.streams.events.batch import ExperienceItem
 from rftd.streams.events.experience import ExperienceProduced, SamplingSpan, Span
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.training.run_steps import steps_of
@@ -32,17 +31,18 @@ class Constants:
 
 
 def run_samples(
-    item: ExperienceItem,
     event: ExperienceProduced,
     advantages: Sequence[float],
     usual_temperature: float,
     constants: Constants,
     *,
+    group: int,
+    staleness_versions: int,
     trained: bool,
 ) -> Sequence[TrainSample]:
     """The samples of an experience, one for each of its steps; the advantage is the step's, or that of all of them.
 
-    `usual_temperature` is that of tokens whose own is not recorded.
+    `usual_temperature` is that of tokens whose own is not recorded; `group` the index of the batch's closed group.
     """
     length = len(event.loss_mask)
     temperatures = temperatures_of(event.sampling, length, usual_temperature, constants)
@@ -58,9 +58,9 @@ def run_samples(
                 advantages=constants.of(advantages[0], length, np.float32),
                 versions=versions,
                 reward=event.reward,
-                group=item.group,
+                group=group,
                 temperatures=temperatures,
-                staleness_versions=item.staleness_versions,
+                staleness_versions=staleness_versions,
             ),
         )
     samples = []
@@ -76,9 +76,9 @@ def run_samples(
                 advantages=constants.of(advantages[number if len(advantages) > 1 else 0], length, np.float32),
                 versions=None if versions is None else versions[place : place + length],
                 reward=part.step.reward,
-                group=item.group,
+                group=group,
                 temperatures=temperatures[place : place + length],
-                staleness_versions=item.staleness_versions,
+                staleness_versions=staleness_versions,
             )
         )
         place += length

@@ -20,7 +20,7 @@ from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.control.obstacle import SIGNAL_LOST
-from rftd.workers.training.assembly import equal_groups
+from rftd.workers.training.group_samples import equal_groups
 
 LOST = [
     Run(signal.ALL_PROMPTS_CUT, Rollouts((0.0,) * REPEAT, 0, True, "prompt_truncated"), says="max_prompt_tokens (16)"),

@@ -1,0 +1,152 @@
+"""The experiences of a batch as samples with their advantages, and the figures of their groups and rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.figures.reward_parts import part_means, part_sums
+from rftd.streams.spec.spec import StageSpec
+from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Masking, Substituting
+from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
+from rftd.workers.learning.engine import TrainSample
+from rftd.workers.training.closed_groups import closed_group, of_rollouts
+from rftd.workers.training.run_samples import Constants, run_samples
+
+
+class BatchExperience(NamedTuple):
+    """An experience of a batch, with the index of its closed group and its staleness."""
+
+    event: ExperienceProduced
+    group: int
+    staleness_versions: int = 0
+
+
+def group_samples(
+    function: AdvantageFunction,
+    closed: Sequence[GroupClosed],
+    members: Mapping[UUID, ExperienceProduced],
+    experiences: Sequence[BatchExperience],
+    *,
+    stage: StageSpec,
+    seed: int,
+) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+    """Makes the samples of experiences in their order, with advantages from whole groups, and the groups' figures.
+
+    `members` has the experiences of all groups, and may be empty for a function without `member_fields`.
+    """
+    greedy = stage.algorithm.greedy_rollouts
+    views = [closed_group(event, function.member_fields, members=members, greedy=greedy, seed=seed) for event in closed]
+    advantages = [of_rollouts(view, values) for view, values in zip(views, function.advantages(views), strict=True)]
+    usual = stage.taskset.sampling.temperature if stage.taskset else 1.0
+    constants = Constants()
+    # Asked once: a check of a runtime protocol costs more than the remaining work on an experience.
+    masking = function if isinstance(function, Masking) else None
+    samples: list[Sequence[TrainSample]] = []
+    gap = ProcessedGap()
+    counts = RolloutCounts()
+    for experience in experiences:
+        event = experience.event
+        counts.add(event)
+        # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
+        # accounts for it.
+        trained = event.rollout >= greedy and (masking is None or masking.trains(event.finish))
+        if trained:
+            gap.add(event)
+        values = advantages[experience.group][event.rollout]
+        samples.append(
+            run_samples(
+                event,
+                values,
+                usual,
+                constants,
+                group=experience.group,
+                staleness_versions=experience.staleness_versions,
+                trained=trained,
+            )
+        )
+    substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
+    if substitutes:
+        samples = _substituted(samples, substitutes)
+    return samples, group_metrics(function, views) | gap.metrics | counts.metrics(closed)
+
+
+class ProcessedGap:
+    """The gap between processed and raw log-probabilities of a batch's trained tokens, where experiences have both.
+
+    With top-k, top-p and min-p alone it is -log of the probability that they keep: a ratio of the whole distribution to
+    the processed one would be off by that share at every token, with no policy changed (TRL issue 6789). So ratios are
+    to the raw ones, and this figure says what is left out.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._tokens = 0
+
+    def add(self, event: ExperienceProduced) -> None:
+        """Counts an experience that is trained; one without processed log-probabilities changes nothing."""
+        if event.processed_logprobs is None:
+            return
+        trained = event.loss_mask.view() != 0
+        gaps = event.processed_logprobs.view() - event.logprobs.view()
+        self._sum += float(np.sum(gaps[trained], dtype=np.float64))
+        self._tokens += int(trained.sum())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean over tokens in nats; nothing if no token has both."""
+        return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
+
+
+class RolloutCounts:
+    """The rollouts of a batch: shares of which nothing, or little, can be learnt, and the parts of their rewards."""
+
+    def __init__(self) -> None:
+        self._rollouts = 0
+        self._ended = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
+        self._parts: list[dict[str, float]] = []
+
+    def add(self, event: ExperienceProduced) -> None:
+        """Counts a rollout."""
+        self._rollouts += 1
+        self._parts.append(event.metrics)
+        if event.finish == "prompt_truncated":
+            self._ended[PROMPTS_CUT] += 1
+        elif event.finish == "length":
+            self._ended[ANSWERS_CUT] += 1
+        # An answer that ends by itself has the token that ends it.
+        elif len(event.loss_mask) <= 1:
+            self._ended[ANSWERS_EMPTY] += 1
+
+    def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
+        """The shares, with that of groups whose rewards are all equal, and the parts' means; nothing of no rollouts."""
+        if not self._rollouts:
+            return {}
+        shares = {name: count / self._rollouts for name, count in self._ended.items()}
+        equal = equal_groups([[member.reward for member in group.members] for group in closed])
+        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._parts), self._rollouts)
+
+
+def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
+    """The share of groups in which every reward is the same; of single rollouts 1 if all have the same, else 0."""
+    equal = [len(set(of_group)) == 1 for of_group in rewards if len(of_group) > 1]
+    if equal:
+        return sum(equal) / len(equal)
+    return float(len({reward for of_group in rewards for reward in of_group}) == 1)
+
+
+def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[Sequence[TrainSample]]:
+    """The samples of each run; those of one group in the place of those of another, in turn."""
+    by_group: dict[int, list[Sequence[TrainSample]]] = {}
+    for run in runs:
+        by_group.setdefault(run[0].group, []).append(run)
+    # In turn: the substitute's runs may be fewer than those that they stand in for.
+    turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
+    return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
