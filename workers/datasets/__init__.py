@@ -11,6 +11,7 @@ taskset         `Taskset`: random access to checked rows of files, and their dig
 record          `Record`: one row with typed access to its keys
 task            `Task`: one row as a workflow sees it
 added           a task that was added while the experiment runs, as a taskset of one row
+recorded        a rollout drawn earlier: its tokens, log-probabilities and reward
 train_row       one sequence as the trainer sees it: tokens and loss mask
 conversation    messages as tokens, and which of them the assistant says
 train_rows      prompts with answers, pairs, labelled answers, texts: which of these a dataset's rows are

@@ -21,6 +21,7 @@ from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.datasets.files import taskset_files
 from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.recorded import RecordedRollout, recorded_rollout
 from rftd.workers.datasets.row_file import RowFile
 from rftd.workers.datasets.table_copies import TableCopies, digest_of, experiment_copies
 from rftd.workers.datasets.table_rows import TABLES, TableRows
@@ -127,15 +128,29 @@ class Taskset:
         with self.placed(index):
             return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
 
+    def recorded(self, index: int, *, max_model_len: int) -> RecordedRollout:
+        """The recorded rollout of row `index`. Raises DataError, with file and line, if it is none."""
+        record = self.row(index)
+        with self.placed(index):
+            return recorded_rollout(DatasetRecord(record, self.spec, index), max_model_len)
+
+    def fault(self, index: int, what: str) -> DataError:
+        """An error about row `index`, with file and line."""
+        error = DatasetRecord(self.row(index), self.spec, index).error(what)
+        error.where = ", ".join(filter(None, (self._place(index), error.where)))
+        return error
+
+    def _place(self, index: int) -> str:
+        number = int(np.searchsorted(self._first, index, side="right")) - 1
+        return self._files[number].place(index - int(self._first[number]))
+
     @contextmanager
     def placed(self, index: int) -> Iterator[None]:
         """Adds file and line to a DataError about a row; the lines are counted only then."""
         try:
             yield
         except DataError as error:
-            number = int(np.searchsorted(self._first, index, side="right")) - 1
-            place = self._files[number].place(index - int(self._first[number]))
-            error.where = ", ".join(filter(None, (place, error.where)))
+            error.where = ", ".join(filter(None, (self._place(index), error.where)))
             raise
 
     def locate(self, sequence: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.conversation import answered, ended, spoken
 from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.record import DatasetRecord
+from rftd.workers.datasets.recorded import RECORDED, recorded_rollout
 from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, fitted, plain_prompt
 
@@ -184,11 +185,29 @@ def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
     return (msgspec.structs.replace(row, desirable=desirable),)
 
 
+def recorded_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
+    """The sequences of a recorded rollout, one for each of its steps."""
+    del tokenizer  # the row has token ids
+    rollout = recorded_rollout(reader, max_model_len)
+    sizes = [(step.tokens, step.prompt_tokens) for step in rollout.steps]
+    rows = []
+    start = response = 0
+    for tokens, prompt_tokens in sizes or [(len(rollout.tokens), rollout.prompt_tokens)]:
+        answer = slice(response, response + tokens - prompt_tokens)
+        mask = rollout.loss_mask[answer] if rollout.loss_mask is not None else [1] * (tokens - prompt_tokens)
+        ids = np.array(rollout.tokens[start : start + tokens], np.uint32)
+        rows.append(TrainRow(tokens=ids, prompt_tokens=prompt_tokens, loss_mask=np.array(mask, np.uint8)))
+        start += tokens
+        response = answer.stop
+    return tuple(rows)
+
+
 SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRow, ...]]]] = {
     "sft": sft_rows,
     "dpo": dpo_rows,
     "kto": kto_rows,
     "cpt": cpt_rows,
+    RECORDED: recorded_rows,
 }
 """The readers of rows, by `schema_type`."""
 

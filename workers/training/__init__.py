@@ -5,6 +5,7 @@ run_steps        the steps of an experience as sequences of their own
 run_samples      an experience as samples of a batch
 closed_groups    the groups of a plan, as advantage functions see them
 group_samples    the experiences of a batch with the advantages of their groups
+recorded         the groups of recorded rollouts around the rows of a batch
 history          where to take the history up: the newest good checkpoint
 tidying          what trainers before this one left: taken from them, undone or removed
 execution        planned batches on an engine, whoever asks

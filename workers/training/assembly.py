@@ -26,6 +26,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.newest import Newest
 from rftd.streams.log.topics import Partition
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.datasets.stage_tokenizer import dataset_tokenizer
 from rftd.workers.datasets.table_copies import experiment_copies
 from rftd.workers.datasets.taskset import Taskset
@@ -34,6 +35,7 @@ from rftd.workers.datasets.train_row import TrainRow, row_faults
 from rftd.workers.learning.algorithms.advantages.registry import advantage_function
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.training.group_samples import BatchExperience, group_samples
+from rftd.workers.training.recorded import RecordedGroups
 
 
 class Reuse:
@@ -194,27 +196,44 @@ class Assembly:
     def _rows(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         """The samples of the plan's rows, and what to report of the rows."""
         dataset = self._dataset(plan.stage, stage)
-        tokenizer = self._tokenizer(plan.stage, stage)
-        items: list[Sequence[TrainSample]] = []
-        counts = Counter[str]()
         # Read again only if size or times have changed: the digest of a large dataset takes minutes.
-        found = dataset.present_digest() if dataset.touched else dataset.digest
-        for number, item in enumerate(plan.rows):
-            if (named := plan.dataset_of(item)) != found:
+        digest = dataset.present_digest() if dataset.touched else dataset.digest
+        for item in plan.rows:
+            if (named := plan.dataset_of(item)) != digest:
                 raise DataError(
-                    f"dataset of stage {stage.name!r} has digest {found}, the plan names {named}",
+                    f"dataset of stage {stage.name!r} has digest {digest}, the plan names {named}",
                     where=stage.dataset.path if stage.dataset else None,
                     fix="restore the file that the experiment was accepted with",
                 )
-            try:
-                made = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
-            except DataError as error:
-                # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
-                # says so.
-                raise RowError(error.what, where=error.where, fix=error.fix) from error
-            counts.update(row_faults(made))
-            items.append(_row_samples(made, number, expert=bool(plan.experiences)))
+        try:
+            if dataset.spec.schema == RECORDED:
+                return self._recorded(plan, stage, dataset)
+            return self._train_rows(plan, stage, dataset)
+        except DataError as error:
+            # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
+            # says so.
+            raise RowError(error.what, where=error.where, fix=error.fix) from error
+
+    def _train_rows(
+        self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
+    ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        tokenizer = self._tokenizer(plan.stage, stage)
+        items: list[Sequence[TrainSample]] = []
+        counts = Counter[str]()
+        for number, item in enumerate(plan.rows):
+            sequences = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+            counts.update(row_faults(sequences))
+            items.append(_row_samples(sequences, number, expert=bool(plan.experiences)))
         return items, {name: count / len(items) for name, count in counts.items()}
+
+    def _recorded(
+        self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
+    ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        groups = RecordedGroups(dataset, plan.rows, stage=plan.stage, max_model_len=stage.model.max_model_len)
+        function = advantage_function(stage.algorithm)
+        return group_samples(
+            function, groups.closed, groups.members, groups.experiences, stage=stage, seed=self._spec.seed
+        )
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
         if index not in self._datasets:

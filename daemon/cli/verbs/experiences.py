@@ -32,6 +32,7 @@ from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
 if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.client.transcript import TextTurn, Transcript
 
 _BIASED_BELOW: Final = 0.05
@@ -138,46 +139,74 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
 
 @command.command("rows")
 @experiment_argument
+@click.option(
+    "--schema",
+    type=click.Choice(("sft", "experience")),
+    default="sft",
+    show_default=True,
+    help="Rows of text to imitate, or rollouts with their log-probabilities and rewards.",
+)
 @click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
 @click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
 @shared_options
 @click.pass_obj
-def rows(settings: Settings, name: str, reward: str | None, stage: int | None) -> None:
-    """Print the experiences of experiment NAME as rows to train on: JSON lines with prompt, response and reward.
+def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: int | None) -> None:
+    """Print the experiences of experiment NAME as rows to train on, as JSON lines.
 
-    The prompt is the whole text that the model was given, so the rows are read with prompt_type: raw. An experience
-    whose tokens no such row says is left out, and counted.
+    \b
+    sft         prompt, response and reward, for prompt_type: raw. The prompt is
+                the whole text that the model was given. An experience whose
+                tokens no such row says is left out, and counted.
+    experience  token ids, log-probabilities, reward and group, for grpo and
+                others with mode: train and storage_type: file. Rows of a group
+                are neighbours.
     """
     from rftd.daemon.http.client.client import Client
-    from rftd.daemon.http.client.recorded_rows import RecordedRows
+    from rftd.daemon.http.client.recorded_rows import RecordedRows, experience_row
     from rftd.daemon.http.client.transcript import specification
 
     low, high = _bounds(reward, "--reward")
     with Client(settings) as client:
-        recorded = RecordedRows(specification(client, name))
+        spec = specification(client, name)
+        recorded = RecordedRows(spec)
         written = 0
-        offset: int | None = 0
-        while offset is not None:
-            page = client.ask(
-                experiences.experiences,
-                name=name,
-                min_reward=low,
-                max_reward=high,
-                stage=stage,
-                order="oldest",
-                limit=_PAGE,
-                offset=offset,
-            ).value
-            for experience in page.items:
-                shown = client.ask(experiences.experience, name=name, experience=experience.id, tokens=True).value
-                if (row := recorded.row(shown)) is not None:
-                    emit_line(msgspec.to_builtins(row))
-                    written += 1
-            offset = page.next
+        for id in _ids(client, name, low, high, stage, by_group=schema == "experience"):
+            shown = client.ask(experiences.experience, name=name, experience=id, tokens=True).value
+            row = experience_row(spec, shown) if spec and schema == "experience" else recorded.row(shown)
+            if row is not None:
+                emit_line(msgspec.to_builtins(row))
+                written += 1
     for why, count in recorded.left_out.items():
         say(f"left out: {count} ({why})", err=True)
     if not written:
         say("no row: no experience matches, or none can be said as one", err=True)
+
+
+def _ids(
+    client: Client, name: str, low: float | None, high: float | None, stage: int | None, *, by_group: bool
+) -> Iterator[str]:
+    """The ids of experiences with a reward from `low` to `high`, the oldest first; `by_group` one group at a time."""
+    groups: dict[str, list[ExperienceRow]] = {}
+    offset: int | None = 0
+    while offset is not None:
+        page = client.ask(
+            experiences.experiences,
+            name=name,
+            min_reward=low,
+            max_reward=high,
+            stage=stage,
+            order="oldest",
+            limit=_PAGE,
+            offset=offset,
+        ).value
+        if not by_group:
+            yield from (row.id for row in page.items)
+        else:
+            for row in page.items:
+                groups.setdefault(row.group, []).append(row)
+        offset = page.next
+    for rows in groups.values():
+        yield from (row.id for row in sorted(rows, key=lambda row: row.rollout))
 
 
 @command.command("prioritize", context_settings={"ignore_unknown_options": True})

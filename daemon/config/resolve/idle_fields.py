@@ -17,6 +17,7 @@ from rftd.daemon.config.schema.algorithm import RolloutCorrection
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import written_fields
 from rftd.streams.spec.spec import StageSpec
+from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
@@ -108,6 +109,11 @@ RULES: Final = (
         "the stage trains on rows, without explorers",
     ),
     IdleRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
+    IdleRule(
+        _of(_BUFFER, "format"),
+        lambda _given, stage: stage.dataset is not None and stage.dataset.schema == RECORDED,
+        "recorded rollouts are token ids, in columns of fixed names",
+    ),
     IdleRule(
         _of("buffer.trainer_input", "auxiliary_buffers"),
         _trains_rows,

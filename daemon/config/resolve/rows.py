@@ -15,6 +15,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.streams.spec.row_format import Format
 from rftd.streams.spec.spec import AlgorithmSpec, TasksetSpec
+from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 from rftd.workers.learning.losses.registry import compares_pairs
 
@@ -32,6 +33,10 @@ def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, 
     """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
+    if definition.needs.rollouts:
+        return rows_of(
+            buffer, path, experiment.seed, notes, name="experience_buffer", schema=RECORDED, known=(RECORDED,)
+        )
     # The algorithm decides the kind of rows; the field chooses only where it takes two.
     schema = buffer.schema_type if buffer.schema_type in definition.other_rows else definition.rows
     known = (definition.rows, *definition.other_rows)
@@ -39,6 +44,22 @@ def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, 
         what = f"is kto, single responses with a label, and policy_loss_fn {loss} compares two"
         notes.wrong((*path, "schema_type"), what, "leave policy_loss_fn out, or write schema_type: dpo", Contradiction)
     return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema, known=known)
+
+
+def is_recorded(experiment: Experiment) -> bool:
+    """True if the file trains on recorded rollouts: its buffer of experiences is a file or a table, and not a queue."""
+    return experiment.mode == "train" and experiment.buffer.trainer_input.experience_buffer.storage_type != "queue"
+
+
+def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes) -> None:
+    """Refuses algorithms with a source beside recorded rollouts."""
+    if definition.needs.expert_data or definition.needs.teacher:
+        source = "an expert's rows" if definition.needs.expert_data else "a teacher"
+        what = f"is {definition.name}, which needs {source} beside rollouts, and mode train reads recorded ones alone"
+        fix = "write mode: both, or an algorithm of rollouts alone, as grpo"
+        notes.wrong(("algorithm", "algorithm_type"), what, fix, Unsupported)
+    if experiment.algorithm.sample_strategy == "mix":
+        notes.wrong(("algorithm", "sample_strategy"), "is mix, and mode train explores nothing", "leave it out")
 
 
 def resolve_mix(

@@ -22,7 +22,7 @@ from rftd.daemon.config.resolve.pacing import (
 )
 from rftd.daemon.config.resolve.placement import gpus_of_trainer, with_devices, with_trainer_devices
 from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
-from rftd.daemon.config.resolve.rows import dataset, resolve_mix
+from rftd.daemon.config.resolve.rows import check_recorded, dataset, is_recorded, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_queue, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
@@ -71,7 +71,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     algorithm = resolve_algorithm(experiment, definition, total_steps, notes)
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
-    batch, train_batch = _batches(experiment, algorithm, explores, notes)
+    batch, train_batch = _batches(experiment, algorithm, definition, notes)
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
     rollout, trainer = _placed(experiment, rollout, trainer, host, notes, explores=explores)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
@@ -180,9 +180,9 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
     if mode != able and able == "train":
         why = "trains on the rows of a dataset, without explorers"
         notes.wrong(("mode",), f"is {mode}, but {algorithm} {why}", "write mode: train")
-    elif mode == "train" and able == "both" and _recorded(experiment):
-        what = f"is train on a file, but {algorithm} learns from what explorers do"
-        notes.wrong(("mode",), what, "leave out storage_type: file: the other half is this file with mode: explore")
+    elif able == "both" and is_recorded(experiment):
+        check_recorded(experiment, definition, notes)
+        return "train"
     elif mode != able and not experiment.explorer.collect_only:
         other = "train" if mode == "explore" else "explore"
         notes.warn(
@@ -190,10 +190,6 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
             "that agrees in what both halves use"
         )
     return able
-
-
-def _recorded(experiment: Experiment) -> bool:
-    return experiment.buffer.trainer_input.experience_buffer.storage_type == "file"
 
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:
@@ -205,10 +201,12 @@ def _total_steps(experiment: Experiment, notes: Notes) -> int:
     return buffer or trainer or 0
 
 
-def _batches(experiment: Experiment, algorithm: AlgorithmSpec, explores: bool, notes: Notes) -> tuple[int, int]:
+def _batches(
+    experiment: Experiment, algorithm: AlgorithmSpec, definition: AlgorithmDefinition, notes: Notes
+) -> tuple[int, int]:
     batch = experiment.buffer.batch_size
     train_batch = experiment.buffer.train_batch_size
-    if explores:
+    if definition.needs.rollouts:  # also of recorded ones: a file says as much of a step as where they are drawn
         return batch, train_batch or batch * algorithm.repeat_times
     if not train_batch:
         what = "a train stage must say how many rows one step consumes"

@@ -153,7 +153,9 @@ class ExperienceBuffer(Section):
     name: Label = ""
     """The name of a dataset of rows."""
     storage_type: Annotated[Literal["queue", "sql", "file"], word()] = checked(
-        "queue", why="experiences are kept in the log; rows are read from files, or with sql from the table name"
+        "queue",
+        why="experiences are kept in the log; rows and recorded rollouts are read from files, or with sql from the "
+        "table name",
     )
     path: Annotated[Source, LocalPath(), Upstream("A queue may be backed up there.")] = None
     """The dataset of a stage that trains on rows: files, patterns of files or folders, as for tasks."""

@@ -1,4 +1,4 @@
-"""`RecordedRows` makes rows of text of recorded experiences, which a later experiment trains on as its own data."""
+"""Recorded experiences as rows of a later experiment: texts to imitate, or rollouts for off-policy training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rftd.daemon.http.views.experiences import ExperienceView
 from rftd.ops.errors import NotFoundError
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.datasets.conversation import ended
+from rftd.workers.datasets.recorded import RecordedRollout, RecordedStep
 from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer
 
@@ -28,6 +29,50 @@ class RecordedRow(msgspec.Struct, frozen=True, kw_only=True):
     experience: str
     version: int
     """The oldest weight version that drew a token of the answer."""
+
+
+class RolloutRow(RecordedRollout, frozen=True, kw_only=True):
+    """A recorded rollout as a row of `schema_type: experience`, with its origin."""
+
+    experience: str
+    version: int
+    """The oldest weight version with a token of the answer."""
+
+
+def experience_row(spec: ExperimentSpec, shown: ExperienceView) -> RolloutRow | None:
+    """Makes a row of an experience with its tokens, for off-policy training; None without a reward."""
+    row = shown.experience
+    if row.reward is None:
+        return None
+    logprobs = shown.logprobs or []
+    taskset = spec.stages[row.stage].taskset
+    temperatures = [taskset.sampling.temperature if taskset is not None else 1.0] * len(logprobs)
+    for span in shown.sampling:
+        temperatures[span.start : span.end] = [span.temperature] * (span.end - span.start)
+    return RolloutRow(
+        group=row.group,
+        rollout=row.rollout,
+        tokens=shown.tokens or [],
+        prompt_tokens=row.prompt_tokens,
+        logprobs=logprobs,
+        loss_mask=shown.loss_mask,
+        reward=row.reward,
+        finish=row.finish,
+        temperature=temperatures[0] if len(set(temperatures)) == 1 else temperatures,
+        metrics={name: value for name, value in row.metrics.items() if value is not None},
+        steps=[
+            RecordedStep(
+                tokens=step.tokens,
+                prompt_tokens=step.prompt_tokens,
+                reward=step.reward,
+                step_reward=step.step_reward,
+                state=step.state,
+            )
+            for step in shown.steps
+        ],
+        experience=row.id,
+        version=row.oldest_version,
+    )
 
 
 class RecordedRows:

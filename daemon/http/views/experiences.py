@@ -111,6 +111,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of prompt and response together."""
     prompt_tokens: int
     reward: float
+    step_reward: float | None = None
+    """The reward of the step itself; null if the workflow gave none."""
+    state: str = ""
+    """Equal for steps with the same state of their environment at the start; empty if unknown."""
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -235,7 +239,16 @@ def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *
             )
             for x in event.sampling
         ],
-        steps=[StepView(tokens=x.tokens, prompt_tokens=x.prompt_tokens, reward=x.reward) for x in event.steps],
+        steps=[
+            StepView(
+                tokens=step.tokens,
+                prompt_tokens=step.prompt_tokens,
+                reward=step.reward,
+                step_reward=step.step_reward,
+                state=step.state,
+            )
+            for step in event.steps
+        ],
         auxiliary=[
             AuxiliaryTurnView(
                 model=x.model,

@@ -22,6 +22,7 @@ from rftd.daemon.run.supervisor.memory_plan import with_memory
 from rftd.daemon.run.supervisor.row_looks import (
     check_categories,
     check_prompts,
+    check_recorded,
     check_tasks,
     check_train_rows,
     look_tokenizer,
@@ -36,6 +37,7 @@ from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, Taskset
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -348,7 +350,9 @@ def _counted(
             if path.parent.name == "snapshots":
                 check_whole(path, DATASET)
         with Taskset.open(spec) as taskset:
-            if trained:
+            if trained and spec.schema == RECORDED:
+                check_recorded(taskset, stage)
+            elif trained:
                 check_train_rows(taskset, look_tokenizer(stage, chat_template=spec.format.chat_template))
             else:
                 check_tasks(taskset)

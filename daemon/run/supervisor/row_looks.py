@@ -13,6 +13,7 @@ from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.record import DatasetRecord
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.datasets.tokenizer import no_template
+from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.models.model_folder import has_template, has_tokenizer
 from rftd.workers.workflows.first_prompts import FirstPrompts
 from rftd.workers.workflows.registry import WORKFLOWS, check_own_names, own_reward
@@ -106,6 +107,25 @@ def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
             _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
         # Next to no room for tokens: the columns are checked here, which the real tokenizer changes nothing about.
         taskset.train_rows(row, tokenizer=tokenizer, max_model_len=2)
+
+
+def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
+    """Returns if each row that was looked at is a recorded rollout for the stage's model, and groups are neighbours.
+
+    Raises DataError, with file and row.
+    """
+    vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size") if stage.trainer.engine != "fake" else 0
+    groups: dict[str | int, int] = {}
+    last: str | int | None = None
+    for row in _looks(taskset):
+        rollout = taskset.recorded(row, max_model_len=stage.model.max_model_len)
+        if vocabulary and (highest := max(rollout.tokens)) >= vocabulary:
+            raise taskset.fault(row, f"has token {highest}, and the model has a vocabulary of {vocabulary}")
+        if rollout.group != last and rollout.group in groups:
+            what = f"has group {rollout.group!r} of row {groups[rollout.group]}, and rows of other groups lie between"
+            raise taskset.fault(row, what)
+        groups.setdefault(rollout.group, row)
+        last = rollout.group
 
 
 def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:

@@ -354,7 +354,7 @@ def test_one_wrong_part_of_a_stage_does_not_hide_the_others(errors: Errors) -> N
     assert any("did you mean 'math_reward'?" in text for text in found)
 
 
-@pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("sft", "explore"), ("grpo", "train")])
+@pytest.mark.parametrize(("algorithm", "mode"), [("sft", "both"), ("sft", "explore")])
 def test_the_mode_must_suit_the_algorithm(errors: Errors, algorithm: str, mode: str) -> None:
     overrides = [f"algorithm={{algorithm_type: {algorithm}}}", f"mode={mode}", "buffer.train_batch_size=4"]
     rows = "buffer.trainer_input.experience_buffer={path: /rows, storage_type: file}"

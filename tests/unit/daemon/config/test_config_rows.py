@@ -125,3 +125,35 @@ def test_what_is_for_rows_has_no_effect_on_tasks_and_says_so(load: Load) -> None
     multi = of("dpo", rows="path: /r, format: {enable_concatenated_multi_turn: true}")
     for overrides, key in (([tasks], "chat_template"), (multi, "enable_concatenated_multi_turn")):
         assert any(f"format.{key} has no effect" in text for text in load(overrides=overrides).spec.warnings)
+
+
+RECORDED = "path: /recorded.jsonl, storage_type: file"
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "rloo"])
+def test_mode_train_on_a_file_trains_recorded_rollouts(load: Load, algorithm: str) -> None:
+    overrides = ["mode=train", f"algorithm={{algorithm_type: {algorithm}, repeat_times: 4}}", "buffer.batch_size=6"]
+    spec = load(overrides=[*overrides, f"buffer.trainer_input.experience_buffer={{{RECORDED}}}"]).spec
+    stage = spec.stages[0]
+    assert stage.dataset is not None
+    assert (spec.half, stage.kind, stage.dataset.schema) == ("both", "train", "experience")
+    assert (stage.train_batch_size, stage.taskset, stage.evals) == (24, None, ())
+    table = "name: rollouts, path: 'sqlite:////r.db', storage_type: sql"
+    stage = load(overrides=[*overrides, f"buffer.trainer_input.experience_buffer={{{table}}}"]).spec.stages[0]
+    assert stage.dataset is not None
+    assert (stage.kind, stage.dataset.schema, stage.dataset.path) == ("train", "experience", "sqlite:////r.db")
+
+
+def test_recorded_rollouts_are_no_rows_of_texts(load: Load, errors: Errors) -> None:
+    (text,) = errors(overrides=of("grpo", rows=f"{RECORDED}, schema_type: sft"))
+    assert "takes experience" in text
+    spec = load(overrides=of("grpo", rows=f"{RECORDED}, format: {{prompt_key: q}}")).spec
+    assert any(
+        "experience_buffer.format has no effect: recorded rollouts are token ids" in text for text in spec.warnings
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["mix", "on_policy_distill"])
+def test_recorded_rollouts_have_neither_experts_nor_teachers(errors: Errors, algorithm: str) -> None:
+    texts = errors(overrides=of(algorithm, rows=RECORDED))
+    assert any("beside rollouts, and mode train reads recorded ones alone" in text for text in texts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,16 +13,19 @@ import numpy as np
 import pytest
 from synthetic.log.tape import Tape
 
+from rftd.ops.errors import RowError
 from rftd.ops.ids import derive
-from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef
+from rftd.streams.events.batch import BatchPlanned, ExperienceItem, GroupRef, RowItem
 from rftd.streams.events.experience import ExperienceProduced, RunStep, SamplingSpan, Span
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
+from rftd.streams.log.codec import decode_as
 from rftd.streams.log.envelope import Position, Record
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec
+from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, PolicySpec, StageSpec, TasksetSpec
+from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.training.assembly import READ_ALONG_RECORDS, Assembly, Reuse, stretches
 from rftd.workers.training.run_samples import Constants, temperatures_of, versions_of
@@ -352,3 +357,115 @@ def test_what_is_kept_is_bounded_and_ends_with_its_last_use() -> None:
     assert set(reuse.among(records)) == of(groups[1]) | of(groups[2])
     reuse.note(planned(4, [groups[1]], 2, 2), records)
     assert set(reuse.among(records)) == of(groups[2]) | {groups[1].place}
+
+
+def _recorded_rows(tape: Tape, groups: Sequence[Closed]) -> list[dict[str, Any]]:
+    """The experiences of the groups as rows of `schema_type: experience`."""
+    events = [decode_as(record, ExperienceProduced) for record in tape.records if record.partition == HERE]
+    order = {group.id: number for number, group in enumerate(groups)}
+    rows = []
+    for event in sorted(events, key=lambda event: (order[event.group], event.rollout)):
+        rows.append(
+            {
+                "group": str(event.group),
+                "rollout": event.rollout,
+                "tokens": event.tokens.view().tolist(),
+                "prompt_tokens": event.prompt_tokens,
+                "loss_mask": event.loss_mask.view().tolist(),
+                "logprobs": event.logprobs.view().tolist(),
+                "reward": event.reward,
+                "finish": event.finish,
+                "metrics": event.metrics,
+                "steps": [msgspec.structs.asdict(step) for step in event.steps],
+            }
+        )
+    return rows
+
+
+def _offline(folder: Path, rows: Sequence[dict[str, Any]], **algorithm: Any) -> tuple[Assembly, Taskset]:
+    """The assembly of a stage that trains on the rows."""
+    path = folder / "recorded.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = TasksetSpec(name="recorded", path=str(path), schema="experience", rows=len(rows))
+    dataset = Taskset.open(spec)
+    stage = StageSpec(
+        name="offline",
+        kind="train",
+        folder="/nowhere",
+        total_steps=9,
+        batch_size=2,
+        train_batch_size=len(rows),
+        algorithm=msgspec.structs.replace(
+            AlgorithmSpec(kind="grpo", repeat_times=MEMBERS, advantage="grpo", policy_loss="ppo"), **algorithm
+        ),
+        model=ModelSpec(path="none", max_model_len=8, max_prompt_tokens=4, max_response_tokens=4),
+        dataset=msgspec.structs.replace(spec, digest=dataset.digest),
+    )
+    spec_of_all = ExperimentSpec(project="p", name="n", job_dir=str(folder), stages=(stage,), config={})
+    return Assembly(MemoryLog(), spec_of_all), dataset
+
+
+def _plan_of(dataset: Taskset, rows: Sequence[int]) -> BatchPlanned:
+    return BatchPlanned(
+        batch=derive(EXPERIMENT, "batch", 1),
+        step=1,
+        stage=0,
+        rows=tuple(RowItem(0, row, 0) for row in rows),
+        datasets=(dataset.digest,),
+        observed=(),
+        decided_at_ns=1,
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "algorithm",
+    [{}, {"greedy_rollouts": 1}, {"advantage": "gdpo"}, {"advantage": "step_wise_grpo"}],
+    ids=["grpo", "greedy", "parts", "steps"],
+)
+async def test_recorded_rows_are_trained_as_the_log_trains_them(tmp_path: Path, algorithm: dict[str, Any]) -> None:
+    tape, log = Tape(), MemoryLog()
+    parts = [{"right": float(rollout % 2), "short": 0.5 * rollout} for rollout in range(MEMBERS)]
+    steps = algorithm.get("advantage") == "step_wise_grpo"
+    groups = [Closed(tape, number, rewards=[1.0, 0.0, number, 0.5], steps=steps, parts=parts) for number in range(2)]
+    await log.append(tape.drafts)
+    live = await assembly_on(log, **algorithm).batch(planned(1, groups, 1, 1), 0)
+    rows = _recorded_rows(tape, groups)
+    assembly, dataset = _offline(tmp_path, rows, **algorithm)
+    offline = await assembly.batch(_plan_of(dataset, range(len(rows))), 0)
+    assert offline.items == live.items
+    assert offline.metrics == live.metrics
+    for sample, reference in zip(offline.samples, live.samples, strict=True):
+        for name in ("tokens", "loss_mask", "logprobs", "advantages", "temperatures"):
+            np.testing.assert_array_equal(getattr(sample, name), getattr(reference, name), err_msg=name)
+        assert (sample.prompt_tokens, sample.reward, sample.group) == (
+            reference.prompt_tokens,
+            reference.reward,
+            reference.group,
+        )
+
+
+@pytest.mark.anyio
+async def test_a_group_that_two_batches_share_has_the_same_advantages(tmp_path: Path) -> None:
+    tape = Tape()
+    rows = _recorded_rows(tape, [Closed(tape, number) for number in range(2)])
+    texts = [
+        {name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
+    ]
+    assembly, dataset = _offline(tmp_path, texts)
+    whole = await assembly.batch(_plan_of(dataset, range(8)), 0)
+    pieces = [await assembly.batch(_plan_of(dataset, rows), 0) for rows in ([0, 1, 2], [3, 4, 5, 6, 7])]
+    shared = [sample for piece in pieces for sample in piece.samples]
+    for sample, reference in zip(shared, whole.samples, strict=True):
+        np.testing.assert_array_equal(sample.advantages, reference.advantages)
+
+
+@pytest.mark.anyio
+async def test_a_rollout_number_twice_in_a_group_fails_with_its_row(tmp_path: Path) -> None:
+    tape = Tape()
+    rows = _recorded_rows(tape, [Closed(tape, 0)])
+    rows[3]["rollout"] = 1
+    assembly, dataset = _offline(tmp_path, rows)
+    with pytest.raises(RowError, match="has rollout 1, and a row before it") as error:
+        await assembly.batch(_plan_of(dataset, [0]), 0)
+    assert "recorded.jsonl:4" in str(error.value.where)
