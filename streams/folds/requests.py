@@ -36,6 +36,8 @@ class Requests(msgspec.Struct):
 
     open: dict[str, OpenRequest] = {}
     """The open requests by their places, `stream/partition@offset`."""
+    commands: dict[str, None] = {}
+    """The places of open requests other than tasks, in the order in which they were read."""
     places: dict[UUID, list[str]] = {}
     """The places of the open requests that have a key, by it."""
     counts: dict[int, int] = {}
@@ -66,7 +68,7 @@ class Requests(msgspec.Struct):
         used = request.key is not None and any(use.effective for use in commands.of(request.key))
         # The answer may have been read first, from another partition: then the first request of the key is its.
         if not used or self.answered.first(request).digest != request.digest:
-            self._open(place, request)
+            self._open(place, request, brings_tasks=event.brings_tasks)
 
     def has_room(self, partition: int) -> bool:
         """True if many requests of the partition may be taken in."""
@@ -116,8 +118,10 @@ class Requests(msgspec.Struct):
         for place in [place for place in places if self.open[place].digest == digest]:
             self._close(place)
 
-    def _open(self, place: str, request: OpenRequest) -> None:
+    def _open(self, place: str, request: OpenRequest, *, brings_tasks: bool) -> None:
         self.open[place] = request
+        if not brings_tasks:
+            self.commands[place] = None
         number = request.position.partition.number
         self.counts[number] = self.counts.get(number, 0) + 1
         if request.key is not None:
@@ -125,6 +129,7 @@ class Requests(msgspec.Struct):
 
     def _close(self, place: str) -> None:
         request = self.open.pop(place)
+        self.commands.pop(place, None)
         self.counts[request.position.partition.number] -= 1
         if request.key is None:
             return

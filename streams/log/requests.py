@@ -22,6 +22,7 @@ from rftd.streams.log.envelope import Record
 
 TYPES: Final = "rftd.experiment."
 """The beginning of the type of every request: `rftd.experiment.submit`."""
+_OF_TASKS: Final = (f"{TYPES}add_tasks", f"{TYPES}end_tasks")
 SPECVERSION: Final = "1.0"
 ATTRIBUTE_CHARS: Final = 1000
 """The longest source, id, type or subject."""
@@ -77,6 +78,11 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         source = self.shown("source")
         id = self.shown("id")
         return derive(_REQUESTS, source, id) if source.strip() and id.strip() else None
+
+    @property
+    def brings_tasks(self) -> bool:
+        """True for tasks, or their end: they keep their order, and commands may pass them."""
+        return self.shown("type") in _OF_TASKS
 
     @property
     def digest(self) -> bytes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import Any, Final
 from uuid import UUID
 
@@ -127,7 +128,7 @@ def _is_json(content_type: str) -> bool:
 
 
 class RequestDesk:
-    """Answers one request at a time, in the order in which they were read."""
+    """Answers one request at a time, in the order in which they were read; commands pass tasks."""
 
     def __init__(
         self,
@@ -176,20 +177,16 @@ class RequestDesk:
     async def answer(self, registry: Registry) -> bool:
         """Answers what is open. False if something is away for which one of them has to wait."""
         open = registry.requests.open
-        queue = [each for place, each in open.items() if place not in self._done]
-        several = len({request.position.partition for request in queue}) > 1
+        again: dict[str, OpenRequest] = {}
+        several = len({request.position.partition for request in open.values()}) > 1
         left = False
-        again: set[str] = set()
-        for request in queue:
+        for request in self._queue(registry, again):
             place = str(request.position)
-            if place not in open:  # the same request, and an earlier record of it is answered
-                continue
             try:
                 await self._answer(request, patient=place not in again and several)
             except NotFoundError:
                 # Partitions have no order among them: what it names may be submitted by a record that was read later.
-                again.add(place)
-                queue.append(request)
+                again[place] = request
             # It waits alone: what is away may be its own affair, and those behind it are somebody else's.
             except LATER as error:
                 end_if_cancelled()
@@ -202,6 +199,27 @@ class RequestDesk:
         self._done &= registry.requests.open.keys()
         self._told &= registry.requests.open.keys()
         return not left
+
+    def _queue(self, registry: Registry, again: Mapping[str, OpenRequest]) -> Iterator[OpenRequest]:
+        """The open requests: before each task the commands read by then, and those of `again` at the end.
+
+        Tasks read meanwhile are left to the next round.
+        """
+        requests = registry.requests
+        tried: set[str] = set()
+
+        def commands() -> list[str]:
+            # New ones stand at the end: whatever number of older ones is left open, none is looked at anew.
+            new = list(takewhile(lambda place: place not in tried, reversed(requests.commands)))
+            tried.update(new)
+            return new[::-1]
+
+        for task in chain([place for place in requests.open if place not in requests.commands], [""]):
+            for place in chain(commands(), [task]):
+                # An earlier record of the same request may have been answered meanwhile.
+                if place in requests.open and place not in self._done:
+                    yield requests.open[place]
+        yield from (request for place, request in again.items() if place in requests.open)
 
     async def find(self, wanted: str) -> UUID:
         """The experiment that a request names, by the log alone: the tables may lag. Raises as `named_entry`."""

@@ -400,6 +400,34 @@ async def test_of_very_many_requests_few_are_remembered_and_each_is_answered_onc
     assert len(await world.refusals()) == 42, "what comes later is taken in as before"
 
 
+@pytest.mark.anyio
+async def test_a_command_passes_the_tasks_before_it_and_tasks_keep_their_order(world: World) -> None:
+    daemon = Daemon(world.log)
+    await world.submit("mine")
+    await daemon.look()
+    carried: list[str] = []
+    answer = daemon.desk._answer_event
+
+    async def noted(request: OpenRequest, asked: Any, *, patient: bool) -> None:
+        carried.append(asked.shown("id"))
+        if carried == ["pause", "t0"]:  # while tasks are answered, another command arrives
+            await world.ask("rftd.experiment.cancel", "cancel", subject="mine")
+            await daemon.supervisor.known()
+        await answer(request, asked, patient=patient)
+
+    daemon.desk._answer_event = noted  # type: ignore[method-assign]
+    for number in range(3):
+        tasks = {"tasks": [{"question": "1+1=", "answer": "2"}]}
+        await world.ask("rftd.experiment.add_tasks", f"t{number}", subject="mine", data=tasks)
+    await world.ask("rftd.experiment.end_tasks", "end", subject="mine")
+    await world.ask("rftd.experiment.pause", "pause", subject="mine")
+    await daemon.look()
+    assert carried == ["pause", "t0", "cancel", "t1", "t2", "end"]
+    assert [str(entry.status) for entry in (await daemon.supervisor.known()).entries.values()] == ["cancelled"]
+    assert not (await Daemon(world.log).supervisor.known()).requests.open
+    assert not (await Daemon(world.log).supervisor.known()).requests.commands
+
+
 def request_number(number: int) -> OpenRequest:
     key = derive(NAMESPACE, "request", number)
     return OpenRequest(Position(Partition(REQUESTS, number % 4), number), key, number.to_bytes(16))
