@@ -22,7 +22,7 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """What records and errors call it."""
     engine: str = "torch"
-    """A rollout engine, which each explorer opens once; or `external`."""
+    """A rollout engine, opened by each explorer; or `external`."""
     path: InputPath = ""
     """The folder of a model with an engine."""
     max_model_len: Index = 0
@@ -39,8 +39,10 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     top_k: Integer = -1
     dtype: str = "float32"
     threads: Index = 1
+    engines: Index = 1
+    """Engines of one explorer; a rollout asks the least busy one."""
     concurrency: Index = 16
-    """Questions of one explorer that are under way at a time; more wait."""
+    """Questions to one engine at a time; more wait."""
     engine_args: dict[str, Any] = {}
     """The engine's own, or those of `workers.rollout.auxiliary.service_arguments`."""
     needs: EngineNeeds = EngineNeeds()

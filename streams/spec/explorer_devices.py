@@ -10,7 +10,7 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 
 class AuxiliaryPlace(NamedTuple):
-    """An auxiliary model, the first stage that names it, and the numbers of its GPUs within the explorer's."""
+    """An auxiliary model, the first stage with it, and the numbers of its engines' GPUs within the explorer's."""
 
     model: AuxiliarySpec
     stage: StageSpec
@@ -27,8 +27,9 @@ def auxiliary_places(stages: Iterable[StageSpec]) -> tuple[AuxiliaryPlace, ...]:
         for model in stage.auxiliary:
             if any(model == place.model for place in places):
                 continue
-            places.append(AuxiliaryPlace(model, stage, range(first, first + model.needs.devices)))
-            first += model.needs.devices
+            gpus = range(first, first + model.engines * model.needs.devices)
+            places.append(AuxiliaryPlace(model, stage, gpus))
+            first = gpus.stop
     return tuple(places)
 
 

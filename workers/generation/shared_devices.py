@@ -53,7 +53,9 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
             continue
         memory = memory_of(auxiliary_stage(auxiliary, stage), host, deterministic=deterministic)
         if memory is not None:
-            words = f"auxiliary model {auxiliary.name} {shown(memory.size_bytes)}"
+            memory = memory._replace(needs=memory.needs * auxiliary.engines)
+            counted = f"{auxiliary.engines} engines of " if auxiliary.engines > 1 else ""
+            words = f"{counted}auxiliary model {auxiliary.name} {shown(memory.size_bytes)}"
             field = f"explorer.auxiliary_models[{number}].engine_type"
             yield _Share(words, memory, field, "serve it elsewhere, and write external")
 

@@ -35,8 +35,8 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
         "env_vars": written.get("env_vars") or {},
         "rollout_model": _rollout_model(stage),
         "auxiliary_models": [
-            _auxiliary(each, given)
-            for each, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
+            _auxiliary(auxiliary, given, spec.explorers)
+            for auxiliary, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
         ],
         **_evaluations(stage, written),
         "eval_engine": spec.eval_engine,
@@ -110,7 +110,7 @@ def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any]) -> dict[str, Any]:
+def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any], explorers: int) -> dict[str, Any]:
     section: dict[str, Any] = {
         "name": spec.name,
         "engine_type": spec.engine,
@@ -130,6 +130,7 @@ def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any]) -> dict[str, Any
         section["extra_engine_args"] = struct_defaults(ServiceArgs, spec.engine_args)
         return section
     arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), spec.engine_args)
+    section["engine_num"] = spec.engines * explorers
     section |= {"model_path": spec.path, "dtype": spec.dtype, "chat_template": spec.chat_template}
     section["enable_thinking"] = spec.enable_thinking
     section["extra_engine_args"] = _threaded(arguments, spec.threads)

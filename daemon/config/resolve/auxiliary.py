@@ -12,7 +12,12 @@ import msgspec
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts
-from rftd.daemon.config.resolve.gpu_shares import AuxiliaryEngineChoice, auxiliary_engine, gpus_beside
+from rftd.daemon.config.resolve.gpu_shares import (
+    AuxiliaryEngineChoice,
+    auxiliary_engine,
+    engines_per_explorer,
+    gpus_beside,
+)
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
 from rftd.daemon.config.schema.experiment import Experiment
@@ -53,28 +58,36 @@ def resolve_auxiliary(
             spec = _at_service(declared, _spec(experiment, declared, SERVICE, lengths, path, notes), path, notes)
         else:
             choice = auxiliary_engine(experiment, declared, host)
-            if teacher_path and number == 0 and choice.gpus:
+            of_trainer = bool(teacher_path) and number == 0
+            if of_trainer and choice.gpus:
                 choice = AuxiliaryEngineChoice("torch")
             spec = _spec(experiment, declared, choice.engine, lengths, path, notes)
             spec = _with_engine(experiment, declared, spec, choice, host, path, notes)
-            _warn_of_number(experiment, declared, choice, notes)
+            if not of_trainer:
+                spec = _with_engines(experiment, declared, spec, choice, path, notes)
         _warn_idle(declared, spec, path, notes)
         specs.append(_named(declared, spec, [earlier.name for earlier in specs], path, notes))
     return tuple(specs)
 
 
-def _warn_of_number(
-    experiment: Experiment, declared: AuxiliaryModel, choice: AuxiliaryEngineChoice, notes: Notes
-) -> None:
+def _with_engines(
+    experiment: Experiment,
+    declared: AuxiliaryModel,
+    spec: AuxiliarySpec,
+    choice: AuxiliaryEngineChoice,
+    path: FieldPath,
+    notes: Notes,
+) -> AuxiliarySpec:
+    """The model with its number of engines in each explorer; warns of another number than the file's."""
     explorers = experiment.explorer.rollout_model.engine_num
-    if "engine_num" not in declared.model_fields_set or declared.engine_num == explorers:
-        return
-    taken = f"on {explorers * choice.gpus} GPUs together " if choice.gpus else ""
-    counts = "is not their number" if choice.gpus else "counts GPUs alone"
-    notes.warn(
-        f"explorer.auxiliary_models: engine_num {declared.engine_num} {counts}; each explorer opens an engine of its "
-        f"own, so there are {explorers} {taken}(explorer.rollout_model.engine_num)"
-    )
+    engines = engines_per_explorer(experiment, declared)
+    if "engine_num" in declared.model_fields_set and engines * explorers != declared.engine_num:
+        taken = f", on {engines * explorers * choice.gpus} GPUs together" if choice.gpus else ""
+        notes.warn(
+            f"{show((*path, 'engine_num'))} {declared.engine_num} becomes {engines * explorers}{taken}: each of the "
+            f"{explorers} explorers opens {engines} (explorer.rollout_model.engine_num)"
+        )
+    return msgspec.structs.replace(spec, engines=engines)
 
 
 def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[str]:
@@ -234,7 +247,7 @@ def _check_vllm(
         notes.wrong(where, what, f"{served_elsewhere}; or write mode: both", Unsupported)
     for name in _ONE_ENGINE if choice.gpus else ():
         if (size := getattr(declared, name)) > 1:
-            what = f"is {size}, and the model has one engine in each explorer"
+            what = f"is {size}, and an engine of the model is not spread so"
             notes.wrong((*path, name), what, "write 1, or raise tensor_parallel_size", Unsupported)
 
 

@@ -67,18 +67,24 @@ def shares_of(
 
 
 def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
-    """The GPUs of an auxiliary model: one engine in each explorer with vLLM on GPUs, else as many as the file counts.
+    """The GPUs of an auxiliary model: those of its engines with vLLM on GPUs, else as many as the file counts.
 
     A service has its own elsewhere.
     """
     if model.engine_type == SERVICE:
         return 0
     on_gpus = auxiliary_engine(experiment, model, host).gpus
-    return on_gpus * experiment.explorer.rollout_model.engine_num or model.engine_num * parallel_of(model)
+    explorers = experiment.explorer.rollout_model.engine_num
+    return on_gpus * explorers * engines_per_explorer(experiment, model) or model.engine_num * parallel_of(model)
+
+
+def engines_per_explorer(experiment: Experiment, model: RolloutModel) -> int:
+    """The engines of an auxiliary model in each explorer: `engine_num` over all explorers, rounded up."""
+    return -(-model.engine_num // experiment.explorer.rollout_model.engine_num)
 
 
 class AuxiliaryEngineChoice(NamedTuple):
-    """The engine of an auxiliary model, and the GPUs that it has for its own in each explorer."""
+    """The engine of an auxiliary model, and the GPUs of one such engine."""
 
     engine: str
     gpus: int = 0
@@ -117,7 +123,9 @@ def _fits(experiment: Experiment, host: Host) -> bool:
         return False
     rollouts = experiment.explorer.rollout_model
     beside = [model for model in experiment.explorer.auxiliary_models if model.engine_type != SERVICE]
-    gpus_per_explorer = parallel_of(rollouts) + sum(map(parallel_of, beside))
+    gpus_per_explorer = parallel_of(rollouts) + sum(
+        parallel_of(model) * engines_per_explorer(experiment, model) for model in beside
+    )
     written = (experiment.cluster.node_num or 0) * (experiment.cluster.gpu_per_node or 0)
     return rollouts.engine_num * gpus_per_explorer + int(host.trainers is None) <= (written or len(host.gpus))
 

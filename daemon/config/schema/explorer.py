@@ -166,8 +166,8 @@ class AuxiliaryModel(RolloutModel):
     enable_chunked_prefill: bool = harmless(True, why=_SMALL)
     max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
     start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
-    engine_num: Annotated[Count, Upstream("It is the number of engines.")] = 1
-    """Each explorer opens its own engine: with torch it counts GPUs that stay free."""
+    engine_num: Count = 1
+    """Engines of all explorers together, as many in each; a rollout asks the least busy one of its explorer."""
     tensor_parallel_size: Count = 1
     """vLLM's: GPUs that each layer of its engine in each explorer is spread over; torch is on one device."""
     data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1

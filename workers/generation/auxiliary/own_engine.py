@@ -41,6 +41,45 @@ class OpenedModel(NamedTuple):
     model: ModelSpec
 
 
+class AuxiliaryEngines:
+    """The engines of an auxiliary model in one explorer."""
+
+    def __init__(
+        self,
+        spec: AuxiliarySpec,
+        experiment: ExperimentSpec,
+        stage: StageSpec,
+        clock: Clock,
+        *,
+        gpus: range = range(0),
+    ) -> None:
+        """Shares `gpus`, the model's within the process's, among the engines; `stage` is any with the model."""
+        share = len(gpus) // spec.engines
+        self.engines = tuple(
+            AuxiliaryEngine(
+                spec, experiment, stage, clock, gpus=gpus[number * share : (number + 1) * share], number=number
+            )
+            for number in range(spec.engines)
+        )
+        self._rollouts = dict.fromkeys(self.engines, 0)
+
+    def least_busy(self) -> AuxiliaryEngine:
+        """Chooses the engine of a rollout: with the fewest open questions, and of equal ones the fewest rollouts."""
+        engine = min(self.engines, key=lambda engine: (engine.questions, self._rollouts[engine]))
+        self._rollouts[engine] += 1
+        return engine
+
+    def check_lives(self) -> None:
+        """Returns if all may answer again, or were not asked yet. Raises WorkError otherwise."""
+        for engine in self.engines:
+            engine.check_lives()
+
+    async def close(self) -> None:
+        """Closes the engines. Idempotent."""
+        for engine in self.engines:
+            await engine.close()
+
+
 class AuxiliaryEngine:
     """One engine, opened when it is first asked for, and again after it could not be opened.
 
@@ -55,16 +94,20 @@ class AuxiliaryEngine:
         clock: Clock,
         *,
         gpus: range = range(0),
+        number: int = 0,
     ) -> None:
-        """`stage` is any that names the model; `gpus` are the numbers of its own GPUs within the process's."""
+        """`stage` is any with the model; `gpus` are the engine's within the process's; `number` is its place."""
         self._spec = spec
         self._gpus = gpus
         self._clock = clock
         self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
         self._stage = auxiliary_stage(spec, stage)
         # A folder of its own: two engines of one kind would write into one.
-        self._experiment = msgspec.structs.replace(experiment, job_dir=str(self._folder), stages=(self._stage,))
+        folder = self._folder / str(number) if number else self._folder
+        self._experiment = msgspec.structs.replace(experiment, job_dir=str(folder), stages=(self._stage,))
         self._opening: asyncio.Task[OpenedModel | Exception] | None = None
+        self.questions = 0
+        """Questions without an answer yet."""
 
     async def opened(self, tasks: asyncio.TaskGroup) -> OpenedModel:
         """The engine, opened by a task of the group: whoever gives up waiting does not end what others wait for.

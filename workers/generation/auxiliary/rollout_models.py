@@ -24,7 +24,7 @@ from rftd.streams.spec.explorer_devices import auxiliary_places
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec
 from rftd.workers.datasets.message import Message
 from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer, AuxiliaryModel, ModelAddress
-from rftd.workers.generation.auxiliary.own_engine import AuxiliaryEngine
+from rftd.workers.generation.auxiliary.own_engine import AuxiliaryEngine, AuxiliaryEngines
 from rftd.workers.generation.auxiliary.retries import Retries
 from rftd.workers.generation.call_spans import note_usage, service_call
 from rftd.workers.generation.endpoint.server import ModelEndpoint
@@ -62,7 +62,7 @@ class AuxiliaryModels:
         self._loop = asyncio.get_running_loop()
         self._tasks: asyncio.TaskGroup | None = None
         self._up = asyncio.Event()
-        self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngine]] = []
+        self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngines]] = []
         """Each once, whichever stages name it."""
         for spec, stage, gpus in auxiliary_places(experiment.stages):
             if spec.served:
@@ -77,7 +77,7 @@ class AuxiliaryModels:
                 )
                 self._opened.append((spec, service))
             else:
-                self._opened.append((spec, AuxiliaryEngine(spec, experiment, stage, clock, gpus=gpus)))
+                self._opened.append((spec, AuxiliaryEngines(spec, experiment, stage, clock, gpus=gpus)))
 
     async def run(self) -> None:
         """Opens engines as they are asked for, until it is cancelled; then closes them and all connections."""
@@ -93,7 +93,7 @@ class AuxiliaryModels:
     def check_lives(self) -> None:
         """Returns if all engines of ours may answer again. Raises WorkError for one that never will in this process."""
         for _, source in self._opened:
-            if isinstance(source, AuxiliaryEngine):
+            if isinstance(source, AuxiliaryEngines):
                 source.check_lives()
 
     def of(self, stage: StageSpec, rollout: UUID, seed: UUID) -> RolloutModels:
@@ -101,7 +101,7 @@ class AuxiliaryModels:
         record = RolloutModels()
         for place, spec in enumerate(stage.auxiliary):
             source = next(source for known, source in self._opened if known == spec)
-            if isinstance(source, AuxiliaryEngine):
+            if isinstance(source, AuxiliaryEngines):
                 ids = (derive(rollout, "auxiliary", place), derive(seed, "auxiliary", place))
                 record.add(_OfEngine(self, spec, source, ids, record))
             else:
@@ -189,19 +189,20 @@ class _OfService:
 
 
 class _OfEngine:
-    """Implements `AuxiliaryModel` for one rollout, by an engine of the explorer's."""
+    """Implements `AuxiliaryModel` for one rollout, by one of the explorer's engines."""
 
     def __init__(
         self,
         models: AuxiliaryModels,
         spec: AuxiliarySpec,
-        engine: AuxiliaryEngine,
+        engines: AuxiliaryEngines,
         ids: tuple[UUID, UUID],
         record: RolloutModels,
     ) -> None:
         self._models = models
         self._spec = spec
-        self._engine = engine
+        self._engines = engines
+        self._engine: AuxiliaryEngine | None = None
         self._ids = ids
         self._record = record
         self._model: Model | None = None
@@ -232,12 +233,23 @@ class _OfEngine:
                     self._record.note(self.name, _prompt_digest(turn), _answer(turn))
 
     async def _chat(self, messages: Sequence[Message], sampling: SamplingSpec | None) -> Response:
-        return await (await self._opened()).chat(messages, sampling=sampling)
+        engine = self._chosen()
+        engine.questions += 1
+        try:
+            return await (await self._opened()).chat(messages, sampling=sampling)
+        finally:
+            engine.questions -= 1
+
+    def _chosen(self) -> AuxiliaryEngine:
+        """The engine of the rollout, chosen at its first question."""
+        if self._engine is None:
+            self._engine = self._engines.least_busy()
+        return self._engine
 
     async def _opened(self) -> Model:
         # One for all questions of the rollout, for it numbers them: equal questions have seeds of their own.
         if self._model is None:
-            model = await self._models.model(self._engine, self._spec, self._ids)
+            model = await self._models.model(self._chosen(), self._spec, self._ids)
             self._model = self._model or model
         return self._model
 

@@ -81,15 +81,17 @@ def test_a_variable_that_is_not_set_here_is_named_once_and_no_value_is(load: Loa
     assert "JUDGE" not in "".join(load(overrides=[override], environ=both).warnings)
 
 
-def test_engines_belong_to_explorers_and_a_file_that_asks_for_other_numbers_is_told(load: Load) -> None:
+@pytest.mark.parametrize(
+    ("written", "engines", "said"),
+    [(2, 1, ""), (4, 2, ""), (3, 2, "engine_num 3 becomes 4: each of the 2 explorers opens 2"), (1, 1, "becomes 2")],
+)
+def test_engines_of_a_judge_are_spread_over_explorers(load: Load, written: int, engines: int, said: str) -> None:
     explorers = "explorer.rollout_model.engine_num=2"
-    asked = "{model_path: /a/j, engine_num: NUMBER}"
-    (told,) = [
-        each for each in load(overrides=[of(asked.replace("NUMBER", "3")), explorers]).warnings if "_num 3" in each
-    ]
-    assert "so there are 2" in told
-    fits = load(overrides=[of(asked.replace("NUMBER", "2")), explorers]).warnings
-    assert not [each for each in fits if "engine_num 2 counts" in each]
+    submission = load(overrides=[of(f"{{model_path: /a/j, engine_num: {written}}}"), explorers])
+    assert submission.spec.stages[0].auxiliary[0].engines == engines
+    warnings = [text for text in submission.warnings if "auxiliary_models[0].engine_num" in text]
+    assert bool(warnings) == bool(said)
+    assert said in "".join(warnings)
 
 
 def test_names_are_distinct_and_lengths_and_sampling_are_the_model_s_own(load: Load) -> None:

@@ -38,6 +38,22 @@ def test_a_judge_has_gpus_of_its_own_in_each_explorer_where_there_are_enough(loa
     assert effective_config(submission.spec)["derived"]["stages"]["main"]["gpus"]["gpus_per_explorer"] == 4
 
 
+def test_several_engines_of_a_judge_have_gpus_of_their_own(load: Load) -> None:
+    judges = of("{model_path: /a, engine_num: 4, tensor_parallel_size: 2}", "{model_path: /b}")
+    submission = load(overrides=[judges, *TWO_ENGINES], host=served(13))
+    (stage,) = submission.spec.stages
+    first, second = stage.auxiliary
+    assert (first.engine, first.engines, first.needs.devices) == ("vllm", 2, 2)
+    assert (second.engine, second.engines) == ("vllm", 1)
+    assert [place.gpus for place in auxiliary_places([stage])] == [range(1, 5), range(5, 6)]
+    orders = {order.role: order.devices for order in worker_orders(UUID(int=1), submission.spec, 0)}
+    assert orders == {"trainer": 1, "explorer": 6}
+    (shown, _) = effective_config(submission.spec)["explorer"]["auxiliary_models"]
+    assert shown["engine_num"] == 4
+    (fewer, _) = load(overrides=[judges, *TWO_ENGINES], host=served(12)).spec.stages[0].auxiliary
+    assert fewer.engine == "torch"
+
+
 @pytest.mark.parametrize("gpus", [3, 5])
 def test_a_judge_that_is_not_written_is_torchs_where_gpus_are_too_few_and_one_that_is_has_none_left(
     load: Load, errors: Errors, gpus: int
@@ -62,4 +78,4 @@ def test_a_deterministic_experiment_a_teacher_and_one_device_leave_vllm_out(load
     assert "auxiliary_models[0].engine_type: is vllm on GPUs of its own, and mode colocate is for one device" in text
     judge = of("{model_path: /a, engine_type: vllm, pipeline_parallel_size: 2}")
     (text,) = errors(overrides=[judge], host=served(8))
-    assert "auxiliary_models[0].pipeline_parallel_size: is 2, and the model has one engine in each explorer" in text
+    assert "auxiliary_models[0].pipeline_parallel_size: is 2, and an engine of the model is not spread so" in text

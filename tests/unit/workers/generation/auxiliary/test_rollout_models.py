@@ -128,6 +128,31 @@ async def test_an_engine_of_its_own_answers_and_is_opened_once(tmp_path: Path) -
     assert len(list((tmp_path / "auxiliary" / "sums" / "weights").iterdir())) == 1
 
 
+async def test_questions_are_spread_over_the_engines_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[FakeRolloutEngine] = []
+    answered: list[FakeRolloutEngine] = []
+    generate = FakeRolloutEngine.generate
+
+    async def counted(engine: FakeRolloutEngine, *arguments: Any, **named: Any) -> Any:
+        answered.append(engine)
+        if engine not in opened:
+            opened.append(engine)
+        return await generate(engine, *arguments, **named)
+
+    monkeypatch.setattr(FakeRolloutEngine, "generate", counted)
+    spec = experiment(tmp_path, msgspec.structs.replace(FAKE, engines=3, engine_args={"skill": 1.0, "latency_s": 0.01}))
+    async with running(spec) as models:
+        rollouts = [entered(models, spec, number) for number in range(9)]
+        await asyncio.gather(*(rollout.models[0].chat(ASKED) for rollout in rollouts))
+        for _ in range(2):
+            await rollouts[0].models[0].chat(ASKED)
+    assert [answered[:9].count(engine) for engine in opened] == [3, 3, 3]
+    assert answered[9] is answered[10], "a rollout stays with its engine, which numbers its questions"
+    assert len(list((tmp_path / "auxiliary" / "sums" / "weights").iterdir())) == 1
+
+
 async def test_a_model_folder_is_linked_and_its_weights_are_verified(tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path / "model", seed=1)
     tiny = msgspec.structs.replace(FAKE, name="tiny", engine="torch", path=str(folder), engine_args={})
