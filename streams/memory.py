@@ -23,7 +23,7 @@ _OFFSET: Final = attrgetter("offset")
 
 
 class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Faults and their probabilities, drawn from `seed`; each probability is per append unless it says otherwise."""
+    """Faults and their probabilities, drawn from `seed`; probabilities are per append unless stated otherwise."""
 
     seed: int = 0
     fail_p: float = 0.0
@@ -33,8 +33,9 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_p: float = 0.0
     """The append is delivered twice, as by a transport that retries."""
     repeat_p: float = 0.0
-    """The record (probability per record) stands in its partition once more, at a later place, as after a retry to
-    Kafka."""
+    """The record (probability per record) is stored in its partition once more, at a later offset, as after a retry to
+    Kafka.
+    """
     delay_p: float = 0.0
     """The append or read (probability per call) takes up to `delay_turns` more turns of the event loop."""
     delay_turns: int = 8
@@ -44,14 +45,14 @@ NO_FAULTS = MemoryFaults()
 
 
 class MemoryLog:
-    """An `EventLog` that lives as long as this object; the same calls and seed give the same log and faults."""
+    """An `EventLog` in memory, living as long as the object; equal calls and seeds give equal logs and faults."""
 
     def __init__(self, faults: MemoryFaults = NO_FAULTS) -> None:
         self.faults = faults
         self._random = np.random.default_rng(faults.seed)
         self._records: dict[Partition, list[Record]] = {}
         self._starts: dict[Partition, Mark] = {}
-        self._places: dict[bytes, Position] = {}
+        self._positions: dict[bytes, Position] = {}
         self._tail = Tail({}, ring_size_bytes=0)
         self._closed = False
 
@@ -71,14 +72,14 @@ class MemoryLog:
         if self._happens(self.faults.fail_p):
             raise UnreachableError("injected: the append did not land", fix="retry the same drafts")
         if self._happens(self.faults.unknown_p):
-            # A prefix, for that is what a backend may leave behind: a large append is several transactions or batches.
+            # A prefix, as a backend may leave behind: a large append is several transactions or batches.
             self._take(drafts[: int(self._random.integers(len(drafts) + 1))])
             raise UnreachableError("injected: the append's outcome is unknown", fix="retry the same drafts")
         if self._happens(self.faults.duplicate_p):
             self._take(drafts)
         positions = self._take(drafts)
         self._repeat(drafts)
-        # A turn of the loop, as every real log takes: a caller may be cancelled after its append landed.
+        # One turn of the loop, as in every real log: a caller may be cancelled after its append landed.
         await asyncio.sleep(0)
         return positions
 
@@ -92,17 +93,17 @@ class MemoryLog:
     ) -> list[Record]:
         self._check_open()
         await self._delay()
-        found: list[Record] = []
+        records: list[Record] = []
         size = 0
         for record in self.stored(partition, start, max_records):
             size += len(record.head) + len(record.value)
-            if found and size > max_size_bytes:
+            if records and size > max_size_bytes:
                 break
-            found.append(record)
-        return found
+            records.append(record)
+        return records
 
     def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
-        """The records that `read` would find, at once and without faults: for checks, and for readers of one's own."""
+        """Returns the records of a `read`, at once and without faults: for checks, and for readers of tests."""
         records = self._records.get(partition, [])
         first = bisect_left(records, start, key=_OFFSET)
         return records[first : first + max_records]
@@ -117,8 +118,8 @@ class MemoryLog:
     async def check_heads(self, remembered: Heads) -> None:
         for partition, mark in remembered.items():
             check_mark(partition, mark, head=self._tail.head(partition), start=self._start(partition))
-            at = mark.next_offset - self._start(partition).next_offset
-            if at > 0 and self._records[partition][at - 1].chain != mark.chain:
+            index = mark.next_offset - self._start(partition).next_offset
+            if index > 0 and self._records[partition][index - 1].chain != mark.chain:
                 raise different(partition, mark)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
@@ -129,17 +130,19 @@ class MemoryLog:
             last = records[keep - 1]
             self._starts[partition] = Mark(last.offset + 1, last.chain)
             self._records[partition] = records[keep:]
-            gone = {record.offset for record in records[:keep]}
-            self._places = {
-                id: place for id, place in self._places.items() if place[0] != partition or place[1] not in gone
+            truncated = {record.offset for record in records[:keep]}
+            self._positions = {
+                id: position
+                for id, position in self._positions.items()
+                if position[0] != partition or position[1] not in truncated
             }
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
         self._check_open()
         records = self._records.get(partition, [])
-        for at, record in enumerate(records):
+        for index, record in enumerate(records):
             if record.offset in values:
-                records[at] = msgspec.structs.replace(record, value=values[record.offset], thin=thin)
+                records[index] = msgspec.structs.replace(record, value=values[record.offset], thin=thin)
 
     async def give_back(self) -> int:
         return 0
@@ -155,10 +158,10 @@ class MemoryLog:
         positions: list[Position] = []
         grown: dict[Partition, Mark] = {}
         for draft in drafts:
-            place = self._places.get(draft.id.bytes)
-            if place is None:
-                place = self._places[draft.id.bytes] = self._write(draft, grown)
-            positions.append(place)
+            position = self._positions.get(draft.id.bytes)
+            if position is None:
+                position = self._positions[draft.id.bytes] = self._write(draft, grown)
+            positions.append(position)
         self._tail.advance((), grown)
         return positions
 

@@ -122,7 +122,7 @@ async def checkpoints_folded(log: EventLog, experiment: UUID, spine: Spine) -> R
     state = RunState(experiment, spine_only=True)
     state.spine = spine
     partition = partition_of(CHECKPOINTS, experiment)
-    async for decoded in effective_records(log, partition, FenceView(), wanted=of_experiment(experiment)):
+    async for decoded in effective_records(log, partition, FenceView(), is_wanted=of_experiment(experiment)):
         if decoded.head.experiment == experiment:
             state.apply(decoded)
     return state

@@ -1,4 +1,4 @@
-"""Admission of appends: limits checked before anything is written, the cut of large ones, and a bounded queue."""
+"""Admission of appends: limits checked before any write, large appends cut into parts, and a bounded queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from rftd.streams.log.envelope import Draft, Position
 
 
 def admit(drafts: Sequence[Draft]) -> int:
-    """The size of an append in bytes. Raises CodecError if it has too many records, or one that is too large."""
+    """Returns the size of an append in bytes; raises CodecError for too many records or for a record over the size
+    limit.
+    """
     if len(drafts) > limits.APPEND_RECORDS:
         raise CodecError(
             f"an append of {len(drafts)} records is over the limit of {limits.APPEND_RECORDS}",
@@ -32,7 +34,7 @@ def admit(drafts: Sequence[Draft]) -> int:
 
 
 def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]:
-    """The drafts in order, cut into runs of at most `size_bytes`; a record that is larger is a run of its own."""
+    """Yields the drafts in order, cut into runs of at most `size_bytes`; a larger record is a run alone."""
     start = total = 0
     for index, draft in enumerate(drafts):
         size = len(draft.head) + len(draft.value)
@@ -46,7 +48,7 @@ def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]
 
 
 class QueuedAppend:
-    """Drafts on their way to the log, and the future of their producer."""
+    """Drafts waiting to be written, and the future on which their producer waits."""
 
     __slots__ = ("acknowledged", "drafts", "size_bytes")
 
@@ -59,10 +61,10 @@ class QueuedAppend:
 async def append_in_parts(
     drafts: Sequence[Draft], append: Callable[[Sequence[Draft], int], Awaitable[list[Position]]]
 ) -> list[Position]:
-    """The positions of admitted drafts, appended by `append(part, size_bytes)` in parts of one group commit each.
+    """Appends admitted drafts by `append(part, size_bytes)` in parts of one group commit each; returns their positions.
 
-    After a crash between two parts a prefix is there, which the contract allows; the retry with the same ids lands only
-    the rest. Raises CodecError as `admit`.
+    A crash between two parts leaves a prefix, as the contract allows; a retry with equal ids appends only the missing
+    drafts. Raises CodecError as `admit`.
     """
     size = admit(drafts)
     if not drafts:
@@ -70,13 +72,13 @@ async def append_in_parts(
     if size <= limits.GROUP_COMMIT_SIZE_BYTES:
         return await append(drafts, size)
     positions: list[Position] = []
-    for part in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
-        positions += await append(part, sum(draft.size_bytes for draft in part))
+    for chunk in split(drafts, limits.GROUP_COMMIT_SIZE_BYTES):
+        positions += await append(chunk, sum(draft.size_bytes for draft in chunk))
     return positions
 
 
 class Room:
-    """The free room of a bounded queue, in records and in bytes; used on one event loop."""
+    """Free capacity of a bounded queue, in records and in bytes; used on one event loop."""
 
     def __init__(self, records: int, size_bytes: int) -> None:
         self._records_limit = records
@@ -86,14 +88,17 @@ class Room:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def reserve(self, records: int, size_bytes: int) -> None:
-        """Returns once there is room; anything fits into an empty queue. Cancelling reserves nothing."""
-        # First come, first served: a small append that slipped past a large one could let it wait for ever.
+        """Returns once there is room, reserved for the caller; an empty queue accepts any size. Cancelling reserves
+        nothing.
+        """
+        # First come, first served: small appends slipping past a large one could let the large one wait for ever.
         if self._waiting or not self._fits(records, size_bytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 await turn
-                # `_wake` only says that something may fit by now: the turn is over, but the place in front is kept.
+                # `_wake` is only a hint: something may fit by now. A waiter without room goes back to the front of the
+                # queue.
                 while not self._fits(records, size_bytes):
                     turn = asyncio.get_running_loop().create_future()
                     self._waiting.appendleft(turn)
@@ -101,7 +106,7 @@ class Room:
             except BaseException:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
-                # Cancelled after its turn came: the wake-up must go on to the next, or the queue stands still.
+                # Cancelled after the wake-up: pass the wake-up to the next waiter, or the queue stands still.
                 self._wake()
                 raise
         self._records += records
@@ -109,7 +114,7 @@ class Room:
         self._wake()
 
     def release(self, records: int, size_bytes: int) -> None:
-        """Gives back what was reserved."""
+        """Returns reserved capacity to the queue."""
         self._records -= records
         self._size -= size_bytes
         assert self._records >= 0 and self._size >= 0
@@ -122,7 +127,7 @@ class Room:
         )
 
     def _wake(self) -> None:
-        """Lets the first in the queue look again; it wakes the next once it has its room."""
+        """Wakes the first waiter; a waiter wakes the next one after reserving its room."""
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
         if self._waiting and (self._records == 0 or self._records < self._records_limit):

@@ -1,7 +1,7 @@
-"""`announcement_digest`: what a trainer's step says of the announcement of weights that it had read last.
+"""`announcement_digest`: a digest of the newest announcement of weights read by a trainer, carried by its steps.
 
-`weights.published` lies beside the spine, so the spine's own digest does not cover it. A step repeats the newest one by
-this digest: whoever rewrites a path there has to rewrite the spine after it too.
+`weights.published` lies beside the spine, outside the spine's own digest. A step repeats the newest announcement as a
+digest: rewriting a path there requires rewriting the spine after it too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rftd.streams.events.weights import WeightsPublished
 
 
 def announcement_digest(event: WeightsPublished) -> bytes:
-    """The blake2b-16 of all that explorers load weights by."""
+    """Computes the blake2b-16 of all fields by which explorers load weights."""
     fields = (
         event.version,
         event.generation,

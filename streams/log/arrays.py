@@ -1,4 +1,4 @@
-"""Numeric arrays as they travel in events: little-endian bytes with dtype and shape, never lists."""
+"""Numeric arrays in events: little-endian bytes with dtype and shape, never lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from msgspec import Meta
 from rftd.ops.errors import CodecError, NotFoundError
 
 if TYPE_CHECKING:
-    # At run time where arrays are made: who only names the types of events needs no numpy, which takes long to import.
+    # At run time numpy is imported where arrays are made: it is slow to import, and most importers only name event
+    # types.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -30,15 +31,16 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=1 << 40)], ...], Meta(max_length=8)]
     data: bytes
     artifact: str = ""
-    """sha256 of the bytes in the artifact store, if they are too many for the event; `data` is then empty.
+    """sha256 of the bytes in the artifact store, for arrays too large for an event; `data` is then empty.
 
-    After `dropped:` it is that of bytes which are nowhere any more.
+    With the prefix `dropped:`, the sha256 of deleted bytes.
     """
 
     def __post_init__(self) -> None:
-        """Raises CodecError if the parts do not fit together."""
+        """Raises CodecError unless dtype, shape and data agree."""
         if self.artifact:
-            # Here and not as a constraint of the field: few arrays have one, and a decoder would look at all of them.
+            # Checked here, not by a constraint of the field: few arrays have an artifact, and a decoder would check all
+            # of them.
             if not _ARTIFACT.fullmatch(self.artifact):
                 raise CodecError(f"array of shape {self.shape} lies in {self.artifact!r}, which is no sha256")
             return
@@ -57,57 +59,59 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, values: Any, dtype: str) -> Self:
-        """Packs anything numpy accepts as an array of `dtype`."""
+        """Packs any array-like of numpy as an array of `dtype`."""
         import numpy as np
 
         packed = np.ascontiguousarray(values, dtype=_type_of(dtype))
         return cls(dtype, packed.shape, packed.tobytes())
 
     def view(self) -> NDArray[Any]:
-        """A read-only numpy view, without a copy.
+        """Returns a read-only numpy view, without a copy.
 
-        Raises CodecError if it is kept elsewhere, NotFoundError if the bytes were dropped.
+        Raises CodecError if the bytes are in the artifact store, NotFoundError if the bytes were dropped.
         """
         import numpy as np
 
         # An empty view would look like an array without tokens, and be trained as one.
         if self.artifact:
-            self._check_here()
+            self._check_not_dropped()
             raise CodecError(f"array of shape {self.shape} lies in artifact {self.artifact}", fix="load it first")
         flat = np.frombuffer(self.data, _type_of(self.dtype))
         return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
     def within(self, largest: float) -> bool:
-        """True if every number is there and at most so far from 0; NaN is not."""
+        """True if the absolute value of every number is at most `largest`; false for NaN. Loads the bytes as `view`
+        does.
+        """
         import numpy as np
 
         return bool((np.abs(self.view()) <= largest).all())
 
     @property
     def is_dropped(self) -> bool:
-        """True if its bytes were dropped from the log."""
+        """True if the array's bytes were dropped from the log."""
         return self.artifact.startswith(_DROPPED)
 
     def dropped(self) -> Self:
-        """The array without its bytes, which their sha256 still names."""
+        """Returns the array without its bytes, named by their sha256."""
         if self.is_dropped or not (self.data or self.artifact):
             return self
         sha256 = self.artifact or hashlib.sha256(self.data).hexdigest()
         return type(self)(self.dtype, self.shape, b"", _DROPPED + sha256)
 
     def stored(self, put: Callable[[bytes], str]) -> Self:
-        """The array by reference: `put` keeps its bytes and gives their sha256."""
+        """Returns the array by reference; `put` stores the bytes and returns their sha256."""
         return type(self)(self.dtype, self.shape, b"", put(self.data))
 
     def loaded(self, read: Callable[[str], bytes]) -> Self:
-        """The array with its bytes, which `read` finds by their sha256 where they were stored.
+        """Returns the array with its bytes, read by `read` from the sha256 of stored arrays.
 
-        Raises NotFoundError if they were dropped.
+        Raises NotFoundError if the bytes were dropped.
         """
-        self._check_here()
+        self._check_not_dropped()
         return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
 
-    def _check_here(self) -> None:
+    def _check_not_dropped(self) -> None:
         if self.is_dropped:
             raise NotFoundError(
                 f"the bytes of an array of shape {self.shape} were dropped from the log; their sha256 is "
@@ -121,7 +125,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @cache
 def _type_of(dtype: str) -> np.dtype[Any]:
-    """The little-endian type of numpy."""
+    """Returns numpy's little-endian type of a dtype."""
     import numpy as np
 
     assert dtype in DTYPES, dtype

@@ -1,7 +1,7 @@
-"""`LogUrl`, the place of a log, and `LogBackend`, all that tells one kind of event log from another.
+"""`LogUrl`, the address of a log, and `LogBackend`, the interface of one kind of event log.
 
-Code that needs a log of another process holds a `LogUrl` and asks `backend_of` for its backend. A backend is one class
-in one file and one line in `BACKENDS`, or a third party's entry point in the group `rftd.log_backends`, under its
+Code working with another process's log holds a `LogUrl` and gets the backend from `backend_of`. A backend is one class
+in one file and one line in `BACKENDS`, or a third party's entry point in the group `rftd.log_backends`, named by its
 scheme.
 """
 
@@ -21,58 +21,60 @@ from rftd.streams.log.log import EventLog
 
 
 class LogUrl(msgspec.Struct, frozen=True):
-    """The place of a log as a person wrote it; only `LogBackend.checked` says whether it can be right."""
+    """The address of a log as typed by a person; only `LogBackend.checked` decides if the address is valid."""
 
     scheme: str
-    """The name of its backend, which stands before the first colon of the URL."""
+    """The name of the backend: the text before the URL's first colon."""
     text: str
     """The whole URL, scheme included."""
 
 
 class LogBackend(ABC):
-    """A kind of event log that processes find by a URL. Each is made without arguments and holds no state."""
+    """A kind of event log opened by URL. Subclasses are constructed without arguments and hold no state."""
 
     name: ClassVar[str]
-    """The name that people call it by in a sentence: `no payload can be dropped on NAME`."""
+    """The name used in sentences: `no payload can be dropped on NAME`."""
     form: ClassVar[str]
     """The pattern of its URLs, for help and errors: `kafka://HOST:PORT`."""
     option: ClassVar[str] = "--log"
-    """The option of a command line that names such a log."""
+    """The command line's option for the URL of such a log."""
     serves: ClassVar[bool] = True
-    """True if a daemon can serve on it; False for the log of a daemon that serves already."""
+    """True if a daemon can serve on the log; False for the log of a daemon already serving."""
     chained: ClassVar[bool] = False
     """True if a record's `chain` covers the records before it: one process writes each partition."""
 
     @abstractmethod
     def checked(self, text: str) -> LogUrl:
-        """The place in the one form that workers are given, without a secret. Raises ConfigError with the fix."""
+        """Returns the normalised address, as passed to workers, without a secret. Raises ConfigError with its fix."""
 
     @abstractmethod
     def place(self, url: LogUrl) -> str:
-        """The name of a checked URL's place, for people: `Kafka at host:9092`."""
+        """Returns the name of a checked URL's location for people: `Kafka at host:9092`."""
 
     def variables(self, url: LogUrl) -> tuple[str, ...]:
-        """The variables of the environment that `open` reads for a checked URL, such as that of a password."""
+        """Returns the environment variables read by `open` for a checked URL, such as the name of a password's
+        variable.
+        """
         return ()
 
     @abstractmethod
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
-        """The log at a checked URL; the caller closes it. Raises UnreachableError if nobody answers there.
+        """Opens the log at a checked URL; the caller closes it. Raises UnreachableError if the address does not answer.
 
-        Its errors advise what a person can do: where the log is away, a daemon waits and shows them.
+        Errors advise actions of a person: while the log is away, a daemon waits and shows them.
         """
 
     async def identity(self, url: LogUrl) -> str:
-        """What tells the log at a checked URL from every other, a copy of it included; empty if nothing does.
+        """Returns an identity unique to the log at a checked URL, copies included; empty if the backend has none.
 
-        Raises UnreachableError if nobody answers there.
+        Raises UnreachableError if the address does not answer.
         """
         return ""
 
     async def diagnose(self, text: str) -> list[Diagnosis]:
-        """The checks that `rftd doctor` shows of the place, in bounded time; an error counts as a failed check."""
-        place = self.place(self.checked(text))
-        return [Diagnosis(self.name.lower(), "ok", f"{place} is a log's place; this backend checks no more")]
+        """Runs the checks shown by `rftd doctor` for an address, in bounded time; an error counts as a failed check."""
+        location = self.place(self.checked(text))
+        return [Diagnosis(self.name.lower(), "ok", f"{location} is a log's place; this backend checks no more")]
 
 
 BACKENDS: Final = Plugins[LogBackend](
@@ -86,15 +88,15 @@ BACKENDS: Final = Plugins[LogBackend](
 
 
 def log_url(text: str) -> LogUrl:
-    """The place that `SCHEME:REST` names. Raises UsageError unless it has both and a backend is registered for it."""
-    scheme, _, rest = text.partition(":")
-    if rest and scheme in BACKENDS.names():
+    """Parses `SCHEME:REST` into a LogUrl. Raises UsageError for an unregistered scheme or an empty rest."""
+    scheme, _, address = text.partition(":")
+    if address and scheme in BACKENDS.names():
         return LogUrl(scheme, text)
-    ours = [BACKENDS.open(each).form for each in BACKENDS.names() if BACKENDS.builtin(each)]
-    others = [f"{each}:..." for each in BACKENDS.names() if not BACKENDS.builtin(each)]
-    raise UsageError(f"no log at {text!r}", field="--log", fix=f"give {' or '.join([*ours, *others])}")
+    builtin = [BACKENDS.open(scheme_name).form for scheme_name in BACKENDS.names() if BACKENDS.builtin(scheme_name)]
+    third_party = [f"{scheme_name}:..." for scheme_name in BACKENDS.names() if not BACKENDS.builtin(scheme_name)]
+    raise UsageError(f"no log at {text!r}", field="--log", fix=f"give {' or '.join([*builtin, *third_party])}")
 
 
 def backend_of(url: LogUrl) -> LogBackend:
-    """The backend of a URL's scheme. Raises ConfigError for a scheme that nobody registered."""
+    """Returns the backend of a URL's scheme. Raises ConfigError for an unregistered scheme."""
     return BACKENDS.open(url.scheme)

@@ -1,7 +1,8 @@
-"""The hash chain of a partition, by which a lost tail or a flipped byte is noticed, and remembered heads against a log.
+"""The hash chain of a partition, detecting a lost tail or a flipped byte, and the comparison of remembered heads with a
+log.
 
-On Kafka, where several processes write one partition, no writer knows the record before its own: there each record's
-chain begins at `GENESIS`, so that it is a digest of this record alone.
+On Kafka, with several processes writing one partition, no writer knows the record before the next: every record's chain
+begins at `GENESIS`, and is a digest of the one record.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ GENESIS: Final = bytes(16)
 
 _HELD_SIZE_BYTES: Final = 2047
 _RELEASED_SIZE_BYTES: Final = 128 * 1024
-# hashlib lets go of Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: per
-# record the log's writer would wait a thousand times longer than it hashes.
+# hashlib releases Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: for every
+# record, the log's writer would wait a thousand times longer than it hashes.
 
 _AT_ONCE_SIZE_BYTES: Final = _HELD_SIZE_BYTES - len(GENESIS) - 4
-"""A short record is hashed as one piece: a call costs more than a copy."""
+"""Upper bound of a record hashed as one piece: below it, a call costs more than a copy."""
 
 
 class Mark(NamedTuple):
-    """A remembered head: the next offset of a partition and the chain of the record before it."""
+    """A remembered head: the next offset of a partition and the chain of the record before."""
 
     next_offset: int
     chain: bytes
 
 
 Heads = dict[Partition, Mark]
-"""The heads that a survivor remembers of a log; a partition that is absent was empty."""
+"""The heads of a log as remembered by a survivor; a partition absent here was empty."""
 
 
 def link(previous: bytes, head: bytes, value: bytes) -> bytes:
-    """The chain after a record: blake2b-16(previous ‖ len(head) as u32 little-endian ‖ head ‖ value)."""
-    # The length keeps head and value apart: else bytes could move from one to the other and leave the digest as it is.
+    """Computes the chain after a record: blake2b-16(previous ‖ len(head) as u32 little-endian ‖ head ‖ value)."""
+    # The length separates head and value: without it, bytes could move between them without changing the digest.
     if len(head) + len(value) <= _AT_ONCE_SIZE_BYTES:
         whole = b"".join((previous, len(head).to_bytes(4, "little"), head, value))
         return blake2b(whole, digest_size=16).digest()
     digest = blake2b(previous, digest_size=16)
     digest.update(len(head).to_bytes(4, "little"))
     digest.update(head)
-    # A large value takes so long that others may have the lock meanwhile; one in between is fed in pieces that keep it.
+    # A large value takes long enough to let others have the lock; a medium one is hashed in pieces that keep the lock.
     if len(value) <= _HELD_SIZE_BYTES or len(value) >= _RELEASED_SIZE_BYTES:
         digest.update(value)
     else:
@@ -55,21 +56,21 @@ def link(previous: bytes, head: bytes, value: bytes) -> bytes:
 
 
 def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> None:
-    """Compares a remembered head with what needs no record to be read. Raises LogLossError."""
+    """Compares a remembered head with a partition's head and start, without reading a record. Raises LogLossError."""
     if mark.next_offset > head.next_offset:
         raise LogLossError(
             f"{partition}@{mark.next_offset - 1} was acknowledged and is gone: the log ends before {head.next_offset}",
             where=f"{partition}@{head.next_offset}",
             fix="restore the log from a backup; run `rftd verify` to see what remains",
         )
-    # Between start and head only the record itself can tell: whoever calls reads it.
-    for known in (head, start):
-        if mark.next_offset == known.next_offset and mark.chain != known.chain:
+    # Between start and head only the record itself can tell: callers read it.
+    for limit in (head, start):
+        if mark.next_offset == limit.next_offset and mark.chain != limit.chain:
             raise different(partition, mark)
 
 
 def different(partition: Partition, mark: Mark) -> LogLossError:
-    """The error for a remembered head whose record is another one now."""
+    """Returns the error for a remembered head with another record in its place now."""
     return LogLossError(
         f"{partition}@{mark.next_offset - 1} is not the record that was acknowledged",
         where=f"{partition}@{mark.next_offset - 1}",

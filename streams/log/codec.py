@@ -24,7 +24,7 @@ E = TypeVar("E", bound=Event)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgpack_decoder(Head)
 _UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-# All but the first come from an upcaster that meets fields of another program.
+# All but the first come from an upcaster reading the fields of another program.
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Writer:
-    """An author: stamps source, time, role and epoch on its events."""
+    """An author of events: stamps source, time, role and epoch on every draft."""
 
     def __init__(self, *, source: str, clock: Clock, ids: Ids, role: str = "", epoch: int = 0) -> None:
         self.source = source
@@ -47,7 +47,7 @@ class Writer:
         self._ids = ids
 
     def under(self, *, role: str, epoch: int) -> Writer:
-        """A writer of the same source that owns a role under an epoch."""
+        """Returns a writer with an equal source, owning a role under an epoch."""
         return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
 
     def draft(
@@ -62,11 +62,10 @@ class Writer:
         correlation: UUID | None = None,
         traceparent: str | None = None,
     ) -> Draft:
-        """The encoded event, bound for the partition of `key` (default: the experiment) or for `partition`.
+        """Encodes an event as a draft for the partition of `key` (default: the experiment) or for `partition`.
 
-        Without a `traceparent` it is that of the span which is open, if one is.
-
-        Raises CodecError for an event over `limits.RECORD_SIZE_BYTES`.
+        `traceparent` defaults to the open span's, if there is one. Raises CodecError for an event over
+        `limits.RECORD_SIZE_BYTES`.
         """
         definition = definition_of(type(event))
         if partition is None:
@@ -89,7 +88,7 @@ class Writer:
             correlation=correlation,
             traceparent=traceparent,
         )
-        # Read back before it is written: what a reader refuses would lie in the log for ever as a record of nobody's.
+        # Decoded before it is written: a record refused by readers would lie in the log for ever as a foreign record.
         draft = Draft(partition, head.id, _encoder.encode(head), _encoder.encode(event))
         try:
             _head_decoder.decode(draft.head)
@@ -110,12 +109,12 @@ class Writer:
 
 
 def encode_value(event: Event) -> bytes:
-    """The payload of an event as it stands in a record."""
+    """Encodes an event's payload as stored in a record."""
     return _encoder.encode(event)
 
 
 def decode_head(record: Record) -> Head:
-    """The attributes alone, for routing. Raises CodecError."""
+    """Decodes only the attributes, for routing. Raises CodecError."""
     try:
         return _head_decoder.decode(record.head)
     except UNREADABLE as error:
@@ -123,29 +122,29 @@ def decode_head(record: Record) -> Head:
 
 
 def decode(record: Record) -> Decoded:
-    """The event of a record, upcast to its current version.
+    """Decodes the event of a record, upcast to its current version.
 
-    Raises CodecError for bytes that are no event of ours; `rftd.streams.events.catalogue.UnknownVersionError`, a
-    CodecError too, for one written by a newer release.
+    Raises CodecError for bytes of no known event; `rftd.streams.events.catalogue.UnknownVersionError`, a CodecError
+    too, for an event of a newer release.
     """
     return decode_with(decode_head(record), record)
 
 
 def decode_with(head: Head, record: Record) -> Decoded:
-    """The event of a record whose attributes were decoded before. Raises CodecError, as `decode` does."""
+    """Decodes the event of a record from attributes decoded earlier. Raises CodecError, as `decode` does."""
     try:
         event = resolve(head.type, head.version).decode(record.value)
     except _UNREADABLE as error:
         raise CodecError(f"unreadable {head.type} v{head.version}: {error}", where=place(record)) from error
     except CodecError as error:
-        # Of the registry or of an array, which know the reason and not the place. The type stays: an unknown version
-        # stops its reader, and any other error does not.
+        # Raised by the registry or by an array, without the position. The error's type stays: an unknown version stops
+        # its reader, and any other error does not.
         raise type(error)(error.what, where=place(record), fix=error.fix) from error
     return Decoded(record.partition, record.offset, head, event)
 
 
 def decode_as(record: Record, kind: type[E]) -> E:
-    """The event of a record that must be of one type. Raises CodecError."""
+    """Decodes the event of a record and checks its type. Raises CodecError."""
     event = decode(record).event
     if not isinstance(event, kind):
         raise CodecError(f"expected {kind.__name__}, found {type(event).__name__}", where=place(record))
@@ -153,24 +152,24 @@ def decode_as(record: Record, kind: type[E]) -> E:
 
 
 def place(record: Record) -> str:
-    """`stream/partition@offset`, as error texts name a record."""
+    """Formats a record's position as in error texts: `stream/partition@offset`."""
     return f"{record.partition}@{record.offset}"
 
 
 def to_json(event: Event) -> Any:
-    """The event as JSON-ready values, for people: arrays as dtype and shape, ids and other bytes as text."""
+    """Converts an event to JSON-ready values for people: arrays as dtype and shape, ids and other bytes as text."""
     return _readable(msgspec.to_builtins(event, builtin_types=(bytes,)))
 
 
 def _readable(value: Any) -> Any:
     match value:
         case dict():
-            return {key: _readable(item) for key, item in value.items()}
-        # An `Array` as `array_like` lays it out.
+            return {key: _readable(field) for key, field in value.items()}
+        # The layout of an `Array`, which is `array_like`.
         case [str(dtype), [*shape], bytes(), str()] if dtype in DTYPES:
             return f"{dtype}[{', '.join(map(str, shape))}]"
         case list() | tuple():
-            return [_readable(item) for item in value]
+            return [_readable(element) for element in value]
         case bytes():
             return value.hex()
     return value

@@ -1,9 +1,9 @@
-"""Records that are not ours: every reader leaves out the same ones, and one writer keeps a pointer to each.
+"""Foreign records, skipped alike by every reader, and the box of dead letters with a pointer to each of them.
 
-A record is not ours if its envelope cannot be read, if no event type has its name, if it lies where its type or its
-experiment does not belong, or if its payload cannot be read or says what cannot be (`rftd.streams.log.bounds`). Such a
-record has no effect and stops nobody. One of a newer version of a type that is known stops its readers: to leave that
-out would be to lose it.
+A record is foreign if its envelope is unreadable, if its type is unknown, if its partition does not match its type or
+its experiment, or if its payload is unreadable or out of bounds (`rftd.streams.log.bounds`). Foreign records have no
+effect and stop no reader. A record of a known type in a newer version stops its readers: skipping the record would lose
+it.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _OF_EXPERIMENTS: Final = {*topics.KEYED, topics.TASKS, topics.EXPERIENCES}
 
 
 def decode_ours(record: Record) -> Decoded:
-    """The event of a record. Raises CodecError, with the reason, for one that is not ours; UnknownVersionError too."""
+    """Decodes the event of a record. Raises CodecError, with the reason, for foreign ones, and UnknownVersionError."""
     return decode_routed(decode_head(record), record)
 
 
 def decode_routed(head: Head, record: Record) -> Decoded:
-    """The event of a record whose attributes were decoded before. Raises CodecError, as `decode_ours` does."""
+    """Decodes the event of a record from attributes decoded earlier. Raises CodecError, as `decode_ours` does."""
     check_route(head, record)
     return decode_with(head, record)
 
 
 def understood(record: Record) -> Decoded | None:
-    """The event of a record, or None for one that is not ours. Raises UnknownVersionError."""
+    """Decodes the event of a record; None for a foreign record. Raises UnknownVersionError."""
     head = head_of(record)
     return None if head is None else understood_with(head, record)
 
 
 def understood_with(head: Head, record: Record) -> Decoded | None:
-    """The event of a record whose attributes were decoded before; None and errors as of `understood`."""
+    """Decodes the event of a record from attributes decoded earlier; None and errors as of `understood`."""
     try:
         return decode_routed(head, record)
     except UnknownVersionError:
@@ -56,7 +56,7 @@ def understood_with(head: Head, record: Record) -> Decoded | None:
 
 
 def head_of(record: Record) -> Head | None:
-    """The attributes, for routing; None if they cannot be read."""
+    """Decodes the attributes, for routing; None if they are unreadable."""
     try:
         return decode_head(record)
     except CodecError:
@@ -64,8 +64,8 @@ def head_of(record: Record) -> Head | None:
 
 
 def check_route(head: Head, record: Record) -> None:
-    """Raises CodecError if no type has this name, or if it lies where its type or its experiment does not belong."""
-    # Folds rely on the order of one partition: the same event in another one would be taken in at any time.
+    """Raises CodecError if the type is unknown, or if the partition does not match the type or the experiment."""
+    # Folds rely on the order of one partition: a copy of an event in another partition would be folded at any time.
     definition = definition_named(head.type)
     stream = record.partition.stream
     if not topics.TOPICS[stream].events:
@@ -77,19 +77,19 @@ def check_route(head: Head, record: Record) -> None:
     if head.experiment is None:
         if stream in _OF_EXPERIMENTS:
             raise CodecError(f"{head.type} of no experiment", where=place(record))
-    # Keyed streams alone: tasks and experiences lie by slot and by group, where any experiment may be.
+    # Keyed streams alone: tasks and experiences lie by slot and by group, in any experiment's partition.
     elif not may_hold(record.partition, head.experiment):
         home = partition_of(stream, head.experiment)
         raise CodecError(f"{head.type} of an experiment that belongs to {home}", where=place(record))
 
 
 def letter_id(letter: RecordDeadLettered) -> UUID:
-    """The id of the pointer to a record: from its place and the consumer, so that writing it again changes nothing."""
+    """Derives the id of a dead letter from the record's position and the consumer; a second append changes nothing."""
     return derive(NAMESPACE, "dead letter", letter.consumer, letter.stream, letter.partition, letter.offset)
 
 
 class DeadLetterBox:
-    """Appends pointers to records that were left out. One daemon has one, given to its projector."""
+    """Appends dead letters, pointers to skipped records. A daemon has one box, used by its projector."""
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
         self._log = log
@@ -97,8 +97,9 @@ class DeadLetterBox:
         self._clock = clock
 
     async def report(self, letters: Sequence[RecordDeadLettered]) -> None:
-        """Returns once each pointer is in the log; one that is there already is not repeated. Waits for space."""
-        # The projector reports before its position passes the record, so a crash in between reports again: same id.
+        """Appends the letters missing from the log and returns once each is in it. Waits for space."""
+        # The projector reports before its position passes the record: after a crash in between it reports again, with
+        # equal ids.
         drafts = [
             self._writer.draft(letter, experiment=None, partition=_HOME, id=letter_id(letter)) for letter in letters
         ]

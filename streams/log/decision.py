@@ -1,4 +1,4 @@
-"""A decision: an event, and the partition that it goes to."""
+"""A decision: an event and its destination partition."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rftd.streams.log.topics import TASKS, Partition
 
 
 class Decision(NamedTuple):
-    """An event that a role wants to append; without a partition it goes where its experiment's events go."""
+    """An event decided by a role and about to be appended; without a partition, bound for the experiment's own."""
 
     event: Event
     partition: Partition | None = None
 
 
 def slot_partition(slot: int) -> Partition:
-    """The partition of `rftd.tasks` that the worker in `slot` reads (rule 4)."""
-    # A forged record may name any number. It is taken for a slot that exists, whose worker has no lease by that record.
+    """Returns the partition of `rftd.tasks` read by the worker in `slot` (rule 4)."""
+    # A forged record may name any number: it maps to an existing slot, whose worker has no lease by that record.
     return Partition(TASKS, slot % limits.WORKER_SLOTS)

@@ -1,4 +1,4 @@
-"""The envelope: CloudEvents attributes around a payload, before (`Draft`) and after (`Record`) the log took it."""
+"""The envelope: CloudEvents attributes around a payload, before (`Draft`) and after (`Record`) the append."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Meta
 
 from rftd.streams.log.topics import Partition
 
-# `array_like`: the order of the fields is the format on disk and on the wire. `gc=False`: the collector does not look
-# at these objects, of which there are the most; nothing in them may refer back to them.
+# `array_like`: the order of the fields is the format on disk and on the wire. `gc=False`: the collector skips these
+# objects, the most numerous of all; nothing in them may refer back to them.
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """The attributes of an event. Fields are only ever added at the end, with a default."""
 
     id: UUID
-    """Identity: appending the same id again has no effect and returns the first position."""
+    """Identity: appending an id again has no effect and returns the first position."""
     type: str
     """CloudEvents `type`, for example `experience.produced`."""
     version: Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -28,21 +28,21 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     source: str
     """The writer: `daemon/HOST`, `explorer/WORKER`, ..."""
     time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    """When, for people; no fold compares it with the present."""
+    """Time of writing, for people; no fold compares it with the present."""
     role: str = ""
-    """The leased role that wrote it (planner, dispatcher, trainer, controller); empty for roles without a lease."""
+    """The leased role of the writer (planner, dispatcher, trainer, controller); empty for roles without a lease."""
     epoch: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """The epoch under which the role wrote it; lower than the last fence in its partition means no effect."""
+    """The epoch of the writer's role; an epoch below the last fence in its partition means no effect."""
     causation: UUID | None = None
-    """The event that led to this one."""
+    """The id of the event's cause."""
     correlation: UUID | None = None
-    """The group or the batch that it belongs to, across streams."""
+    """The id of the event's group or batch, across streams."""
     traceparent: str | None = None
-    """W3C trace context of its creation."""
+    """W3C trace context of the event's creation."""
 
 
 class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An encoded event on its way to the log; `head` and `value` are stored and hashed as they are."""
+    """An encoded event before its append; `head` and `value` are stored and hashed unchanged."""
 
     partition: Partition
     id: UUID
@@ -51,12 +51,12 @@ class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that count against `limits.RECORD_SIZE_BYTES`."""
+        """Size in bytes, as counted against `limits.RECORD_SIZE_BYTES`."""
         return len(self.head) + len(self.value)
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event at its place in the log."""
+    """An event at its position in the log."""
 
     partition: Partition
     offset: int
@@ -66,7 +66,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     head: bytes
     value: bytes
     thin: bool = False
-    """The payload was dropped: `value` names its arrays by their sha256, and `chain` covers what it was before."""
+    """True if the payload was dropped: `value` names its arrays by their sha256, and `chain` covers the original value.
+    """
 
 
 class Stretch(NamedTuple):
@@ -77,7 +78,7 @@ class Stretch(NamedTuple):
 
 
 class Position(NamedTuple):
-    """One record's place; as text `stream/partition@offset`."""
+    """The position of one record; as text `stream/partition@offset`."""
 
     partition: Partition
     offset: int

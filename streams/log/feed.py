@@ -1,4 +1,4 @@
-"""`Feed`: hands out what a subscription reads, and nothing is passed before it was taken."""
+"""`Feed`: delivers the records of a subscription; none is passed before its handler returned."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from rftd.streams.log.topics import Partition
 
 
 class Feed:
-    """Records for one taker. One that it raises on is handed out again, and before all that follow it.
+    """Records for one handler. A record on which the handler raises is delivered again, before all later ones.
 
-    What a subscription gave out it does not give again: whoever went on after an error would skip the rest.
+    A subscription delivers each record once: without a feed, a reader continuing after an error would skip the
+    remaining records.
     """
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._left: Sequence[Record] = ()
+        self._pending: Sequence[Record] = ()
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset to be taken, for each partition."""
+        """The next offset to be handled, for each partition."""
         positions = self._subscription.positions
-        if not self._left:
+        if not self._pending:
             return positions
-        # Backwards, so that of each partition the first record that is left stands last and counts.
-        first = {record.partition: record.offset for record in reversed(self._left)}
+        # Backwards, so that for every partition the first pending record stands last and counts.
+        first = {record.partition: record.offset for record in reversed(self._pending)}
         return {**positions, **first}
 
     async def pump(self, wait_s: float, take: Callable[[Record], None]) -> int:
-        """Hands out what has arrived, waiting at most `wait_s` for the first record; how many were taken.
+        """Passes arrived records to `take`, waiting at most `wait_s` for the first one; returns the number of handled
+        ones.
 
-        Raises what `take` raises.
+        Raises the errors of `take`.
         """
-        records = self._left or await self._subscription.next(wait_s=wait_s)
-        taken = 0
+        records = self._pending or await self._subscription.next(wait_s=wait_s)
+        handled = 0
         try:
             for record in records:
                 take(record)
-                taken += 1
+                handled += 1
         finally:
-            # The record that `take` raised on is the first of those that are left.
-            self._left = records[taken:]
-        return taken
+            # The record on which `take` raised is the first pending one.
+            self._pending = records[handled:]
+        return handled
 
     async def close(self) -> None:
         """Ends the subscription."""

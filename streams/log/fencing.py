@@ -1,4 +1,4 @@
-"""Fences: who may write as a role, decided by the log alone (rule 2)."""
+"""Fences: ownership of roles, decided by the log alone (rule 2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import holder_source
 
 LEAP: Final = 1 << 20
-"""Most epochs that one fence may pass over: rivals leave few unused; one at the end of all numbers has no successor."""
+"""Upper bound of the epochs skipped by one fence: rivals leave few unused, and a fence at the last number has no
+successor.
+"""
 
 
 class Role(NamedTuple):
@@ -31,11 +33,11 @@ class Owner(NamedTuple):
     epoch: int
     id: UUID
     source: str
-    """The source of what it writes."""
+    """The `source` of the holder's records."""
 
 
 class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a `FenceView`, as a snapshot keeps it."""
+    """One line of a `FenceView`, as stored in a snapshot."""
 
     stream: str
     partition: int
@@ -46,16 +48,16 @@ class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceView:
-    """The owners of roles, partition by partition, as the records read so far make them.
+    """The owners of roles by partition, according to the records read so far.
 
-    A fence has effect only if its `previous` is the role's epoch at that place, so of two rivals the first record wins.
-    A record has effect only under the role that owns its type (`rftd.streams.events.registry`), under the epoch of that
-    role's last fence, and from the source of the fence's owner, from which the fence itself comes, too; one of a type
-    that nobody owns, only under no role. A pure fold of each partition alone.
+    A fence has effect only if its `previous` is the role's epoch at its position, so of two rivals the first record
+    wins. A record has effect only under the role owning its type (`rftd.streams.events.registry`), under the epoch of
+    the role's last fence, and from the source of the fence's owner, the source of the fence included; a record of a
+    type without an owner, only without a role. A pure fold of each partition alone.
     """
 
     def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
-        """A view that begins `midway` believes any epoch and any fence of a role of which it has seen none yet."""
+        """Creates a view; `midway`, it believes any epoch and any fence of a role until the role's first fence."""
         self._midway = midway
         self._owners: dict[tuple[Partition, Role], Owner] = {
             (Partition(line.stream, line.partition), Role(line.experiment, line.role)): _owner(
@@ -65,7 +67,7 @@ class FenceView:
         }
 
     def owners(self) -> tuple[FenceOwner, ...]:
-        """All of it, for a snapshot."""
+        """Returns all owners, for a snapshot."""
         return tuple(
             FenceOwner(
                 stream=partition.stream,
@@ -79,21 +81,21 @@ class FenceView:
         )
 
     def epoch(self, partition: Partition, role: Role) -> int:
-        """The role's epoch in this partition; 0 before its first fence."""
+        """Returns the role's epoch in a partition; 0 before its first fence."""
         owner = self._owners.get((partition, role))
         return owner.epoch if owner else 0
 
     def owner(self, partition: Partition, role: Role) -> UUID | None:
-        """The holder of the role in this partition; None before its first fence."""
+        """Returns the holder of the role in a partition; None before its first fence."""
         owner = self._owners.get((partition, role))
         return owner.id if owner else None
 
     def admit(self, partition: Partition, head: Head, event: Event) -> bool:
-        """True if the record has an effect; a fence that does is taken in. Call it once for each record, in order."""
+        """True if the record has an effect; an effective fence is applied. Call it once for each record, in order."""
         if isinstance(event, Fence):
             return self._fenced(partition, head, event)
         definition = definition_of(type(event))
-        # Without a lease: what nobody owns, and commands, which any daemon takes while no run is under way.
+        # Without a lease: types without an owner, and commands, accepted by any daemon while no run is under way.
         if not head.role:
             return definition.commanded or not definition.owner
         if head.role != definition.owner:
@@ -104,12 +106,12 @@ class FenceView:
         return head.epoch == owner.epoch and head.source == owner.source
 
     def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
-        # The envelope routes, the event fences: a fence that says two things is of no writer of ours.
+        # The envelope routes, the event fences: a fence with two versions of its role or epoch has a foreign writer.
         if (event.role, event.epoch) != (head.role, head.epoch):
             return False
         role = Role(head.experiment, event.role)
         epoch = self.epoch(partition, role)
-        # Two rivals read the same epoch and write the same `previous`; behind the first record the second is wrong.
+        # Two rivals read one epoch and write equal `previous`; after the first record, the second is outdated.
         if event.previous != epoch and (epoch or not self._midway):
             return False
         if not event.previous < event.epoch <= event.previous + LEAP:

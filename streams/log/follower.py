@@ -1,4 +1,4 @@
-"""A follower: reads some partitions into a fold, and knows how far it has come."""
+"""A follower: reads partitions into a fold and remembers the offset reached in each."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rftd.streams.log.topics import Partition
 
 
 class Fold(Protocol):
-    """Pure state: takes effective events one by one."""
+    """Pure state: applies effective events one by one."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes one event in."""
+        """Applies one event."""
         ...
 
 
 class Follower:
     """Feeds the effective events of one experiment (and those of no experiment) to a fold.
 
-    Which those are is said in `rftd.streams.log.effective`; of other experiments' records the payload is not decoded.
-    Several tasks of one process may call it: they take turns.
+    `rftd.streams.log.effective` defines effective events; the payloads of other experiments' records are not decoded.
+    Several tasks of one process may call a follower: they take turns.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class Follower:
         fences: FenceView | None = None,
         heads: Heads | None = None,
     ) -> None:
-        """`fences` and `heads` are those at `positions`, if the fold did not begin at the beginning."""
+        """Subscribes at `positions`; `fences` and `heads` describe the log there, for a fold not begun at the
+        beginning.
+        """
         self.fences = fences or FenceView()
         self.folded = 0
-        """Records that were read."""
+        """Number of records read."""
         self.witness: Callable[[Record], None] | None = None
-        """Told of every record that is read from now on, whether it has an effect or not."""
+        """Called with every record read from now on, effective or not."""
         self._chains = {partition: mark.chain for partition, mark in (heads or {}).items()}
         self._log = log
         self._fold = fold
@@ -67,14 +69,14 @@ class Follower:
         return self._feed.positions
 
     def marks(self) -> tuple[HeadRef, ...]:
-        """The place in each partition that the fold has come to, with the chain there if it was read."""
+        """Returns the fold's position in each partition, with the chain there if the record was read."""
         return tuple(
             HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
             for partition, offset in sorted(self.positions.items())
         )
 
     async def pump(self, wait_s: float) -> int:
-        """Folds what has arrived, waiting at most `wait_s` for the first record; returns how many were read."""
+        """Folds arrived records, waiting at most `wait_s` for the first one; returns the number of records read."""
         async with self._one_reader:
             return await self._pump(wait_s)
 
@@ -84,18 +86,18 @@ class Follower:
         return read
 
     async def catch_up(self) -> None:
-        """Folds everything up to the heads that the log had when this was called."""
-        # The heads of now: a log that others append to all the time would never be caught up with.
+        """Folds everything up to the heads of the log at the time of the call."""
+        # The heads at this moment: a log with steady appends could never be caught up with.
         heads = await self._log.heads()
         await self.reach(
             [Position(p, heads[p].next_offset - 1) for p in self.positions if p in heads and heads[p].next_offset]
         )
 
-    async def reach(self, wanted: Iterable[Position], *, timeout_s: float = 60.0) -> None:
-        """Folds until each wanted record was read. Raises WaitTimeoutError."""
+    async def reach(self, targets: Iterable[Position], *, timeout_s: float = 60.0) -> None:
+        """Folds until every target record was read. Raises WaitTimeoutError after `timeout_s` seconds."""
         goals: dict[Partition, int] = {}
-        for place in wanted:
-            goals[place.partition] = max(place.offset, goals.get(place.partition, 0))
+        for position in targets:
+            goals[position.partition] = max(position.offset, goals.get(position.partition, 0))
         deadline = self._clock.monotonic_s() + timeout_s
         while not self._has_read(goals):
             remaining = deadline - self._clock.monotonic_s()
@@ -104,19 +106,19 @@ class Follower:
                     f"the log did not deliver {goals} within {timeout_s} s", fix="see the daemon's log for its errors"
                 )
             async with self._one_reader:
-                # Whoever read before us may have read what we wait for; and not for longer than a second at once, for
-                # the others wait for this lock.
+                # A reader before us may have read our targets; and at most a second at once, as other tasks wait for
+                # this lock.
                 if not self._has_read(goals):
                     await self._pump(min(remaining, 1.0))
 
     def _has_read(self, goals: Mapping[Partition, int]) -> bool:
-        """True if these offsets of the followed partitions are folded; others are nobody's here."""
+        """True if these offsets of the followed partitions are folded; partitions not followed count as read."""
         positions = self.positions
         return all(positions.get(partition, offset + 1) > offset for partition, offset in goals.items())
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Folds nothing while the block runs, whoever asks for it: the fold may be read on another thread."""
+        """Stops all folding while the block runs: the fold may be read on another thread."""
         async with self._one_reader:
             yield
 
@@ -130,5 +132,5 @@ class Follower:
             self._fold.apply(decoded)
         if self.witness is not None:
             self.witness(record)
-        # Last: a record on which the fold raises is handed out again, and no mark may lie above it.
+        # Last: a record on which the fold raises is delivered again, and no mark may lie above it.
         self._chains[record.partition] = record.chain

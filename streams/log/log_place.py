@@ -1,6 +1,6 @@
-"""`LogPlace`: which fields of events are places in the log, said in each field's annotation.
+"""`LogPlace`: marks the fields of events holding positions in the log, in each field's annotation.
 
-Places change when an experiment moves into another log: see `rftd.streams.portable.positions`.
+Positions change when an experiment moves into another log: see `rftd.streams.portable.positions`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from rftd.streams.log.marked import FieldMark, marked
 
 
 class PlaceKind(Enum):
-    """The part that a place plays for the event that names it."""
+    """The meaning of a position for the event holding it."""
 
     RECORD = "record"
-    """The offset of a record of the experiment that lies below the event."""
+    """The offset of a record of the experiment, below the event."""
     POINTER = "pointer"
-    """The offset of a record that may be missing, or somebody else's."""
+    """The offset of a record possibly missing, or of another experiment."""
     READ = "read"
-    """The end of what was read of a partition (rule 6)."""
+    """The end of the range read of a partition (rule 6)."""
     HEADS = "heads"
-    """Heads that the writer remembers (rule 10)."""
+    """Heads remembered by the writer (rule 10)."""
     START = "start"
-    """Heads below which nothing of the experiment lies."""
+    """Heads with no record of the experiment below them."""
     DIGEST = "digest"
-    """A digest over records whose places change: it says nothing in another log."""
+    """A digest over records with changing positions, meaningless in another log."""
     HISTORY = "history"
-    """Told of the log of that time, and never looked up again."""
+    """Describes the log at the time of writing, and is never looked up again."""
 
 
 class LogPlace(FieldMark):
-    """The field is a place. Its holder's `partition` completes an offset, and its `stream`, unless that is given."""
+    """Marks a field as a position. The holder's `partition` completes an offset, and so does its `stream` unless set
+    here.
+    """
 
     def __init__(self, kind: PlaceKind, stream: str = "") -> None:
         self.kind: Final = kind
@@ -41,14 +43,14 @@ class LogPlace(FieldMark):
 
 
 class RememberedHeads(LogPlace):
-    """The field holds heads: whoever reads the event later is a witness of them (`rftd.streams.log.losses`)."""
+    """Marks a field as heads: later readers of the event are witnesses of them (`rftd.streams.log.losses`)."""
 
     def __init__(self) -> None:
         super().__init__(PlaceKind.HEADS)
 
 
-# A new place in an event takes one of these, or an import leaves the number of another log in it: a test of every
-# registered type looks for offsets without a mark.
+# A new position in an event needs one of these annotations, or an import leaves the number of another log in it: a test
+# of every registered type looks for offsets without a mark.
 TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.TASKS))]
 ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
 PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]

@@ -1,4 +1,4 @@
-"""Losses: what survivors of a log remember that it does not hold any more (rule 10)."""
+"""Losses: heads remembered by survivors of a log but missing from it (rule 10)."""
 
 from __future__ import annotations
 
@@ -23,126 +23,128 @@ from rftd.streams.log.topics import TRUTH, Partition
 
 
 class Witness(NamedTuple):
-    """A survivor, in words, and the heads that it remembers."""
+    """A survivor, described in words, and the heads remembered by it."""
 
     by: str
     heads: Heads
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """One remembered head that is not in the log."""
+    """One remembered head missing from the log."""
 
     head: LostHead
     experiments: tuple[UUID, ...] | None = None
-    """Those that had not ended in the log that was left when it was first noticed; None: all that have not."""
+    """Experiments not ended in the remaining log at the loss's first sighting; None: all experiments not ended."""
 
     @property
     def partition(self) -> Partition:
-        """The partition that lost records."""
+        """The partition with the lost records."""
         return Partition(self.head.stream, self.head.partition)
 
     @property
     def mark(self) -> Mark:
-        """The head in the form in which a log compares it."""
+        """The head in the form compared by a log."""
         return Mark(self.head.next_offset, self.head.chain)
 
     @property
     def where(self) -> str:
-        """The position of the record that is remembered last."""
+        """The position of the last remembered record."""
         return f"{self.partition}@{self.head.next_offset - 1}"
 
     @property
     def what(self) -> str:
-        """The loss and who remembers it, in words."""
+        """The loss and its witness, in words."""
         if not self.head.chain:
             return f"{self.where} was deleted, and more before it: {self.head.by} says so"
         if self.head.end < self.head.next_offset:
-            gone = f"{self.where} was acknowledged and is gone: the log ends before {self.head.end}"
+            statement = f"{self.where} was acknowledged and is gone: the log ends before {self.head.end}"
         else:
-            gone = f"{self.where} is not the record that was acknowledged"
-        return f"{gone}; {self.head.by} remembers it"
+            statement = f"{self.where} is not the record that was acknowledged"
+        return f"{statement}; {self.head.by} remembers it"
 
 
 class Life(NamedTuple):
-    """An experiment, as whoever weighs losses looks at it."""
+    """An experiment's state, as needed to judge losses."""
 
     id: UUID
     ended: bool
     accepted: Collection[HeadRef]
-    """The lost heads without which somebody let it go on."""
+    """The lost heads accepted by a person, letting the experiment continue."""
 
 
 @runtime_checkable
 class Deletable(Protocol):
-    """A log whose records somebody else may delete, which leaves offsets without a record."""
+    """A log with records deletable by other programs, leaving offsets without a record."""
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """The records of truth that are gone, as far as its partitions were read."""
+        """Returns the missing records of truth, as far as partitions were read."""
         ...
 
 
 @runtime_checkable
 class ManyChains(Protocol):
-    """A log that tells the chains of many records for less than a comparison of each costs."""
+    """A log able to return the chains of many records for less than the cost of comparing each."""
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
-        """The chains of the records at these offsets, by partition and offset, as far as they can be read."""
+        """Returns the chains of the readable records at these offsets, by partition and offset."""
         ...
 
 
 async def deleted_from(log: EventLog) -> list[Loss]:
-    """The losses that the offsets of the log's partitions show by themselves: nobody has to remember those records."""
-    gone = await log.deleted() if isinstance(log, Deletable) else []
-    return [Loss(LostHead(*partition, stretch.end, b"", _sign(stretch), stretch.end)) for partition, stretch in gone]
+    """Returns the losses evident from the offsets of the log's partitions, with no need for a witness."""
+    deletions = await log.deleted() if isinstance(log, Deletable) else []
+    return [
+        Loss(LostHead(*partition, stretch.end, b"", _sign(stretch), stretch.end)) for partition, stretch in deletions
+    ]
 
 
 async def still_lost(log: EventLog, losses: Iterable[Loss]) -> set[HeadRef]:
-    """The heads among `losses` that the log still does not hold."""
-    before = list(losses)
-    witnesses = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in before if loss.head.chain]
+    """Returns the heads among `losses` still missing from the log."""
+    former = list(losses)
+    witnesses = [Witness(loss.head.by, heads_of([loss.head.ref])) for loss in former if loss.head.chain]
     still = {loss.head.ref for loss in await losses_of(log, witnesses)}
-    # Without a chain there is nothing to compare: the record itself was deleted, and is there again or is not.
-    for loss in before:
+    # Without a chain there is nothing to compare: the record itself was deleted, and is back or is not.
+    for loss in former:
         if not loss.head.chain:
-            last = loss.head.next_offset - 1
-            records = await log.read(loss.partition, last, max_records=1)
-            if not records or records[0].offset != last:
+            last_offset = loss.head.next_offset - 1
+            records = await log.read(loss.partition, last_offset, max_records=1)
+            if not records or records[0].offset != last_offset:
                 still.add(loss.head.ref)
     return still
 
 
 async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
-    """The heads of truth that the witnesses remember and the log does not hold, each once."""
+    """Returns the heads of truth remembered by the witnesses and missing from the log, each once."""
     return await losses_among(log, comparable(witnesses))
 
 
 def comparable(witnesses: Iterable[Witness]) -> dict[HeadRef, str]:
-    """The heads of truth that can be compared with a log, each with the first witness that remembers it."""
+    """Returns the heads of truth comparable with a log, each with the first witness remembering it."""
     remembered: dict[HeadRef, str] = {}
     for witness in witnesses:
         for partition, mark in witness.heads.items():
-            # Without a chain the witness knows a place only, and at the beginning there is nothing to lose.
+            # Without a chain the witness knows a position only, and at the beginning there is nothing to lose.
             if mark.next_offset > 0 and mark.chain not in (b"", GENESIS) and partition in _TRUTH:
                 remembered.setdefault(HeadRef(*partition, *mark), witness.by)
     return remembered
 
 
 def newest_of(remembered: Mapping[HeadRef, str]) -> dict[HeadRef, str]:
-    """The heads that lie furthest in their partitions: those that an append may hide.
+    """Returns the furthest heads of each partition: the ones that an append may hide.
 
-    What is remembered below a head that the log holds stays as it is there, or as it is lost, whatever is appended.
+    Memories below a head in the log stay true, or lost, whatever is appended.
     """
     ends: dict[tuple[str, int], int] = {}
     for ref in remembered:
-        place = (ref.stream, ref.partition)
-        ends[place] = max(ref.next_offset, ends.get(place, 0))
+        partition = (ref.stream, ref.partition)
+        ends[partition] = max(ref.next_offset, ends.get(partition, 0))
     return {ref: by for ref, by in remembered.items() if ref.next_offset == ends[ref.stream, ref.partition]}
 
 
 async def losses_among(log: EventLog, remembered: Mapping[HeadRef, str]) -> list[Loss]:
-    """The remembered heads that the log does not hold."""
-    wanted = await _unread(log, remembered) if isinstance(log, ManyChains) else list(remembered)
-    lost = [ref for layer in _layers(wanted) for ref in await _missing(log, layer)]
+    """Returns the remembered heads missing from the log."""
+    unread = await _unread(log, remembered) if isinstance(log, ManyChains) else list(remembered)
+    lost = [ref for layer in _layers(unread) for ref in await _missing(log, layer)]
     if not lost:
         return []
     ends = await log.heads()
@@ -150,7 +152,7 @@ async def losses_among(log: EventLog, remembered: Mapping[HeadRef, str]) -> list
 
 
 async def _unread(log: ManyChains, remembered: Iterable[HeadRef]) -> list[HeadRef]:
-    """The heads whose chains the log did not tell, or tells otherwise: only a comparison decides about them."""
+    """Returns the heads with chains missing or different in the log's answer: only a comparison decides them."""
     refs = list(remembered)
     offsets: dict[Partition, list[int]] = {}
     for ref in refs:
@@ -160,7 +162,7 @@ async def _unread(log: ManyChains, remembered: Iterable[HeadRef]) -> list[HeadRe
 
 
 def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
-    """The experiments whose truth may have been among what was lost, and whose owner has not accepted that."""
+    """Returns the experiments with records possibly among the loss, and not accepted by their owner."""
     ref = loss.head.ref
     return [
         life.id
@@ -173,9 +175,9 @@ def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
 
 
 def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted: Collection[HeadRef]) -> bool:
-    """True if records of an experiment may have been among what was lost, be it over or not, and nobody accepted that.
+    """True if records of an experiment, ended or not, may have been among the loss, and no person accepted the loss.
 
-    `start` are heads below which it has no record.
+    `start` are heads with no record of the experiment below them.
     """
     if loss.partition not in partitions_of(experiment) or loss.head.ref in accepted:
         return False
@@ -183,7 +185,7 @@ def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted
 
 
 def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[Loss, list[UUID]]]:
-    """The losses that nobody has accepted, or not for each experiment that it stops, with those experiments."""
+    """Yields losses accepted by nobody, or not for every experiment stopped by them, with the stopped experiments."""
     accepted = {ref for life in lives for ref in life.accepted}
     for loss in losses:
         stopped = affected(loss, lives)
@@ -192,12 +194,12 @@ def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[L
 
 
 async def remembered_within(log: EventLog) -> list[Witness]:
-    """The heads that the log's own events remember of it. Reads the streams that hold such events whole."""
-    found: list[Witness] = []
-    holding = [definition for definition in definitions() if carries(definition.kind, RememberedHeads)]
-    names = {definition.name for definition in holding}
-    # A fence lies in every stream that its role writes, and carries heads in the first alone, which is the spine.
-    streams = {definition.stream for definition in holding}
+    """Returns the heads of the log remembered by its own events. Reads the streams of such events whole."""
+    witnesses: list[Witness] = []
+    with_heads = [definition for definition in definitions() if carries(definition.kind, RememberedHeads)]
+    names = {definition.name for definition in with_heads}
+    # A fence lies in every stream written by its role, and carries heads in the first alone, which is the spine.
+    streams = {definition.stream for definition in with_heads}
     for partition in TRUTH:
         if partition.stream not in streams:
             continue
@@ -211,34 +213,34 @@ async def remembered_within(log: EventLog) -> list[Witness]:
                 decoded = understood_with(head, record)
                 heads = _remembered_by(decoded.event) if decoded is not None else {}
                 if heads:
-                    found.append(Witness(f"{head.type} at {partition}@{record.offset}", heads))
-    return found
+                    witnesses.append(Witness(f"{head.type} at {partition}@{record.offset}", heads))
+    return witnesses
 
 
 def _remembered_by(event: Event) -> Heads:
-    """The heads in an event's marked fields."""
-    found: list[HeadRef] = []
+    """Returns the heads in an event's marked fields."""
+    remembered: list[HeadRef] = []
 
-    def seen(_mark: FieldMark, refs: tuple[HeadRef, ...], _holder: object) -> tuple[HeadRef, ...]:
-        found.extend(refs)
+    def collect(_mark: FieldMark, refs: tuple[HeadRef, ...], _holder: object) -> tuple[HeadRef, ...]:
+        remembered.extend(refs)
         return refs
 
-    changed(event, RememberedHeads, seen)
-    return heads_of(found)
+    changed(event, RememberedHeads, collect)
+    return heads_of(remembered)
 
 
-def _sign(gone: Stretch) -> str:
-    """The evidence that these records are gone, in words."""
-    return f"the gap that begins at {gone.first}" if gone.first else "the first record that is left"
+def _sign(stretch: Stretch) -> str:
+    """Describes the evidence for the loss of these records, in words."""
+    return f"the gap that begins at {stretch.first}" if stretch.first else "the first record that is left"
 
 
 def heads_of(refs: Iterable[HeadRef]) -> Heads:
-    """The heads that an event holds, by partition."""
+    """Converts the heads of an event to a mapping by partition."""
     return {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in refs}
 
 
 def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
-    """Why an experiment is stopped, with the choice that a person has."""
+    """Builds the error of an experiment stopped by losses, with the choice left to a person."""
     more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
     return LogLossError(
         f"{losses[0].what}{more}",
@@ -252,18 +254,18 @@ _NOTHING = Mark(0, GENESIS)
 _TRUTH = frozenset(TRUTH)
 
 
-def _layers(wanted: Iterable[HeadRef]) -> Iterator[Heads]:
-    """The remembered heads in parts that may be asked for at once: of each partition one."""
-    left: dict[Partition, list[Mark]] = {}
-    for ref in wanted:
-        left.setdefault(Partition(ref.stream, ref.partition), []).append(Mark(ref.next_offset, ref.chain))
-    while left:
-        yield {partition: marks.pop() for partition, marks in left.items()}
-        left = {partition: marks for partition, marks in left.items() if marks}
+def _layers(refs: Iterable[HeadRef]) -> Iterator[Heads]:
+    """Yields the remembered heads in parts for one check each: at most one head of a partition."""
+    marks_of: dict[Partition, list[Mark]] = {}
+    for ref in refs:
+        marks_of.setdefault(Partition(ref.stream, ref.partition), []).append(Mark(ref.next_offset, ref.chain))
+    while marks_of:
+        yield {partition: marks.pop() for partition, marks in marks_of.items()}
+        marks_of = {partition: marks for partition, marks in marks_of.items() if marks}
 
 
 async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
-    # A check names the first head that is not there and stops: with one left out, each is asked for by itself.
+    # A check names the first missing head and stops: after a failure, each head is checked alone.
     try:
         await log.check_heads(heads)
     except LogLossError:

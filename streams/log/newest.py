@@ -1,4 +1,4 @@
-"""The newest entries of what only grows: ids that were read, records that were acknowledged."""
+"""A mapping bounded to its newest keys: ids already read, records already acknowledged."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ V = TypeVar("V")
 
 
 class Newest(Generic[K, V]):
-    """A mapping that holds its newest keys, up to a bound. A key that is put again keeps its age and gets the value."""
+    """A mapping of the newest keys, up to a bound. A key set again keeps its age and gets the new value."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._values: dict[K, V] = {}
-        # The keys by age. `next(iter(values))` names the oldest too, but a dict passes over every slot that was emptied
-        # since it last grew: of 100,000 keys that takes 60 us with each new one.
+        # The keys by age. `next(iter(values))` names the oldest too, but a dict passes over every slot emptied since it
+        # last grew: with 100,000 keys, 60 us for each new one.
         self._keys: deque[K] = deque()
 
     def __contains__(self, key: K) -> bool:
         return key in self._values
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None if it is not among the newest."""
+        """Returns the value of a key; None for a key not among the newest."""
         return self._values.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Takes in an entry; the oldest goes where there are too many."""
+        """Sets the value of a key; above the bound, the oldest key is removed."""
         if key not in self._values:
             self._keys.append(key)
         self._values[key] = value

@@ -1,4 +1,4 @@
-"""Appends that wait for space: a full disk stops progress, never loses what a worker holds."""
+"""Appends waiting for space: a full disk stops progress, and never loses a worker's records."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ async def append_when_space(
     clock: Clock,
     on_full: Callable[[LogFullError], None] | None = None,
 ) -> list[Position]:
-    """Positions of the drafts. While the log has no space the same drafts are tried again, without an end.
+    """Appends the drafts and returns their positions; while the log has no space, the same drafts are retried without
+    end.
 
-    However many there are: what one append cannot take is appended in parts, one after the other. An append is no
-    transaction anyway, so a crash between two parts leaves what a crash within one may leave: a prefix.
-    `on_full` hears of each refusal, so that a person can. Every other error is raised.
+    Drafts beyond the limits of one append are appended in parts, one after the other. An append is no transaction
+    anyway: a crash between two parts leaves a prefix, as a crash within one may. `on_full` is called with each refusal,
+    to inform a person. Every other error is raised.
     """
     positions: list[Position] = []
-    for part in parts(drafts):
-        positions += await _append(log, part, clock, on_full)
+    for chunk in parts(drafts):
+        positions += await _append(log, chunk, clock, on_full)
     return positions
 
 
 def parts(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    """The drafts in order, cut into what one append takes."""
+    """Yields the drafts in order, cut to the limits of one append."""
     start = size_bytes = 0
     for index, draft in enumerate(drafts):
         full = index - start >= limits.APPEND_RECORDS or size_bytes + draft.size_bytes > limits.APPEND_SIZE_BYTES

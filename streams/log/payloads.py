@@ -1,8 +1,8 @@
-"""The payload of experiences, which is most of a log: dropped where nobody trains it any more, and brought back.
+"""The payload of experiences, most of a log's bytes: dropped after its last use in training, and restored on demand.
 
-A record without its payload still says everything but tokens, masks and log-probabilities, and each of those arrays by
-dtype, shape and sha256. Its place, its id and its link in the hash chain stay, so every fold of it stays the same; what
-is brought back must be, byte for byte, what the chain covers.
+A record without its payload keeps everything but tokens, masks and log-probabilities, and describes each of those
+arrays by dtype, shape and sha256. Its position, its id and its link in the hash chain stay, and every fold of it stays
+equal; a restored payload must match the hash chain byte for byte.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from rftd.streams.log.start import start_of_experiment
 from rftd.streams.log.topics import Partition
 
 AT_ONCE: Final = 128
-"""Records that are rewritten in one transaction."""
+"""Number of records rewritten in one transaction."""
 _PRODUCED: Final = definition_of(ExperienceProduced)
 
 
 @runtime_checkable
 class PayloadLog(Protocol):
-    """A log whose records can be rewritten: the embedded one. On Kafka a record stays what it was."""
+    """A log with rewritable records: the embedded one. On Kafka a record never changes."""
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Puts other values into records: without their payload (`thin`), or what they were before.
+        """Replaces the values of records: with values lacking the payload (`thin`), or with the original values.
 
-        Raises LogCorruptError for a value that is not what the record's link in the hash chain covers.
+        Raises LogCorruptError for a value not covered by the record's link in the hash chain.
         """
         ...
 
     async def give_back(self) -> int:
-        """Returns some of the space that nothing uses to the file system; what is left, in pages."""
+        """Returns a part of the unused space to the file system; returns the number of remaining unused pages."""
         ...
 
     async def used_bytes(self) -> int:
-        """The space that records take on disk, without what they have freed."""
+        """Returns the disk space of records in bytes, without freed space."""
         ...
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Records whose payload was dropped or came back."""
+    """Number and size of records with a dropped or restored payload."""
 
     records: int
     size_bytes: int
-    """Bytes by which the records shrank, or grew where their payload came back."""
+    """Bytes removed from the records, or added to them by restoring."""
     before: int = 0
-    """Records that had lost their payload before."""
+    """Number of records already without payload."""
 
     def __add__(self, other: Dropped) -> Dropped:
         return Dropped(self.records + other.records, self.size_bytes + other.size_bytes, self.before + other.before)
@@ -65,60 +65,62 @@ NOTHING: Final = Dropped(0, 0)
 
 
 async def drop_all(log: EventLog, experiment: UUID) -> Dropped:
-    """Drops the payload of every experience of an experiment; nothing on a log that cannot."""
+    """Drops the payload of every experience of an experiment; does nothing on a log without this ability."""
     if not isinstance(log, PayloadLog):
         return NOTHING
     dropped = NOTHING
     starts = await start_of_experiment(log, experiment)
     for partition in _experiences():
         async for records in _chunks(log, partition, starts.get(partition, 0)):
-            dropped += await _drop(log, partition, [each for each in records if _is_of(each, experiment)])
+            dropped += await _drop(log, partition, [record for record in records if _is_of(record, experiment)])
     return dropped
 
 
-async def drop_at(log: EventLog, places: Iterable[tuple[int, int]]) -> Dropped:
-    """Drops the payload of the experiences at these (partition, offset) of their stream."""
+async def drop_at(log: EventLog, positions: Iterable[tuple[int, int]]) -> Dropped:
+    """Drops the payload of the experiences at these positions, (partition, offset) of their stream."""
     if not isinstance(log, PayloadLog):
         return NOTHING
     offsets: dict[Partition, list[int]] = {}
-    for number, offset in places:
+    for number, offset in positions:
         offsets.setdefault(Partition(topics.EXPERIENCES, number), []).append(offset)
     dropped = NOTHING
-    for partition, wanted in offsets.items():
-        records = [record for offset in sorted(wanted) for record in await log.read(partition, offset, max_records=1)]
+    for partition, chosen_offsets in offsets.items():
+        records = [
+            record for offset in sorted(chosen_offsets) for record in await log.read(partition, offset, max_records=1)
+        ]
         dropped += await _drop(log, partition, records)
     return dropped
 
 
 async def bring_back(log: EventLog, partition: Partition, values: Mapping[int, bytes]) -> Dropped:
-    """Brings back the payload of those of these records that lost theirs; the others are left as they are.
+    """Restores the payload of those of these records without one; the other records stay unchanged.
 
-    Raises LogCorruptError if a value is not what the record was.
+    Raises LogCorruptError for a value other than the record's original.
     """
     if not isinstance(log, PayloadLog):
         return NOTHING
     thin: dict[int, bytes] = {}
     size_bytes = 0
-    for offset, value in values.items():
+    for offset, whole_value in values.items():
         for record in await log.read(partition, offset, max_records=1):
-            # What lost its payload before it was archived has the same value there: nothing would come back.
-            if record.offset == offset and record.thin and record.value != value:
-                thin[offset] = value
-                size_bytes += len(value) - len(record.value)
+            # A payload lost before the archive was written has an equal value there: nothing would be restored.
+            if record.offset == offset and record.thin and record.value != whole_value:
+                thin[offset] = whole_value
+                size_bytes += len(whole_value) - len(record.value)
     if thin:
         await log.rewrite(partition, thin, thin=False)
     return Dropped(len(thin), size_bytes)
 
 
 async def give_back(log: EventLog, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Returns the space that nothing uses to the file system, a little at a time; ends early once `until` says so."""
+    """Returns unused space to the file system, a little at a time; ends early once `until` returns True."""
     if isinstance(log, PayloadLog):
-        left = await log.give_back()
-        while left and not until():
-            fewer = await log.give_back()
-            if fewer >= left:  # others free pages faster, or the file cannot shrink now
+        free_pages = await log.give_back()
+        while free_pages and not until():
+            remaining = await log.give_back()
+            if remaining >= free_pages:  # other tasks free pages faster, or the file cannot shrink now
                 return
-            left = fewer
+            free_pages = remaining
 
 
 def worth_it(whole_bytes: int, thin_bytes: int) -> bool:
@@ -127,7 +129,7 @@ def worth_it(whole_bytes: int, thin_bytes: int) -> bool:
 
 
 def without_payload(value: ExperienceProduced) -> ExperienceProduced:
-    """The experience with its arrays by their sha256 only."""
+    """Returns the experience with its arrays reduced to their sha256."""
     return msgspec.structs.replace(value, **{name: array.dropped() for name, array in value.arrays.items()})
 
 
@@ -136,7 +138,7 @@ def _experiences() -> list[Partition]:
 
 
 async def _chunks(log: EventLog, partition: Partition, start: int) -> AsyncIterator[list[Record]]:
-    # The present head: what is appended meanwhile is of experiments under way.
+    # The present head: later records belong to experiments under way.
     head = (await log.heads()).get(partition)
     end = head.next_offset if head is not None else 0
     while start < end and (records := await log.read(partition, start, max_records=AT_ONCE)):
@@ -150,7 +152,9 @@ def _is_of(record: Record, experiment: UUID) -> bool:
 
 
 def _produced(record: Record) -> ExperienceProduced | None:
-    """The experience; None for another type, and for an older version, whose fields are laid out in another way."""
+    """Decodes the experience of a record; None for another type, and for an older version, with another layout of
+    fields.
+    """
     head = head_of(record)
     if head is None or (head.type, head.version) != (_PRODUCED.name, _PRODUCED.version):
         return None
@@ -161,17 +165,17 @@ def _produced(record: Record) -> ExperienceProduced | None:
 async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]) -> Dropped:
     thin: dict[int, bytes] = {}
     size_bytes = 0
-    before = 0
+    before_count = 0
     for record in records:
-        before += record.thin
+        before_count += record.thin
         event = None if record.thin else _produced(record)
         if event is None:
             continue
-        value = encode_value(without_payload(event))
-        # Also one that does not become shorter: its artifact goes, and it must not name what is not there.
-        if worth_it(len(record.value), len(value)) or (value != record.value and event.tokens.artifact):
-            thin[record.offset] = value
-            size_bytes += len(record.value) - len(value)
+        thin_value = encode_value(without_payload(event))
+        # Even without getting shorter: its artifact is deleted, and the record must not name a missing artifact.
+        if worth_it(len(record.value), len(thin_value)) or (thin_value != record.value and event.tokens.artifact):
+            thin[record.offset] = thin_value
+            size_bytes += len(record.value) - len(thin_value)
     if thin:
         await log.rewrite(partition, thin, thin=True)
-    return Dropped(len(thin), size_bytes, before)
+    return Dropped(len(thin), size_bytes, before_count)

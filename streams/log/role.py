@@ -1,4 +1,4 @@
-"""A leased role: takes its fences, stamps its epoch, and counts an append only once it was read back unfenced."""
+"""A leased role: appends its fences, stamps its epoch, and counts an append only once read back unfenced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rftd.streams.log.writers import holder_source
 
 
 class RoleLease:
-    """This process's hold of one role of one experiment, in the partitions that the role writes."""
+    """This process's ownership of one role of one experiment, in the partitions written by the role."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class RoleLease:
         ids: Ids,
         again: bool = False,
     ) -> RoleLease:
-        """The role, after its fences were read back and won.
+        """Acquires the role: appends its fences and returns once they were read back and won.
 
         The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first, or,
-        of an owner who had the role before and takes it `again`, if somebody else has it now.
+        for a former owner taking the role `again`, if another owner has it now.
         """
         partitions = tuple(partitions)
         if again:
             _check_owner(follower, role, partitions, owner)
-        # One epoch for all partitions, above that of each: a former owner's fence may have got into some of them only.
+        # One epoch for all partitions, above each one's: a former owner's fence may have reached only a part of them.
         epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
         writer = Writer(source=holder_source(role.name, owner), clock=clock, ids=ids, role=role.name, epoch=epoch)
         heads = as_refs(await log.heads())
@@ -75,7 +75,7 @@ class RoleLease:
                     epoch=epoch,
                     previous=follower.fences.epoch(partition, role),
                     owner=owner,
-                    heads=heads if number == 0 else (),  # once is enough: the whole log's heads are long
+                    heads=heads if number == 0 else (),  # in the first fence only: the whole log's heads are long
                 ),
                 experiment=role.experiment,
                 partition=partition,
@@ -88,22 +88,23 @@ class RoleLease:
         return lease
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
-        """Positions of the drafts, once they were read back and this owner still holds the role.
+        """Appends the drafts and returns their positions, once they were read back and this owner still holds the role.
 
         Raises FencedError if a newer owner exists: the drafts then have no effect, and this process must stop.
         """
         if not drafts:
             return []
         positions = await append_when_space(self._log, drafts, clock=self._clock)
-        # Acknowledged is not enough: a rival's fence may lie below, and then these records have no effect (rule 2).
+        # Acknowledgement is not enough: a rival's fence may lie below, and then these records have no effect (rule 2).
         await self._follower.reach(positions)
         self.check()
         return positions
 
     async def confirm(self) -> None:
-        """Returns if this owner holds the role as far as the log says now: before what no fence can undo.
+        """Returns if this owner holds the role according to the present log: call it before changes beyond a fence's
+        reach.
 
-        Raises FencedError. A process may still be stopped between this and what it does next.
+        Raises FencedError. A process may still be suspended between this check and its next action.
         """
         await self._follower.catch_up()
         self.check()
@@ -124,7 +125,7 @@ def _check_owner(follower: Follower, role: Role, partitions: Iterable[Partition]
 
 
 def as_refs(heads: Heads) -> tuple[HeadRef, ...]:
-    """Heads as they are remembered in events, in a fixed order."""
+    """Converts heads to the form stored in events, in a fixed order."""
     return tuple(
         HeadRef(partition.stream, partition.number, mark.next_offset, mark.chain)
         for partition, mark in sorted(heads.items())

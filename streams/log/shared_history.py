@@ -1,4 +1,4 @@
-"""The history that a fork shares: an experiment up to one of its weight versions, read from the log."""
+"""The history shared by a fork: an experiment up to one of its weight versions, read from the log."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
     spine: Spine
     """The spine of the experiment that executed the step, as far as the log goes."""
     forked: ExperimentForked
-    """The event that a fork of it begins with; without evaluations, which depend on what the fork evaluates."""
+    """The first event of a fork; without evaluations, as those depend on the fork's evaluation tasksets."""
 
 
 async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
-    """The history that a fork of `experiment` at weight version `at_step` shares.
+    """Reads the history shared by a fork of `experiment` at weight version `at_step`.
 
-    For a step that `experiment` itself shares it is the history of the experiment that made the step.
-
-    Raises NotFoundError, ConflictError if the step was not executed, UsageError for what no step can be.
+    For a step inherited by `experiment` itself, returns the history of the experiment that executed the step. Raises
+    NotFoundError, ConflictError if the step was not executed, UsageError for an impossible step.
     """
     if at_step < 0:
         raise UsageError(f"there is no step {at_step}", field="at_step", fix="give 0 for the base, or a trained step")
@@ -47,8 +46,8 @@ async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> Share
         # The present ends, for each ancestor anew: a run under way would otherwise be read for ever.
         ends = {partition: mark.next_offset for partition, mark in (await log.heads()).items()}
         history = _History(experiment, at_step)
-        places = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)]
-        await fold_until(log, history, experiment, {place: ends.get(place, 0) for place in places})
+        homes = [partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS)]
+        await fold_until(log, history, experiment, {home: ends.get(home, 0) for home in homes})
         forked = history.state.spine.forked
         if forked is None or at_step > forked.at_step:
             return await _shared(log, history)
@@ -59,15 +58,15 @@ async def fold_until(log: EventLog, fold: Fold, experiment: UUID, ends: Mapping[
     """Feeds the effective events of an experiment below `ends` to a fold. Raises NotFoundError."""
     starts = await start_of_experiment(log, experiment)
     fences = FenceView()
-    wanted = of_experiment(experiment)
+    is_wanted = of_experiment(experiment)
     for partition, end in ends.items():
         start = starts.get(partition, 0)
-        async for decoded in effective_records(log, partition, fences, start=start, end=end, wanted=wanted):
+        async for decoded in effective_records(log, partition, fences, start=start, end=end, is_wanted=is_wanted):
             fold.apply(decoded)
 
 
 async def spine_of(log: EventLog, experiment: UUID) -> Spine:
-    """The spine of an experiment as the log has it now. Reads all of it; raises NotFoundError."""
+    """Folds the spine of an experiment up to the log's present end. Reads all of it; raises NotFoundError."""
     home = partition_of(topics.EXPERIMENTS, experiment)
     spine = Spine()
     heads = await log.heads()
@@ -76,16 +75,16 @@ async def spine_of(log: EventLog, experiment: UUID) -> Spine:
 
 
 async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[int, int]:
-    """The offsets on the spine of the plans of steps from `first` on, by step. Reads all of the spine."""
+    """Returns the offsets on the spine of the plans of steps from `first` on, by step. Reads all of the spine."""
     home = partition_of(topics.EXPERIMENTS, experiment)
-    found = _Plans(first)
+    plans = _Plans(first)
     heads = await log.heads()
-    await fold_until(log, found, experiment, {home: heads[home].next_offset if home in heads else 0})
-    return found.offsets
+    await fold_until(log, plans, experiment, {home: heads[home].next_offset if home in heads else 0})
+    return plans.offsets
 
 
 class _Plans:
-    """A fold: the offsets of the plans from one step on that were not abandoned."""
+    """A fold: the offsets of the plans from one step on, without abandoned ones."""
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}
@@ -99,7 +98,7 @@ class _Plans:
         self._spine.apply(decoded)
         if not isinstance(event, BatchPlanned | BatchAbandoned) or event.step < self._first:
             return
-        # The spine keeps the offsets of the newest plans alone; of this step it says here whether its plan stands.
+        # The spine keeps the offsets of the newest plans alone; at this step it still tells if the step's plan stands.
         offset = self._spine.plan_offsets.get(event.step)
         if offset is None:
             self.offsets.pop(event.step, None)
@@ -108,7 +107,7 @@ class _Plans:
 
 
 class _History:
-    """A fold of spine and weights, and what it says of one step, however long ago that was."""
+    """A fold of spine and weights, with the facts of one step however long ago."""
 
     def __init__(self, experiment: UUID, at_step: int) -> None:
         self.state = RunState(experiment)
@@ -131,7 +130,7 @@ class _History:
             and event.step == self.at_step
             and event.batch not in self.state.spine.batches.abandoned
         ):
-            # Of a step that is repeated in the log the first counts, as on the spine.
+            # For a step repeated in the log the first completion counts, as on the spine.
             self.checksums.setdefault(event.generation, event.checksum)
 
 
@@ -140,7 +139,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     at_step = history.at_step
     spine = state.spine
     if at_step == 0:
-        # The first generation's: later ones announce the same base model again.
+        # The first generation's: later generations announce the same base model again.
         base = min((key for key in state.weights.published if key[0] == 0), default=None)
         if base is None:
             raise ConflictError("its base model was not published yet", field="at_step", fix="fork it once it runs")
@@ -172,7 +171,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     forked = ExperimentForked(
         parent=state.experiment,
         at_step=at_step,
-        # The newest generation's: what older ones made of the step is retired where it differs (rule 8).
+        # The newest generation's: older weights of the step are retired where they differ (rule 8).
         checksum=history.checksums[max(history.checksums)],
         stage=plan.stage,
         first_versions=tuple(spine.first_versions[stage] for stage in range(plan.stage + 1)),
@@ -192,9 +191,9 @@ async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> Batch
 
 
 async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
-    """The sequence at which a fork's data goes on, and those below it that it gives out again (rule 6).
+    """Returns the sequence at which a fork's data continues, and the lower ones to be drawn again by the fork (rule 6).
 
-    Both are as the dispatcher stood when the batch was planned, by the positions that the plan recorded.
+    Both reflect the dispatcher's state at the planning of the batch, by the positions recorded in the plan.
     """
     spine = state.spine
     spec = state.spine.spec
@@ -202,33 +201,33 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: 
     forked = spine.forked
     first = spine.first_versions[plan.stage]
     inherited = forked if forked is not None and forked.at_step > first and forked.stage == plan.stage else None
-    taken = inherited.next_sequence if inherited else 0
+    inherited_count = inherited.next_sequence if inherited else 0
     if spec.stages[plan.stage].kind == "train":
-        own = plan.step - (inherited.at_step if inherited else first)
-        return taken + own * spec.stages[plan.stage].train_batch_size, ()
-    seen = _Groups(state.experiment, plan.stage)
+        own_steps = plan.step - (inherited.at_step if inherited else first)
+        return inherited_count + own_steps * spec.stages[plan.stage].train_batch_size, ()
+    stage_groups = _Groups(state.experiment, plan.stage)
     ends = {
-        Partition(place.stream, place.partition): place.next_offset
-        for place in plan.observed
-        if place.stream == topics.TASKS
+        Partition(head.stream, head.partition): head.next_offset
+        for head in plan.observed
+        if head.stream == topics.TASKS
     }
     home = partition_of(topics.EXPERIMENTS, state.experiment)
-    await fold_until(log, seen, state.experiment, {home: offset + 1, **ends})
-    reached = max(taken, seen.state.groups.next_sequence.get(plan.stage, 0))
-    # A group that was given out and is neither open nor closed is lost: a fork would silently leave it out.
-    if reached - taken > seen.count():
+    await fold_until(log, stage_groups, state.experiment, {home: offset + 1, **ends})
+    reached = max(inherited_count, stage_groups.state.groups.next_sequence.get(plan.stage, 0))
+    # A group drawn but neither open nor closed is lost: a fork would silently skip the group.
+    if reached - inherited_count > stage_groups.count():
         raise ConflictError(
-            f"the log gives out groups up to {reached} and knows {seen.count()} of them",
+            f"the log gives out groups up to {reached} and knows {stage_groups.count()} of them",
             field="at_step",
             fix="see rftd verify (no-task-skipped); fork another experiment",
         )
-    given = (*(inherited.redo if inherited else ()), *range(taken, reached))
-    settled = seen.settled()
-    return reached, tuple(sequence for sequence in given if sequence not in settled)
+    drawn = (*(inherited.redo if inherited else ()), *range(inherited_count, reached))
+    settled = stage_groups.settled()
+    return reached, tuple(sequence for sequence in drawn if sequence not in settled)
 
 
 class _Groups:
-    """A fold of one stage's groups: which were closed, and which of those wait untouched."""
+    """A fold of one stage's groups: the closed ones, and those of them waiting unused."""
 
     def __init__(self, experiment: UUID, stage: int) -> None:
         self.state = RunState(experiment)
@@ -241,14 +240,18 @@ class _Groups:
             self._closed.add(decoded.event.sequence)
 
     def count(self) -> int:
-        """Groups that the log names."""
+        """Returns the number of groups named by the log."""
         return len(self._closed) + len(self.state.groups.open)
 
     def settled(self) -> set[int]:
-        """Groups that are over: a batch holds one of them at least, or none of them can be trained."""
+        """Returns the finished groups: at least one member is in a batch, or none of them can be trained."""
         return self._closed.difference(self._untouched())
 
     def _untouched(self) -> Iterator[int]:
-        entries = [entry for entry in self.state.replay_buffer.waiting.values() if entry.stage == self._stage]
-        waiting = Counter(entry.sequence for entry in entries)
-        yield from {entry.sequence for entry in entries if waiting[entry.sequence] == entry.group_size}
+        experiences = [
+            experience for experience in self.state.replay_buffer.waiting.values() if experience.stage == self._stage
+        ]
+        waiting = Counter(experience.sequence for experience in experiences)
+        yield from {
+            experience.sequence for experience in experiences if waiting[experience.sequence] == experience.group_size
+        }

@@ -1,8 +1,8 @@
-"""A digest of an experiment's spine as its trainer has read it, which steps and checkpoints carry.
+"""A digest of an experiment's spine as read by its trainer, carried by steps and checkpoints.
 
-It is the hash chain over the experiment's own records of its partition, void or not, each once: the same on every
-backend. Whoever rewrites a record below the last mark, be it with a chain made anew, has to rewrite every mark after it
-too, and a mark also lies in the folder of each checkpoint.
+The digest is the hash chain over the experiment's own records of its partition, void or not, each once: equal on every
+backend. Rewriting a record below the last mark, even with a recomputed chain, requires rewriting every later mark too,
+and a mark also lies in the folder of each checkpoint.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rftd.streams.log.newest import Newest
 from rftd.streams.log.topics import EXPERIMENTS, Partition, partition_of
 
 _IDS: Final = 16_384
-"""Ids that are remembered, so that a repetition is left out: as many as a subscription knows (`streams.log.log`)."""
+"""Number of remembered ids, for skipping repetitions: as many as a subscription knows (`streams.log.log`)."""
 _BEFORE_RECORDS: Final = 2_000
-"""Records before a mark that are read again for their ids: as many as a subscription reads below its start."""
+"""Number of records before a mark read again for their ids: as many as a subscription reads below its start."""
 
 
 class SpineDigest:
-    """The digest of one experiment's spine, grown record by record."""
+    """The digest of one experiment's spine, extended record by record."""
 
     def __init__(self, experiment: UUID, mark: SpineMark) -> None:
-        """The digest goes on at `mark`."""
+        """Continues the digest of `mark`."""
         self.partition: Partition = partition_of(EXPERIMENTS, experiment)
         self.end = mark.end
         self._experiment = experiment
@@ -40,11 +40,11 @@ class SpineDigest:
 
     @property
     def mark(self) -> SpineMark:
-        """The digest of what is read so far."""
+        """The digest of all records read so far."""
         return SpineMark(self._start, self.end, self._digest)
 
     def take(self, record: Record) -> None:
-        """Takes in a record of any partition; those of other experiments, and those it has, change nothing."""
+        """Adds a record of any partition; records of other experiments, and known ones, change nothing."""
         if record.partition != self.partition or record.offset < self.end:
             return
         if self.is_new(record):
@@ -52,12 +52,12 @@ class SpineDigest:
         self.end = record.offset + 1
 
     def recall(self, record: Record) -> None:
-        """Takes in a record from before the mark, so that its repetition is left out."""
+        """Remembers the id of a record before the mark, for skipping its repetition."""
         if record.partition == self.partition and record.offset < self.end:
             self.is_new(record)
 
     def is_new(self, record: Record) -> bool:
-        """True for a record of the experiment whose id is new, and which is known from now on."""
+        """True for a record of the experiment with a new id, remembered from now on."""
         head = head_of(record)
         if head is None or head.experiment != self._experiment or head.id in self._ids:
             return False
@@ -68,10 +68,10 @@ class SpineDigest:
 async def follow_digest(
     log: EventLog, follower: Follower, experiment: UUID, mark: SpineMark | None, *, begin: int | None
 ) -> SpineDigest:
-    """The digest as far as the follower has come, and kept up by it from then on.
+    """Computes the digest up to the follower's position, and has the follower extend it from then on.
 
-    `mark` is that of the newest step, if any has one. Without it the digest begins at offset `begin`, or where the
-    follower is now: a long history that was written without digests is not read again.
+    `mark` is the newest step's, if any step has one. Without it the digest begins at offset `begin`, or at the
+    follower's present position: a long history written without digests is not read again.
     """
     if mark is None:
         start = begin if begin is not None else follower.positions[partition_of(EXPERIMENTS, experiment)]
@@ -86,25 +86,25 @@ async def follow_digest(
             digest.recall(record)
             digest.take(record)
         offset = records[-1].offset + 1
-    follower.witness = digest.take  # nothing was awaited since the position was compared
+    follower.witness = digest.take  # no await since the position was compared
     return digest
 
 
 class SpineTrail:
-    """The digest as a check reads the spine: what it was at each place where a mark may still end."""
+    """The digest during a check of the spine: its value at every offset where a mark may still end."""
 
-    _LENGTH: Final = 1 << 16  # places kept; a mark that lies further back is read again from the log
+    _LENGTH: Final = 1 << 16  # offsets kept; a mark further back is computed again from the log
 
     def __init__(self) -> None:
         self.mark: SpineMark | None = None
-        """The newest mark that was judged."""
+        """The newest mark already judged."""
         self.broken = False
         self._start = -1
         self._digest = GENESIS
         self._trail: deque[tuple[int, bytes]] = deque(maxlen=self._LENGTH)
 
     def take(self, record: Record) -> None:
-        """Takes in a record of the experiment whose id is new."""
+        """Adds a record of the experiment with a new id."""
         if self._start < 0:
             self._start = record.offset
             self._trail.append((record.offset, GENESIS))
@@ -112,19 +112,19 @@ class SpineTrail:
         self._trail.append((record.offset + 1, self._digest))
 
     def at(self, mark: SpineMark) -> bytes | None:
-        """The digest that the mark should carry; None if what it covers has to be read again."""
-        begins = self.mark.start if self.mark is not None else self._start
-        if (self.mark is None and mark.start > begins) or not self._trail or self._trail[0][0] > mark.end:
+        """Returns the digest expected of a mark; None if the records covered by it have to be read again."""
+        first_offset = self.mark.start if self.mark is not None else self._start
+        if (self.mark is None and mark.start > first_offset) or not self._trail or self._trail[0][0] > mark.end:
             return None
-        # Marks only grow, so places below this one are never asked for again.
+        # Marks only grow: no later mark ends at a lower offset.
         while len(self._trail) > 1 and self._trail[1][0] <= mark.end:
             self._trail.popleft()
         return self._trail[0][1]
 
-    def goes_on(self, mark: SpineMark, digest: bytes, rest: list[Record]) -> None:
-        """Begins anew at a mark that was read again; `rest` are the records after it that were taken in."""
+    def goes_on(self, mark: SpineMark, digest: bytes, later_records: list[Record]) -> None:
+        """Restarts at a mark computed again from the log; `later_records` are the records after it already added."""
         self._digest = digest
         self._trail.clear()
         self._trail.append((mark.end, digest))
-        for record in rest:
+        for record in later_records:
             self.take(record)

@@ -20,16 +20,16 @@ from rftd.streams.spec.split_submission import joined
 
 
 class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of an accepted experiment."""
+    """The specification and the first positions of an accepted experiment."""
 
     spec: ExperimentSpec
-    """As it was accepted: a half that came later is known to whoever reads on."""
+    """The specification as accepted; a second half submitted later is not included, and takes reading on."""
     positions: dict[Partition, int]
-    """The offset of each partition below which nothing of the experiment lies."""
+    """The offset of each partition with no record of the experiment below it."""
 
 
 async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0) -> ExperimentStart:
-    """The beginning of an experiment, read from its spine; `spine_offset` is where it was submitted, or less.
+    """Reads the beginning of an experiment from its spine; `spine_offset` is the submission's offset, or lower.
 
     Raises NotFoundError.
     """
@@ -37,30 +37,30 @@ async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0
     submitted = -1
     spec = None
 
-    def wanted(head: Head) -> bool:
+    def is_wanted(head: Head) -> bool:
         return head.experiment == experiment and (head.type.startswith("experiment.") or head.type == "fence")
 
-    records = effective_records(log, partition, FenceView(), start=spine_offset, wanted=wanted)
-    # Closed at once: a generator that is left early would otherwise hold its place until the collector comes.
+    records = effective_records(log, partition, FenceView(), start=spine_offset, is_wanted=is_wanted)
+    # Closed at once: an abandoned generator would otherwise stay open until the garbage collector runs.
     async with aclosing(records):
         async for decoded in records:
             if isinstance(decoded.event, ExperimentSubmitted):
                 if spec is None:
                     submitted = decoded.offset
                     spec = decoded.event.spec
-                elif isinstance(both := joined(spec, decoded.event.spec), ExperimentSpec):
-                    spec = both
+                elif isinstance(joined_spec := joined(spec, decoded.event.spec), ExperimentSpec):
+                    spec = joined_spec
             if isinstance(decoded.event, ExperimentAccepted) and spec is not None:
                 start = {Partition(ref.stream, ref.partition): ref.next_offset for ref in decoded.event.start}
-                # The submission lies below the heads that were noted when it was accepted, and is the first record.
+                # The submission lies below the heads noted at acceptance, and is the first record.
                 start[partition] = submitted
                 return ExperimentStart(spec=spec, positions=start)
-    # The hint may be wrong: all of the spine decides that an experiment is unknown.
+    # The hint may be wrong: only the whole spine proves an experiment unknown.
     if spine_offset:
         return await beginning_of(log, experiment)
     raise NotFoundError(f"the log knows no accepted experiment {experiment}", where=str(partition))
 
 
 async def start_of_experiment(log: EventLog, experiment: UUID) -> dict[Partition, int]:
-    """The offset of each partition below which nothing of the experiment lies. Raises NotFoundError."""
+    """Returns the offset of each partition with no record of the experiment below it. Raises NotFoundError."""
     return (await beginning_of(log, experiment)).positions

@@ -1,4 +1,4 @@
-"""The newest part of a log, on its event loop: heads, a small ring of records, and the subscriptions that they wake."""
+"""The newest part of a log, on its event loop: heads, a small ring of records, and the subscriptions woken by them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rftd.streams.log.topics import Partition
 
 _EMPTY: Final = Mark(0, GENESIS)
 _RECORD_SIZE_BYTES: Final = 400
-"""The memory of the objects around one record's bytes: counted, for the bytes of most records are fewer."""
+"""Memory of the objects around one record's bytes, counted because most records have fewer bytes."""
 
 
 class Tail:
     """Heads of all partitions, followers to wake, and the newest records up to `ring_size_bytes` of memory.
 
-    Followers near the head are served from the ring, so that many of them cost one write and no read. Used on one
-    event loop only.
+    Followers near the head are served from the ring, so that many of them cost one write and no read. Used on one event
+    loop only.
     """
 
     def __init__(self, heads: Mapping[Partition, Mark], ring_size_bytes: int) -> None:
@@ -39,11 +39,11 @@ class Tail:
         return dict(self._heads)
 
     def head(self, partition: Partition) -> Mark:
-        """The head of one partition."""
+        """Returns the head of one partition."""
         return self._heads.get(partition, _EMPTY)
 
     def advance(self, records: Iterable[Record], heads: Mapping[Partition, Mark]) -> None:
-        """Takes what was committed: `heads` are those of the partitions that grew. Wakes their followers."""
+        """Adds committed records; `heads` are the new heads of the grown partitions. Wakes their followers."""
         for record in records:
             self._order.append(record)
             self._size += len(record.head) + len(record.value) + _RECORD_SIZE_BYTES
@@ -56,46 +56,46 @@ class Tail:
             self._size -= len(oldest.head) + len(oldest.value) + _RECORD_SIZE_BYTES
             self._ring[oldest.partition].pop(oldest.offset, None)
         self._heads.update(heads)
-        # After the heads: a follower that is woken compares its position with them and would sleep again.
+        # After the heads: a woken follower compares its position with them, and would sleep again on old ones.
         for partition in heads:
             for event in self._followers.get(partition, ()):
                 event.set()
 
     def forget(self, partition: Partition, before_offset: int) -> None:
         """Drops truncated records from the ring."""
-        # `_order` keeps them until their turn comes, and their bytes stay counted: both are taken away together there.
+        # `_order` keeps them until their turn, and their bytes stay counted: both are removed together there.
         ring = self._ring.get(partition, {})
         for offset in [offset for offset in ring if offset < before_offset]:
             del ring[offset]
 
     def drop(self, partition: Partition, offsets: Iterable[int]) -> None:
-        """Drops records whose values were rewritten from the ring; they are read from the file again."""
+        """Drops records with rewritten values from the ring; later reads take them from the file."""
         ring = self._ring.get(partition, {})
         for offset in offsets:
             ring.pop(offset, None)
 
     def recent(self, partition: Partition, start: int, max_records: int, max_size_bytes: int) -> list[Record] | None:
-        """Records from `start` on, if the ring holds the first of them; [] at the head; else None."""
+        """Returns records from `start` on, if the ring holds the first of them; [] at the head; else None."""
         if start >= self.head(partition).next_offset:
             return []
         ring = self._ring.get(partition)
         record = ring.get(start) if ring else None
         if ring is None or record is None:
             return None
-        found: list[Record] = []
+        records: list[Record] = []
         size = 0
-        # The run ends at the first offset that the ring lacks: a record that was dropped is read from the log.
-        while record is not None and len(found) < max_records:
+        # The run ends at the first offset missing in the ring: a dropped record is read from the log.
+        while record is not None and len(records) < max_records:
             size += len(record.head) + len(record.value)
-            if found and size > max_size_bytes:
+            if records and size > max_size_bytes:
                 break
-            found.append(record)
+            records.append(record)
             start += 1
             record = ring.get(start)
-        return found
+        return records
 
     def follow(self, partitions: Sequence[Partition], event: asyncio.Event) -> None:
-        """Sets `event` whenever one of `partitions` grows."""
+        """Registers `event` to be set whenever one of `partitions` grows."""
         for partition in partitions:
             self._followers.setdefault(partition, set()).add(event)
 
@@ -112,11 +112,11 @@ class Tail:
 
 
 RETRY_FULL_S: Final = 0.5
-"""The pause before another look while the disk is full."""
+"""Pause in seconds before another read while the disk is full."""
 
 
 class TailedLog(Protocol):
-    """The part of a log that a subscription reads from."""
+    """The part of a log used by a subscription."""
 
     @property
     def tail(self) -> Tail: ...
@@ -127,7 +127,7 @@ class TailedLog(Protocol):
 
 
 class TailSubscription:
-    """A `Subscription` that is woken by the log's `Tail`."""
+    """A `Subscription` woken by the log's `Tail`."""
 
     def __init__(self, source: TailedLog, positions: Mapping[Partition, int]) -> None:
         self._source = source
@@ -144,12 +144,12 @@ class TailSubscription:
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
-            self._grown.clear()  # before looking: records that come from here on set it again, and none is slept over
+            self._grown.clear()  # before reading: later records set the event again, so no record is slept over
             wake_at = deadline
             try:
                 records, positions = await self._collect(max_records)
             except LogFullError:
-                # SQLite cannot read either while its shared-memory file cannot grow: nothing has arrived, for now.
+                # SQLite cannot even read while its shared-memory file cannot grow: nothing has arrived, for now.
                 records = []
                 wake_at = min(deadline, asyncio.get_running_loop().time() + RETRY_FULL_S)
             if records:
@@ -166,28 +166,28 @@ class TailSubscription:
         self._source.tail.unfollow(self._partitions, self._grown)
 
     async def _collect(self, max_records: int) -> tuple[list[Record], dict[Partition, int]]:
-        """The records that are there now, one partition after the other, beginning with another one each time."""
-        found: list[Record] = []
+        """Returns the available records, one partition after the other, each call starting one further."""
+        collected: list[Record] = []
         positions: dict[Partition, int] = {}
         room_bytes = limits.FETCH_SIZE_BYTES
         tail = self._source.tail
         count = len(self._partitions)
-        first = self._turn  # else a busy partition at the front would starve those behind it
+        first = self._turn  # else a busy partition at the front would starve the later ones
         for step in range(count):
             partition = self._partitions[(first + step) % count]
             start = self._positions[partition]
             head = tail.head(partition).next_offset
             if start >= head:
                 continue
-            room = max_records - len(found)
-            if room <= 0 or (found and room_bytes <= 0):
+            room = max_records - len(collected)
+            if room <= 0 or (collected and room_bytes <= 0):
                 break
-            records = await self._source.read(partition, start, max_records=room, max_size_bytes=room_bytes)
+            batch = await self._source.read(partition, start, max_records=room, max_size_bytes=room_bytes)
             self._turn = (first + step + 1) % count
-            if not records:  # all of it was truncated
+            if not batch:  # all of it was truncated
                 self._positions[partition] = head
                 continue
-            found.extend(records)
-            positions[partition] = records[-1].offset + 1
-            room_bytes -= sum(len(record.head) + len(record.value) for record in records)
-        return found, positions
+            collected.extend(batch)
+            positions[partition] = batch[-1].offset + 1
+            room_bytes -= sum(len(record.head) + len(record.value) for record in batch)
+        return collected, positions

@@ -22,15 +22,15 @@ class Partition(NamedTuple):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """One stream. `retention_s` of None keeps its records for ever: it is truth."""
+    """One stream. With `retention_s` None its records are kept for ever, as truth."""
 
     name: str
     partitions: int
     retention_s: float | None = None
     keyed: bool = False
-    """An experiment has one partition of it, by its id, whose order its folds rely on."""
+    """True if an experiment has one partition of the stream, chosen by its id; folds rely on the order there."""
     events: bool = True
-    """False for the stream of requests, which other programs write: no event of ours counts there."""
+    """False for the stream of requests, written by other programs: no event of rftd has an effect there."""
 
 
 EXPERIMENTS: Final = "rftd.experiments"
@@ -60,7 +60,7 @@ TOPICS: Final = {
 }
 
 KEYED: Final = tuple(topic.name for topic in TOPICS.values() if topic.keyed)
-"""Streams of which an experiment has one partition."""
+"""Streams with one partition per experiment."""
 
 TRUTH: Final = tuple(
     Partition(topic.name, number)
@@ -68,12 +68,12 @@ TRUTH: Final = tuple(
     if topic.retention_s is None
     for number in range(topic.partitions)
 )
-"""Every partition that folds may read."""
+"""Every partition readable by folds."""
 
 EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.stream].events)
-"""Every partition of truth in which events of ours count."""
+"""Every partition of truth with effective events."""
 
-# Heartbeats are no truth: they are followed from wherever they are, and no snapshot or fence vouches for them.
+# Heartbeats are no truth: readers follow them from the present on, and no snapshot or fence vouches for them.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
 
 
@@ -83,14 +83,14 @@ _PARTITIONS: Final = {
 
 
 def partition_of(stream: str, key: UUID) -> Partition:
-    """The partition of `stream` that holds `key`; stable across machines and releases."""
+    """Returns the partition of `stream` for a key; stable across machines and releases."""
     partitions = _PARTITIONS[stream]
-    # Never a hash of Python's own, which differs from process to process, nor Kafka's partitioner: both backends must
-    # agree, and a later release with them.
+    # Neither Python's hash, different in every process, nor Kafka's partitioner: both backends must agree, and later
+    # releases with them.
     return partitions[xxhash.xxh3_64_intdigest(key.bytes) % len(partitions)]
 
 
 def may_hold(partition: Partition, experiment: UUID) -> bool:
-    """True if events of the experiment belong in this partition, for all that their stream says."""
+    """True if events of the experiment belong in this partition, judged by its stream alone."""
     topic = TOPICS[partition.stream]
     return topic.events and (not topic.keyed or partition == partition_of(partition.stream, experiment))

@@ -9,17 +9,17 @@ from uuid import UUID
 from rftd.streams.events.registry import TRAINER
 
 _REMEMBERED: Final = 4096
-"""Sources whose explorers are remembered: there is one for each process that ever wrote."""
+"""Number of sources with a remembered explorer: one exists for each process that ever wrote."""
 
 
 def source_of(role: str, id: UUID) -> str:
-    """The source of what a process writes: its role (`daemon`, `explorer`, `trainer`) and its id."""
+    """Returns the source of a process's records: its role (`daemon`, `explorer`, `trainer`) and its id."""
     return f"{role}/{id}"
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def explorer_of(source: str) -> bytes | None:
-    """The id of the explorer that writes under a source, as bytes; None if no explorer does."""
+    """Returns the id of the explorer writing under a source, as bytes; None for the source of another role."""
     role, _, id = source.partition("/")
     if role != "explorer":
         return None
@@ -31,5 +31,5 @@ def explorer_of(source: str) -> bytes | None:
 
 
 def holder_source(role: str, owner: UUID) -> str:
-    """The source of what the owner of a leased role writes: a trainer holds its role itself, a daemon all others."""
+    """Returns the source of a role owner's records: a trainer holds its role itself, a daemon all others."""
     return source_of("trainer" if role == TRAINER else "daemon", owner)

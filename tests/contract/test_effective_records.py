@@ -140,7 +140,7 @@ async def as_a_generator(log: EventLog, id: UUID) -> list[Position]:
     tap = Tap()
     fences = FenceView()
     for partition in TRUTH:
-        async for decoded in effective_records(log, partition, fences, wanted=of_experiment(id)):
+        async for decoded in effective_records(log, partition, fences, is_wanted=of_experiment(id)):
             tap.apply(decoded)
     return tap.found
 
