@@ -1,9 +1,8 @@
-"""`CloudEvent`: what another program asks of rftd by a record in the topic of requests, and the identity of that.
+"""`CloudEvent`: a request of another program, written as a record of the topic of requests, and its identity.
 
-Such a record is no event of the log: it has no envelope of ours, and its value is one CloudEvents 1.0 object as JSON
-(structured mode). No fold of an experiment takes it in. A daemon reads it, does what it asks for, and the events that
-come of that are its answer. The attributes are kept as they were written: whoever carries the request out checks them,
-and names the one that is wrong.
+A request is no event of the log: it has no envelope, and its value is one CloudEvents 1.0 object as JSON (structured
+mode). No fold of an experiment reads requests. A daemon reads and executes them, and the resulting events are the
+answer. The attributes stay as written: the code executing a request checks them, and names the wrong one.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from rftd.streams.log import topics
 from rftd.streams.log.envelope import Record
 
 TYPES: Final = "rftd.experiment."
-"""The beginning of the type of every request: `rftd.experiment.submit`."""
+"""The prefix of every request's type: `rftd.experiment.submit`."""
 _OF_TASKS: Final = (f"{TYPES}add_tasks", f"{TYPES}end_tasks")
 SPECVERSION: Final = "1.0"
 ATTRIBUTE_CHARS: Final = 1000
-"""The longest source, id, type or subject."""
+"""Maximum length of source, id, type or subject, in characters."""
 _REQUESTS: Final = UUID("72667464-2072-5571-8001-726674640000")
-"""The namespace of the keys that follow from a source and an id."""
+"""The namespace of the keys derived from a source and an id."""
 _ABSENT: Final = msgspec.Raw(b"")
 
 
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The attributes of a request, each as the JSON that stands there, and empty where there is none."""
+    """The attributes of a request, each as raw JSON; empty for a missing attribute."""
 
     specversion: msgspec.Raw
     id: msgspec.Raw = _ABSENT
@@ -43,10 +42,10 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw = _ABSENT
     data_base64: msgspec.Raw = _ABSENT
     traceparent: msgspec.Raw = _ABSENT
-    """The producer's place in a trace: CloudEvents' extension for it."""
+    """The producer's trace context: CloudEvents' extension for tracing."""
 
     def text(self, name: str) -> str:
-        """The attribute of this name; empty if it is missing or null. Raises UsageError unless it is a short text."""
+        """Decodes an attribute as text; empty if missing or null. Raises UsageError for anything but a short text."""
         raw: msgspec.Raw = getattr(self, name)
         if not bytes(raw) or bytes(raw) == b"null":
             return ""
@@ -59,14 +58,14 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
     def needed(self, name: str) -> str:
-        """The attribute of this name. Raises UsageError if it is missing, blank, or no short text."""
+        """Decodes a required attribute as text. Raises UsageError if it is missing, blank, or no short text."""
         text = self.text(name)
         if not text.strip():
             raise UsageError("the attribute is missing", field=name, fix="CloudEvents 1.0 has it in every event")
         return text
 
     def shown(self, name: str) -> str:
-        """The attribute of this name for people, whatever it is."""
+        """Decodes an attribute for people; empty for anything but a short text."""
         try:
             return self.text(name)
         except UsageError:
@@ -74,7 +73,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> UUID | None:
-        """The identity of the request: source and id, as CloudEvents has it; None if one of them is missing."""
+        """The identity of the request: source and id, as CloudEvents defines it; None if one of them is missing."""
         source = self.shown("source")
         id = self.shown("id")
         return derive(_REQUESTS, source, id) if source.strip() and id.strip() else None
@@ -86,17 +85,17 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that stand for all that the request says: sent again with another `time`, it is the same one."""
-        found = blake2b(digest_size=16)
+        """16 bytes over the meaning of the request: sent again with another `time`, a request has an equal digest."""
+        hasher = blake2b(digest_size=16)
         for raw in (self.type, self.subject, self.datacontenttype, self.data, self.data_base64):
-            part = bytes(raw)
-            found.update(len(part).to_bytes(8, "big"))
-            found.update(part)
-        return found.digest()
+            content = bytes(raw)
+            hasher.update(len(content).to_bytes(8, "big"))
+            hasher.update(content)
+        return hasher.digest()
 
 
 def cloud_event(value: bytes) -> CloudEvent | None:
-    """The CloudEvents object that the bytes are; None for anything else. Never raises."""
+    """Decodes a CloudEvents object; None for other bytes. Never raises."""
     try:
         return json_decoder(CloudEvent).decode(value)
     except UNREADABLE:
@@ -104,21 +103,23 @@ def cloud_event(value: bytes) -> CloudEvent | None:
 
 
 def request_in(record: Record) -> CloudEvent | None:
-    """The request that a record is; None outside the topic of requests, and for what is no CloudEvents object."""
-    # Of our own records none has an empty head, so that a log without requests pays one comparison for each.
+    """Returns the request of a record; None outside the topic of requests, and for a value without a CloudEvents
+    object.
+    """
+    # Records of rftd never have an empty head: a log without requests pays one comparison for each record.
     if record.head or record.partition.stream != topics.REQUESTS:
         return None
     return cloud_event(record.value)
 
 
 def is_request(record: Record) -> bool:
-    """True if another program asks for something by this record: it is no event, and no dead letter either."""
+    """True if the record is another program's request, which is neither an event nor a dead letter."""
     return request_in(record) is not None
 
 
 def structured(attributes: dict[str, str], value: bytes) -> bytes:
-    """A request of binary mode, `ce_` headers and data, as the JSON object of structured mode."""
-    # The data in base64 whatever it is: a media type says what it is meant to be, and it need not be true.
+    """Converts a request of binary mode, `ce_` headers and data, to the JSON object of structured mode."""
+    # The data always in base64: a media type states an intent, and need not be true.
     content: dict[str, Any] = {name: text for name, text in attributes.items() if name in CloudEvent.__struct_fields__}
     content.pop("data", None)
     if value:

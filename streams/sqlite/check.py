@@ -22,7 +22,7 @@ _EVERY = 1 << 62
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """The records that a scan has seen, all of them intact."""
+    """Number, size and heads of the records read by a scan, all intact."""
 
     records: int
     size_bytes: int
@@ -38,25 +38,26 @@ def verify_newest(
 ) -> Scan:
     """Recomputes the hash chain over the newest `size_bytes` bytes, shared out over the partitions.
 
-    Also compares the file's size with what SQLite believes, and, to `refuse_loss`, the heads with those that
-    `log.heads` remembers. Raises LogCorruptError or LogLossError with the position.
+    Also compares the file's size with SQLite's own figure, and, to `refuse_loss`, the heads with the ones remembered in
+    `log.heads`. Raises LogCorruptError or LogLossError with the position.
     """
     try:
         pages = connection.pragma("page_count")
         page_size = connection.pragma("page_size")
-        # SQLite checks its own structure page by page, over the whole file: only a small one is worth that at a start.
+        # SQLite checks its own structure page by page, over the whole file: worth the time at a start for a small file
+        # only.
         if pages * page_size <= size_bytes:
             _integrity(connection, path)
-        parts = sorted(schema.stored_parts(connection), key=lambda part: part.end_size - part.start_size)
+        parts = sorted(schema.stored_parts(connection), key=lambda part_row: part_row.end_size - part_row.start_size)
         records = size = 0
         heads: Heads = {}
-        for index, part in enumerate(parts):  # smallest first: what it leaves of its share goes to the others
+        for index, part_row in enumerate(parts):  # smallest first: the unused part of a share goes to the larger ones
             share = max(0, size_bytes - size) // (len(parts) - index)
-            start = _start_within(connection, part, share)
-            seen = _verify(connection, part, start)
-            heads |= seen.heads
-            records += seen.records
-            size += seen.size_bytes
+            start = _start_within(connection, part_row, share)
+            scan = _verify(connection, part_row, start)
+            heads |= scan.heads
+            records += scan.records
+            size += scan.size_bytes
         if refuse_loss:
             check_remembered(connection, heads_file.read_heads(path.with_name(heads_file.FILE_NAME)), heads)
     except (apsw.Error, OSError, TypeError, ValueError) as error:
@@ -66,58 +67,58 @@ def verify_newest(
 
 def check_remembered(connection: apsw.Connection, remembered: Heads, heads: Heads) -> None:
     """Compares remembered heads with the rows. Raises LogLossError."""
-    parts = {part.partition: part for part in schema.stored_parts(connection)} if remembered else {}
+    parts = {part_row.partition: part_row for part_row in schema.stored_parts(connection)} if remembered else {}
     for partition, mark in remembered.items():
-        part = parts.get(partition)
-        start = part.start if part else Mark(0, bytes(16))
+        part_row = parts.get(partition)
+        start = part_row.start if part_row else Mark(0, bytes(16))
         check_mark(partition, mark, head=heads.get(partition, start), start=start)
-        if part is not None and mark.next_offset > start.next_offset:
-            row = connection.execute(Statements(part.id).at, (mark.next_offset - 1,)).get
+        if part_row is not None and mark.next_offset > start.next_offset:
+            row = connection.execute(Statements(part_row.id).at, (mark.next_offset - 1,)).get
             if row is None or row[1] != mark.chain:
                 raise different(partition, mark)
 
 
-def _start_within(connection: apsw.Connection, part: StoredPart, size_bytes: int) -> int:
-    """The smallest offset from which on the partition holds at most `size_bytes` bytes; bisection by `end_size`."""
-    floor = part.end_size - size_bytes
-    low = part.start.next_offset
-    high = part.head.next_offset
-    if part.start_size >= floor:
+def _start_within(connection: apsw.Connection, part_row: StoredPart, size_bytes: int) -> int:
+    """Finds the lowest offset with at most `size_bytes` bytes from there to the head; bisection by `end_size`."""
+    floor = part_row.end_size - size_bytes
+    low = part_row.start.next_offset
+    high = part_row.head.next_offset
+    if part_row.start_size >= floor:
         return low
-    # `end_size` grows with the offset, so a dozen rows tell where the newest bytes begin, and not every one is read.
+    # `end_size` grows with the offset: a dozen rows locate the newest bytes, without reading every row.
     while low < high:
         middle = (low + high) // 2
-        row = connection.execute(Statements(part.id).at, (middle,)).get
+        row = connection.execute(Statements(part_row.id).at, (middle,)).get
         if row is None:
-            raise damaged(part.partition, middle, "is missing")
+            raise damaged(part_row.partition, middle, "is missing")
         if row[2] < floor:
             low = middle + 1
         else:
             high = middle
-    return min(low + 1, part.head.next_offset)
+    return min(low + 1, part_row.head.next_offset)
 
 
-def _verify(connection: apsw.Connection, part: StoredPart, start: int) -> Scan:
+def _verify(connection: apsw.Connection, part_row: StoredPart, start: int) -> Scan:
     """Recomputes the chain from `start` to the head. Raises LogCorruptError."""
-    partition = part.partition
-    chain = part.start.chain
-    if start > part.start.next_offset:
-        before = connection.execute(Statements(part.id).at, (start - 1,)).get
-        if before is None:
+    partition = part_row.partition
+    chain = part_row.start.chain
+    if start > part_row.start.next_offset:
+        previous_row = connection.execute(Statements(part_row.id).at, (start - 1,)).get
+        if previous_row is None:
             raise damaged(partition, start - 1, "is missing")
-        chain = before[1]
+        chain = previous_row[1]
     size = 0
     end = start
-    for _, record in checked_rows(connection, Statements(part.id), partition, start, _EVERY):
-        # The chain covers the payload that a thin record no longer has: its own link is taken as it stands, under the
-        # row's checksum, and the next one is checked against it.
+    for _, record in checked_rows(connection, Statements(part_row.id), partition, start, _EVERY):
+        # The chain covers the payload already dropped from a thin record: its own link is taken as stored, under the
+        # row's checksum, and the next link is checked against it.
         chain = record.chain if record.thin else link(chain, record.head, record.value)
         if chain != record.chain:
             raise damaged(partition, record.offset, "breaks the hash chain")
         end = record.offset + 1
         size += len(record.head) + len(record.value)
-    if end != part.head.next_offset:
-        raise damaged(partition, end, f"is missing: the log ends before {part.head.next_offset}")
+    if end != part_row.head.next_offset:
+        raise damaged(partition, end, f"is missing: the log ends before {part_row.head.next_offset}")
     return Scan(end - start, size, {partition: Mark(end, chain)})
 
 
@@ -132,16 +133,17 @@ def _integrity(connection: apsw.Connection, path: Path) -> None:
 
 
 _AT_ONCE: Final = 8192
-"""The records whose ids are looked up together."""
+"""Number of records with ids looked up together."""
 _ERRORS: Final = 20
-"""The findings of SQLite that are told at most: a damaged page yields hundreds."""
+"""Upper bound of the reported findings of SQLite: a damaged page yields hundreds."""
 
 
 def wrong_ids(folder: Path) -> Iterator[str]:
-    """The faults of the index of ids and of the file's structure, in words; one snapshot, beside a daemon too.
+    """Yields the faults of the index of ids and of the file's structure, in words, from one snapshot; a daemon may be
+    running.
 
-    A record that is missing in the index would be taken again if it were appended again, and one that stands there for
-    another would answer with its place. Blocks. Raises LogCorruptError for a file that cannot be read.
+    A record missing in the index would be stored again by a repeated append, and an id indexed for another record would
+    answer with the wrong position. Blocks. Raises LogCorruptError for an unreadable file.
     """
     path = folder / schema.FILE_NAME
     try:
@@ -151,70 +153,70 @@ def wrong_ids(folder: Path) -> Iterator[str]:
     try:
         connection.execute("BEGIN")
         ends = schema.indexed_ends(connection)
-        parts = {part.id: part for part in schema.stored_parts(connection)}
+        parts = {part_row.id: part_row for part_row in schema.stored_parts(connection)}
         expected = 0
-        for part in parts.values():
-            end = min(ends.get(part.id, 0), part.head.next_offset)
-            expected += max(0, end - part.start.next_offset)
-            yield from _missing(connection, part, end)
-        found: Any = connection.execute("SELECT count(*) FROM ids").get
-        if found > expected:  # only then: to look each id up reads the log in random order
+        for part_row in parts.values():
+            end = min(ends.get(part_row.id, 0), part_row.head.next_offset)
+            expected += max(0, end - part_row.start.next_offset)
+            yield from _missing(connection, part_row, end)
+        indexed_count: Any = connection.execute("SELECT count(*) FROM ids").get
+        if indexed_count > expected:  # only then: looking each id up reads the log in random order
             yield from _foreign(connection, parts)
-        for (line,) in connection.execute(f"PRAGMA integrity_check({_ERRORS})"):
-            if line != "ok":
-                yield f"the structure of {path} is damaged: {line}"
+        for (finding,) in connection.execute(f"PRAGMA integrity_check({_ERRORS})"):
+            if finding != "ok":
+                yield f"the structure of {path} is damaged: {finding}"
     except (apsw.Error, OSError, TypeError, ValueError) as error:
         raise translate(error, str(path), reading=True) from error
     finally:
         connection.close(True)
 
 
-def _missing(connection: apsw.Connection, part: StoredPart, end: int) -> Iterator[str]:
-    """The records below `end` that the index lacks, or has at another place; a stretch of them is one line."""
-    first = last = -1
-    start = part.start.next_offset
-    statement = f"SELECT id, off FROM p{part.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_AT_ONCE}"  # noqa: S608
+def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Iterator[str]:
+    """Yields the records below `end` missing from the index, or indexed at another position; a run of them is one line."""
+    first_offset = last_offset = -1
+    start = part_row.start.next_offset
+    statement = f"SELECT id, off FROM p{part_row.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_AT_ONCE}"  # noqa: S608
     while start < end and (rows := list(connection.execute(statement, (start, end)))):
         start = rows[-1][1] + 1
-        places = _places(connection, sorted(id for id, _ in rows))
+        locations = _places(connection, sorted(id for id, _ in rows))
         for id, offset in rows:
-            place = places.get(id)
-            if place == place_of(part.id, offset):
+            location = locations.get(id)
+            if location == place_of(part_row.id, offset):
                 continue
-            if place is not None:
-                number, other = split_place(place)
-                yield f"{part.partition}@{offset}: the index has its id for record {other} of part {number}"
-            elif offset == last + 1 and first >= 0:
-                last = offset
+            if location is not None:
+                number, indexed_offset = split_place(location)
+                yield f"{part_row.partition}@{offset}: the index has its id for record {indexed_offset} of part {number}"
+            elif offset == last_offset + 1 and first_offset >= 0:
+                last_offset = offset
             else:
-                yield from _stretch(part, first, last)
-                first = last = offset
-    yield from _stretch(part, first, last)
+                yield from _stretch(part_row, first_offset, last_offset)
+                first_offset = last_offset = offset
+    yield from _stretch(part_row, first_offset, last_offset)
 
 
-def _stretch(part: StoredPart, first: int, last: int) -> Iterator[str]:
+def _stretch(part_row: StoredPart, first: int, last: int) -> Iterator[str]:
     if first >= 0:
         more = f" to {last}" if last > first else ""
-        yield f"{part.partition}@{first}{more} is not in the index of ids: an append repeated would be taken again"
+        yield f"{part_row.partition}@{first}{more} is not in the index of ids: an append repeated would be taken again"
 
 
 def _places(connection: apsw.Connection, ids: list[bytes]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
+    locations: dict[bytes, int] = {}
     for start in range(0, len(ids), schema.ROWS_AT_ONCE):
-        some = ids[start : start + schema.ROWS_AT_ONCE]
-        rows: list[Any] = connection.execute(schema.FIND_IDS[len(some)], some).fetchall()
-        found.update(rows)
-    return found
+        chunk = ids[start : start + schema.ROWS_AT_ONCE]
+        rows: list[Any] = connection.execute(schema.FIND_IDS[len(chunk)], chunk).fetchall()
+        locations.update(rows)
+    return locations
 
 
-def _foreign(connection: apsw.Connection, parts: dict[int, StoredPart]) -> Iterator[str]:
-    """The ids that stand in the index for a record that has another id, or for none."""
-    for id, place in connection.execute("SELECT id, place FROM ids"):
-        number, offset = split_place(place)
-        part = parts.get(number)
+def _foreign(connection: apsw.Connection, part_rows: dict[int, StoredPart]) -> Iterator[str]:
+    """Yields the ids indexed for a record with another id, or for no record."""
+    for id, location in connection.execute("SELECT id, place FROM ids"):
+        number, offset = split_place(location)
+        part_row = part_rows.get(number)
         row: Any = None
-        if part is not None:
+        if part_row is not None:
             row = connection.execute(f"SELECT id FROM p{number} WHERE off = ?", (offset,)).get  # noqa: S608
         if row != id:
-            where = f"{part.partition}@{offset}" if part is not None else f"record {offset} of no partition"
+            where = f"{part_row.partition}@{offset}" if part_row is not None else f"record {offset} of no partition"
             yield f"the index has id {id.hex()} for {where}, which has another"

@@ -8,12 +8,12 @@ import apsw
 
 from rftd.ops.errors import LogCorruptError, LogFullError, RftdError, UnreachableError
 
-# The disk is full where SQLite calls it an I/O error: a short write, a cut, or a `-shm` file that cannot grow.
+# A full disk, reported by SQLite as an I/O error: a short write, a cut, or a `-shm` file unable to grow.
 _NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
 
 
 def translate(error: BaseException, where: str, *, reading: bool = False) -> RftdError:
-    """The error of rftd for one that SQLite, the file system or a fault point raised."""
+    """Translates an error of SQLite, the file system or a fault point into an error of rftd."""
     if isinstance(error, RftdError):
         return error
     extended = getattr(error, "extendedresult", 0)
@@ -31,8 +31,8 @@ def translate(error: BaseException, where: str, *, reading: bool = False) -> Rft
             where=where,
             fix="restore the data folder from a backup; `rftd verify` names the first damaged record",
         )
-    # Everything else may have struck before or after the commit: only an outcome called unknown makes callers retry
-    # with the same ids, and those are recognised if they landed.
+    # Everything else may have struck before or after the commit: only an outcome reported as unknown makes callers
+    # retry with the same ids, and landed ids are recognised.
     return UnreachableError(
         f"the log failed and the outcome of the append is unknown: {type(error).__name__}: {error}",
         where=where,

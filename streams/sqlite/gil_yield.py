@@ -1,7 +1,7 @@
 """Turns at Python's global lock (GIL) for the log's threads while the event loop is saturated.
 
-The GIL starves them otherwise: a loop that always has something to do lets go of it only around `select`, takes it back
-before a waiting thread wakes up, and resets that thread's claim. Measured with a loop at 100 %: commits of seconds
+Without them the GIL starves the threads: a loop with constant work releases it only around `select`, takes it back
+before a waiting thread wakes up, and resets the thread's claim. Measured with a loop at 100 %: commits of seconds
 instead of milliseconds. A shorter switch interval does not help: each `select` makes a waiting thread count anew.
 """
 
@@ -13,17 +13,19 @@ from types import TracebackType
 from typing import Final
 
 CALM_INTERVAL_S: Final = 0.005
-"""The first look at a wait: most waits are over by then, and a look costs a turn of the loop."""
+"""Seconds before the first check of a wait: most waits are over by then, and a check costs a turn of the loop."""
 SATURATED_INTERVAL_S: Final = 0.001
-"""The time between two pauses of a saturated loop."""
+"""Seconds between two pauses of a saturated loop."""
 PAUSE_S: Final = 0.0001
-"""The length of a pause: a tenth of the interval is the most that the loop loses."""
+"""Length of a pause in seconds: the loop loses at most a tenth of the interval."""
 SATURATED: Final = 0.7
-"""The share of an interval in which the loop's thread computed, from which on the loop counts as saturated."""
+"""The share of an interval spent computing by the loop's thread, above which the loop counts as saturated."""
 
 
 class GilYield:
-    """`with gil_yield:` around a wait for a thread: a loop found saturated pauses 0.1 ms in each 1 ms; others never."""
+    """`with gil_yield:` around a wait for a thread: a saturated loop pauses 0.1 ms in each 1 ms; an unsaturated one
+    never.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,10 +46,10 @@ class GilYield:
     def _schedule(self, interval_s: float) -> None:
         self._scheduled = True
         self._wall_s = time.monotonic()
-        self._cpu_s = time.thread_time()  # of this thread alone: the log's own threads must not make it look busy
-        self._loop.call_later(interval_s, self._look)
+        self._cpu_s = time.thread_time()  # of this thread alone: the log's own threads must not make the loop look busy
+        self._loop.call_later(interval_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._scheduled = False
         if not self._waits:
             return

@@ -1,8 +1,8 @@
-"""The heads that the log itself remembers, in a small file beside its database.
+"""The heads remembered by the log itself, in a small file beside its database.
 
-SQLite takes a damaged write-ahead log for its end and goes on with less, in silence. So after each commit, before the
-acknowledgement, the heads are written here too, without a sync: the file may be older than the database, after a
-power loss, but never newer. Two slots in turn, each with a checksum, so that a torn write leaves the other.
+SQLite takes a damaged write-ahead log for its end and silently continues with less. So after each commit, before the
+acknowledgement, the heads are written here too, without a sync: the file may be older than the database, after a power
+loss, but never newer. Two slots in turn, each with a checksum: a torn write leaves the other slot intact.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _decoder = msgpack_decoder(_Slot)
 
 
 class HeadsFile:
-    """Writes heads at each commit."""
+    """Writes the log's heads to the file at each commit."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._sequence = max((slot.sequence for slot in _slots(path)), default=0)
 
     def write(self, heads: Mapping[Partition, Mark]) -> None:
-        """Remembers `heads`, those of all partitions. Failing is harmless: the older slot stays."""
+        """Writes the heads of all partitions. Failing is harmless: the older slot stays."""
         self._sequence += 1
         rows = [(stream, number, *mark) for (stream, number), mark in heads.items()]
         body = _encoder.encode(_Slot(self._sequence, rows))
         framed = xxhash.xxh3_64_digest(body) + len(body).to_bytes(4, "little") + body
         if len(framed) <= _SLOT_SIZE_BYTES:  # a longer one would run into the other slot
             with suppress(OSError):
-                # One write and no fsync: this stands in the way of every acknowledgement. A process that is killed
-                # loses nothing of it; after a power loss it may be older than the database, which no check minds.
+                # One write and no fsync, because every acknowledgement waits for it. A killed process loses nothing of
+                # it; after a power loss it may be older than the database, which is harmless to every check.
                 os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class HeadsFile:
 
 
 def read_heads(path: Path) -> Heads:
-    """The newest heads that the file holds undamaged; none if there is no file."""
+    """Returns the newest heads in an undamaged slot of the file; none without a file."""
     newest = max(_slots(path), key=lambda slot: slot.sequence, default=None)
     if newest is None:
         return {}
@@ -67,10 +67,10 @@ def read_heads(path: Path) -> Heads:
 
 def _slots(path: Path) -> list[_Slot]:
     content = path.read_bytes() if path.exists() else b""
-    found: list[_Slot] = []
+    slots: list[_Slot] = []
     for start in (0, _SLOT_SIZE_BYTES):
         slot = content[start : start + _SLOT_SIZE_BYTES]
         body = slot[12 : 12 + int.from_bytes(slot[8:12], "little")]
         if body and xxhash.xxh3_64_digest(body) == slot[:8]:
-            found.append(_decoder.decode(body))
-    return found
+            slots.append(_decoder.decode(body))
+    return slots

@@ -1,8 +1,8 @@
-"""The index of ids, by which a repeated append is recognised: the newest ids in memory, the others in a table.
+"""The index of ids, for recognising repeated appends: the newest ids in memory, the older ones in a table.
 
-Ids are random: each one written by itself would change a page of a large table, and be most of what a commit writes.
-By the thousand, neighbours share their pages. The rows of the newest records hold their ids too, so memory is filled
-from them after a restart.
+Ids are random: written one by one, each would change a page of a large table, and be most of a commit's bytes. By the
+thousand, neighbours share their pages. The rows of the newest records hold their ids too: after a restart, memory is
+filled from the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rftd.streams.sqlite.schema import Statements
 
 
 class IdIndex:
-    """The index of one writing connection; made anew after a failed write, when nobody knows what it should hold."""
+    """The index of one writing connection; created anew after a failed write, when its right content is unknown."""
 
     def __init__(self, connection: apsw.Connection, part_ids: Iterable[int]) -> None:
         self._connection = connection
@@ -29,22 +29,22 @@ class IdIndex:
             self._recent.update((id, place_of(part_id, offset)) for id, offset in rows)
 
     def places(self, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """The places of those ids that are in the log."""
+        """Returns the locations of those ids already in the log."""
         recent = self._recent
-        found = {id: recent[id] for id in ids if id in recent}
-        wanted = sorted(set(ids).difference(found))  # neighbours share a page
-        for start in range(0, len(wanted), schema.ROWS_AT_ONCE):
-            some = wanted[start : start + schema.ROWS_AT_ONCE]
-            rows: list[Any] = self._connection.execute(schema.FIND_IDS[len(some)], some).fetchall()
-            found.update(rows)
-        return found
+        locations = {id: recent[id] for id in ids if id in recent}
+        unknown = sorted(set(ids).difference(locations))  # sorted: neighbours share a page
+        for start in range(0, len(unknown), schema.ROWS_AT_ONCE):
+            chunk = unknown[start : start + schema.ROWS_AT_ONCE]
+            rows: list[Any] = self._connection.execute(schema.FIND_IDS[len(chunk)], chunk).fetchall()
+            locations.update(rows)
+        return locations
 
-    def add(self, places: Iterable[tuple[bytes, int]]) -> None:
-        """Takes in the ids of a transaction that is committed."""
-        self._recent.update(places)
+    def add(self, locations: Iterable[tuple[bytes, int]]) -> None:
+        """Adds the ids of a committed transaction."""
+        self._recent.update(locations)
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Drops the ids of records that were truncated."""
+        """Removes the ids of truncated records."""
         for id in ids:
             self._recent.pop(id, None)
 
@@ -54,23 +54,23 @@ class IdIndex:
             return
         connection = self._connection
         rows = sorted(self._recent.items())  # by id: neighbours go to the same page
-        # One transaction for ids and ends: an end that ran ahead of its ids would make records unknown, for ever. After
-        # a crash before it, the rows above the old ends fill the memory again.
+        # One transaction for ids and ends: an end ahead of its ids would make records unknown, for ever. After a crash
+        # before it, the rows above the old ends fill the memory again.
         with connection:
             whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
             for start in range(0, whole, schema.ROWS_AT_ONCE):
-                some = rows[start : start + schema.ROWS_AT_ONCE]
-                connection.execute(schema.ADD_IDS, tuple(flatten.from_iterable(some)))
+                chunk = rows[start : start + schema.ROWS_AT_ONCE]
+                connection.execute(schema.ADD_IDS, tuple(flatten.from_iterable(chunk)))
             connection.executemany(schema.ADD_ID, rows[whole:])
             connection.executemany(schema.MOVE_INDEXED, ends.items())
         self._recent.clear()
 
 
 def place_of(part_id: int, offset: int) -> int:
-    """A record's place as one number."""
+    """Encodes a record's partition and offset as one number, its location."""
     return part_id << schema.PLACE_BITS | offset
 
 
-def split_place(place: int) -> tuple[int, int]:
-    """The partition's id and the offset."""
-    return place >> schema.PLACE_BITS, place & (1 << schema.PLACE_BITS) - 1
+def split_place(location: int) -> tuple[int, int]:
+    """Decodes a location into the partition's id and the offset."""
+    return location >> schema.PLACE_BITS, location & (1 << schema.PLACE_BITS) - 1

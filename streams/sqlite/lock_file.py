@@ -1,4 +1,4 @@
-"""The lock that keeps a data folder to one daemon, and the check that its disk is local."""
+"""The lock limiting a data folder to one daemon, and the check for a local disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 from rftd.ops.errors import ConflictError
 
 FILE_NAME: Final = "log.lock"
-# SQLite's WAL needs memory that all its processes share and byte-range locks that hold; these give neither for sure.
+# SQLite's WAL needs memory shared by all its processes and reliable byte-range locks; these file systems guarantee
+# neither.
 _NETWORK: Final = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs"),
     *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
@@ -24,8 +25,9 @@ class LockFile:
         self._path = folder / FILE_NAME
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # flock, not a pid in a file: the kernel drops it with the process, however that ends, so none is stale.
-            # It belongs to this open file: a POSIX lock would go as soon as any code here closed any descriptor of it.
+            # flock, not a pid in a file: the kernel drops it with the process, however the process ends, so none is
+            # stale. The lock belongs to this open file: a POSIX lock would go as soon as any code here closed any
+            # descriptor of the file.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
@@ -35,13 +37,13 @@ class LockFile:
                 where=str(self._path),
                 fix=f"stop that daemon (kill {owner}), connect to it, or choose another --data folder",
             ) from error
-        # For the error above only: whoever finds the lock taken may read an older pid, or none, in between.
+        # For the error above only: a process refused in between may read an older pid, or none.
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Lets another process open the folder; idempotent."""
-        # The file stays: who removed it could remove one that another process has locked since.
+        # The file stays: removing it could remove a file locked by another process in the meantime.
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -55,10 +57,10 @@ def refuse_network_file_system(folder: Path, mounts: Path = Path("/proc/self/mou
     kind = ""
     depth = -1
     for line in mounts.read_text(errors="replace").splitlines():
-        left, _, right = line.partition(" - ")
-        point = Path(left.split(" ")[4].replace("\\040", " "))  # the kernel writes blanks in octal
+        mount_fields, _, type_fields = line.partition(" - ")
+        point = Path(mount_fields.split(" ")[4].replace("\\040", " "))  # the kernel writes blanks in octal
         if resolved.is_relative_to(point) and len(point.parts) >= depth:  # the last mount on a point is the visible one
-            kind = right.split(" ")[0]
+            kind = type_fields.split(" ")[0]
             depth = len(point.parts)
     if kind in _NETWORK:
         raise ConflictError(

@@ -31,7 +31,7 @@ from rftd.streams.sqlite.writer import WriterThread
 
 
 class SqliteLog:
-    """An `EventLog` in `FOLDER/log.db`; made by `open`, used on the event loop that opened it."""
+    """An `EventLog` in `FOLDER/log.db`; created by `open`, used on the event loop of that call."""
 
     def __init__(self, store: Store, path: Path, lock: LockFile, point: Callable[[str], None]) -> None:
         self._store = store
@@ -53,19 +53,19 @@ class SqliteLog:
         refuse_loss: bool = True,
         lock: LockFile | None = None,
     ) -> Self:
-        """The log in `folder`, which is made if it is missing; verified over its newest bytes.
+        """Opens the log in `folder`, created if missing, and verifies its newest bytes.
 
-        Raises ConflictError if another process has it open or the folder is on a network file system, LogCorruptError
-        or LogLossError with the position if it is damaged or an acknowledged record is gone. A caller that passes
-        `refuse_loss=False` has read what `log.heads` remembers before, for the next commit writes it anew. The `lock`
-        of a caller that has taken it already is released with the log.
+        Raises ConflictError if another process has the log open or the folder is on a network file system,
+        LogCorruptError or LogLossError with the position if the log is damaged or an acknowledged record is missing. A
+        caller passing `refuse_loss=False` must have read `log.heads` before, for the next commit overwrites the file. A
+        `lock` already acquired by the caller is released with the log.
         """
-        store, held = await asyncio.to_thread(_open, folder, point, refuse_loss, lock)
-        return cls(store, folder / schema.FILE_NAME, held, point)
+        store, acquired_lock = await asyncio.to_thread(_open, folder, point, refuse_loss, lock)
+        return cls(store, folder / schema.FILE_NAME, acquired_lock, point)
 
     @property
     def path(self) -> Path:
-        """The path of the database file, which other processes may read."""
+        """The path of the database file, readable by other processes."""
         return self._path
 
     @property
@@ -75,7 +75,7 @@ class SqliteLog:
 
     @property
     def failure(self) -> RftdError | None:
-        """Why the last append failed, for readiness; None while appends work."""
+        """The error of the last append, for readiness; None while appends work."""
         return self._writer.failure
 
     @property
@@ -85,7 +85,7 @@ class SqliteLog:
 
     @property
     def blocked(self) -> Blocked | None:
-        """Why the write-ahead log cannot be emptied; None while it can, or is small."""
+        """The obstacle to emptying the write-ahead log; None while there is none, or while the log is small."""
         return self._store.wal.blocked
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
@@ -137,11 +137,11 @@ class SqliteLog:
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
-        # Shielded: a caller that is cancelled half-way must not leave the lock held and the writer's thread alive.
+        # Shielded: a caller cancelled half-way must not leave the lock held and the writer's thread alive.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._writer.close()  # first: what is queued still commits, and its followers still read
+        await self._writer.close()  # first: queued appends still commit, and their followers still read
         self._tail.wake_all()
         await asyncio.to_thread(self._release)
 
@@ -161,12 +161,12 @@ def _open(
 ) -> tuple[Store, LockFile]:
     make_durable_folder(folder)
     refuse_network_file_system(folder)
-    lock = lock or LockFile(folder)  # before the database is touched: opening it recovers the write-ahead log
+    lock = lock or LockFile(folder)  # before any access to the database: opening it recovers the write-ahead log
     store: Store | None = None
     try:
         path = folder / schema.FILE_NAME
         store = Store(path, point)
-        # On the thread that opens, before the first append: a log that lost its end must not grow a new one.
+        # On the opening thread, before the first append: a log without its end must not grow a new one.
         verify_newest(store.connection, path, refuse_loss=refuse_loss)
     except BaseException:
         if store is not None:

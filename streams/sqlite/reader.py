@@ -1,4 +1,4 @@
-"""`ReaderThreads`: reads of the embedded log, on threads of their own with read-only connections."""
+"""`ReaderThreads`: reads of the embedded log, on a pool of threads with read-only connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ReaderThreads:
-    """A small pool of threads, each with a connection that sees every commit that was made before it looks."""
+    """A small pool of threads, each with a connection; a read sees every commit made before the read began."""
 
     def __init__(self, path: Path, gil_yield: GilYield, threads: int = 2) -> None:
         self._path = path
@@ -39,19 +39,19 @@ class ReaderThreads:
     async def read(
         self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int
     ) -> list[Record]:
-        """Checked records from `start` on; `end` is the partition's head as far as the caller knows."""
+        """Returns checked records from `start` on; `end` is the partition's head as far as the caller knows."""
         return await self._on_thread(
             lambda connection: read_rows(connection, partition, start, end, max_records, max_size_bytes)
         )
 
     async def heads(self) -> Heads:
-        """The heads of all partitions, as the file holds them now."""
+        """Returns the present heads of all partitions in the file."""
         return await self._on_thread(
-            lambda connection: {part.partition: part.head for part in schema.stored_parts(connection)}
+            lambda connection: {part_row.partition: part_row.head for part_row in schema.stored_parts(connection)}
         )
 
     async def used_bytes(self) -> int:
-        """The size of the file's pages that hold something."""
+        """Returns the size of the file's used pages in bytes."""
 
         def used(connection: apsw.Connection) -> int:
             pages = connection.pragma("page_count") - connection.pragma("freelist_count")
@@ -60,7 +60,7 @@ class ReaderThreads:
         return await self._on_thread(used)
 
     async def start_of(self, partition: Partition) -> tuple[int, bytes]:
-        """The first retained offset and the chain before it."""
+        """Returns the first retained offset and the chain before it."""
 
         def start(connection: apsw.Connection) -> tuple[int, bytes]:
             row: tuple[int, bytes] | None = connection.execute(schema.START, tuple(partition)).fetchone()
@@ -69,16 +69,16 @@ class ReaderThreads:
         return await self._on_thread(start)
 
     async def check_heads(self, remembered: Heads, tail: Tail) -> None:
-        """Compares remembered heads with the file; `tail` knows where it ends. Raises LogLossError."""
+        """Compares remembered heads with the file; `tail` knows its end. Raises LogLossError."""
         for partition, mark in remembered.items():
             start = Mark(*await self.start_of(partition))
             head = tail.head(partition)
             check_mark(partition, mark, head=head, start=start)
             if mark.next_offset > start.next_offset:
-                # The record before the mark carries its chain, and through it vouches for every one below.
-                place = mark.next_offset - 1
-                last = await self.read(partition, place, head.next_offset, 1, limits.FETCH_SIZE_BYTES)
-                if not last or last[0].chain != mark.chain:
+                # The record before the mark carries its chain, vouching for every record below.
+                last_offset = mark.next_offset - 1
+                records = await self.read(partition, last_offset, head.next_offset, 1, limits.FETCH_SIZE_BYTES)
+                if not records or records[0].chain != mark.chain:
                     raise different(partition, mark)
 
     def close(self) -> None:
@@ -99,12 +99,12 @@ class ReaderThreads:
                 raise translate(error, str(self._path), reading=True) from error
 
         with self._gil_yield:
-            # A caller that is cancelled leaves its read running: a thread cannot be stopped, and `close` waits for it.
+            # A cancelled caller leaves its read running: a thread cannot be stopped, and `close` waits for it.
             return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     def _connection(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = schema.connect_reader(self._path)
-            self._connections.append(connection)  # `close` runs on another thread, which sees no thread-local
+            self._connections.append(connection)  # `close` runs on another thread, without access to thread-locals
         return connection

@@ -1,10 +1,10 @@
 """Tables, pragmas and statements of the embedded log.
 
-One table per partition, so that appends always go to the right edge of a b-tree and reads are one range scan, and
-one table of ids, by which a repeated append is recognised; a partition's records from `indexed.off` on have their ids
-in their rows only. `form` says how a value is stored (see `rftd.streams.sqlite.rows`). `sum` is xxh3-64 over
-id ‖ chain ‖ head ‖ value as stored ‖ form, if that is not 0, and is compared at each read; `end_size` counts the bytes
-of the partition up to and including the record, as they were appended.
+One table per partition, for appends always at the right edge of a b-tree and reads in one range scan, and one table of
+ids, for recognising repeated appends; a partition's records from `indexed.off` on have their ids in their rows only.
+`form` is the stored form of a value (see `rftd.streams.sqlite.rows`). `sum` is xxh3-64 over id ‖ chain ‖ head ‖ value
+as stored ‖ form, if not 0, and is compared at each read; `end_size` counts the bytes of the partition up to and
+including the record, as they were appended.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from rftd.streams.log.topics import Partition
 FILE_NAME: Final = "log.db"
 APPLICATION_ID: Final = 0x52465444
 SCHEMA_VERSION: Final = 4
-"""Raised by whatever this release could not read in a log of before, be it the layout or what events mean."""
+"""Version of the layout and of the meaning of events; raised whenever a release cannot read earlier logs."""
 PAGE_SIZE_BYTES: Final = 16384
 CACHE_SIZE_KIB: Final = 8 * 1024
-"""The page cache of the writing connection, which only appends; the operating system caches the ids that it reads."""
+"""Page cache of the append-only writing connection; the operating system caches the ids it reads."""
 CHECKPOINT_PAGES: Final = 1000
-"""The pages in the write-ahead log from which on they are moved into the database, beside the writer."""
+"""Pages in the write-ahead log above which they are moved into the database, beside the writer."""
 CHECKPOINT_REST_PAGES: Final = 200
-"""The most pages that are left to the writer itself, at the end of a round."""
+"""Maximum number of pages left to the writer itself, at the end of a round."""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
-"""The pages from which on the writer moves them all itself, unless a reader is in the way: nobody waits for that."""
+"""Pages above which the writer moves all of them itself, unless a reader is in the way: the writer never waits."""
 BUSY_TIMEOUT_MS: Final = 5000
-"""The wait of a writing transaction for another one; emptying the write-ahead log waits for nobody."""
+"""Wait of a writing transaction for another one; emptying the write-ahead log never waits."""
 GIVEN_BACK_PAGES: Final = 256
-"""Pages that are returned to the file system at once, between two commits."""
+"""Pages returned to the file system at once, between two commits."""
 INDEXED_AT_ONCE: Final = 8192
-"""Ids that gather before they go to `ids`."""
+"""Number of ids gathered before a move to `ids`."""
 PLACE_BITS: Final = 44
-"""A place in `ids` is partition id << 44 | offset."""
+"""A location in `ids` is partition id << 44 | offset."""
 
 ROW_WIDTH: Final = 8
 ROWS_AT_ONCE: Final = 32
@@ -63,7 +63,7 @@ FIND_IDS: Final = tuple(
     "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
     for count in range(ROWS_AT_ONCE + 1)
 )
-"""The statements that find several ids, by the number of ids."""
+"""The statements for finding several ids, by the number of ids."""
 ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
 ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
@@ -76,7 +76,7 @@ _RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE o
 
 
 class Statements:
-    """The statements over the rows of one partition; cheap to make, so nothing caches it."""
+    """The statements over the rows of one partition; cheap to create, therefore not cached."""
 
     def __init__(self, part_id: int) -> None:
         row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
@@ -97,7 +97,7 @@ class Statements:
 
 
 class StoredPart(NamedTuple):
-    """A partition as the database holds it: `start` is its first retained offset and the chain before that."""
+    """A partition as stored in the database: `start` is its first retained offset and the chain before it."""
 
     id: int
     partition: Partition
@@ -108,49 +108,52 @@ class StoredPart(NamedTuple):
 
 
 def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
-    """Every partition with its head. Raises apsw.Error, TypeError or ValueError if the file is damaged."""
-    found: list[StoredPart] = []
+    """Reads every partition with its head. Raises apsw.Error, TypeError or ValueError for a damaged file."""
+    parts: list[StoredPart] = []
     rows: list[Any] = connection.execute(_PARTS).fetchall()
     for id, stream, number, offset, chain, size in rows:
         start = Mark(offset, chain)
         head = start
         end_size = size
-        last: Any = connection.execute(Statements(id).last).get
-        if last:
-            head = Mark(last[0] + 1, last[1])
-            end_size = last[2]
-        found.append(StoredPart(id, Partition(stream, number), start, size, head, end_size))
-    return found
+        last_row: Any = connection.execute(Statements(id).last).get
+        if last_row:
+            head = Mark(last_row[0] + 1, last_row[1])
+            end_size = last_row[2]
+        parts.append(StoredPart(id, Partition(stream, number), start, size, head, end_size))
+    return parts
 
 
 def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
-    """The offset, by partition id, below which the ids of a partition's records are in `ids`; 0 where it is absent."""
+    """Returns, by partition id, the offset below which records have their ids in `ids`; absent means 0."""
     rows: list[Any] = connection.execute(_INDEXED).fetchall()
     return dict(rows)
 
 
 def connect_writer(path: Path) -> apsw.Connection:
-    """The connection that writes: durable at each commit; creates the file if there is none.
+    """Opens the writing connection, durable at each commit; creates the file if there is none.
 
-    Raises as `check_schema`; a file of another version is left as it is.
+    Raises as `check_schema`; a file of another version is left unchanged.
     """
     connection = apsw.Connection(str(path), statementcachesize=256)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if connection.pragma("application_id") == APPLICATION_ID:
-            check_schema(connection, path)  # before anything is set, which would write into a file of another version
-        # The order matters: page size and vacuum mode of a new file are fixed by its first write, which WAL mode is.
+            check_schema(connection, path)  # before any pragma: setting one would write into a file of another version
+        # The order matters: page size and vacuum mode of a new file are fixed by its first write, the switch to WAL
+        # mode.
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.pragma("journal_mode", "wal")
         # NORMAL, SQLite's usual choice with WAL, syncs at checkpoints only: acknowledged commits would be lost with the
         # power. FULL syncs the write-ahead log at each commit.
         connection.pragma("synchronous", "full")
-        # By default the commit that passes 1,000 pages would do the checkpoint itself, in front of its acknowledgement.
+        # By default the commit passing 1,000 pages would do the checkpoint itself, in front of its acknowledgement.
         connection.pragma("wal_autocheckpoint", 0)
-        connection.pragma("journal_size_limit", 64 * 1024 * 1024)  # the file is cut to this when it starts anew
+        connection.pragma(
+            "journal_size_limit", 64 * 1024 * 1024
+        )  # the file is cut to this size when SQLite starts it anew
         connection.pragma("cache_size", -CACHE_SIZE_KIB)  # SQLite reads a negative number as KiB, not pages
-        # SQLite answers with the mode that it got, and does not fail: on some file systems WAL is not to be had.
+        # SQLite returns the mode in effect, and does not fail: some file systems do not support WAL.
         if mode != "wal" or connection.pragma("synchronous") != 2:
             raise ConflictError(
                 f"SQLite runs in journal mode {mode!r} here; the log needs WAL with synchronous=FULL",
@@ -165,17 +168,17 @@ def connect_writer(path: Path) -> apsw.Connection:
 
 
 def connect_checkpointer(path: Path) -> apsw.Connection:
-    """A connection that moves the write-ahead log into the database."""
+    """Opens a connection for moving the write-ahead log into the database."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(0)
-    # A setting of the connection, not of the file: it decides whether a checkpoint syncs the database before the
-    # write-ahead log may be overwritten.
+    # A setting of the connection, not of the file: with it, a checkpoint syncs the database before the write-ahead log
+    # may be overwritten.
     connection.pragma("synchronous", "full")
     return connection
 
 
 def connect_reader(path: Path) -> apsw.Connection:
-    """A connection that only reads; it neither blocks the writer nor checkpoints."""
+    """Opens a read-only connection; it neither blocks the writer nor checkpoints."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=256)
     try:
         connection.set_busy_timeout(5000)
@@ -187,9 +190,9 @@ def connect_reader(path: Path) -> apsw.Connection:
 
 
 def check_schema(connection: apsw.Connection, path: Path) -> None:
-    """Raises LogCorruptError or ConflictError unless the file is a log that this release reads."""
+    """Raises LogCorruptError or ConflictError unless the file is a log readable by this release."""
     version = connection.pragma("user_version")
-    # The id lies in the first page: a damaged one is told here, before a version read from it sends people elsewhere.
+    # The id lies in the first page: a damaged page is reported here, before its version number misleads people.
     if connection.pragma("application_id") != APPLICATION_ID:
         raise LogCorruptError(
             "the file is no event log of rftd, or its first page is damaged",
@@ -207,7 +210,7 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
 def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if tables == 0 and connection.pragma("application_id") == 0:
-        with connection:  # one transaction: a crash leaves an empty file, which the next start takes for a new one
+        with connection:  # one transaction: a crash leaves an empty file, treated as new by the next start
             connection.execute(CREATE)
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", SCHEMA_VERSION)

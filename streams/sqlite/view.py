@@ -18,11 +18,11 @@ from rftd.streams.sqlite.gil_yield import GilYield
 from rftd.streams.sqlite.reader import ReaderThreads
 
 POLL_INTERVAL_S: Final = 0.02
-"""The pause between two looks at the file; a look that finds nothing reads one row per partition."""
+"""Pause in seconds between two polls of the file; a poll without news reads one row per partition."""
 
 
 class SqliteView:
-    """An `EventLog` whose appends are refused; followers poll the file. Every record read is checked."""
+    """An `EventLog` refusing appends; followers poll the file. Every record read is checked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class SqliteView:
 
     @classmethod
     async def open(cls, folder: Path) -> Self:
-        """The log in `folder`. Raises NotFoundError without one."""
+        """Opens the log in `folder` read-only. Raises NotFoundError without one."""
         if not (folder / schema.FILE_NAME).exists():
             raise NotFoundError(
                 f"there is no event log at {folder / schema.FILE_NAME}",
@@ -48,9 +48,11 @@ class SqliteView:
         return self._tail
 
     async def refresh(self) -> None:
-        """Reads the heads anew, which wakes followers of partitions that have grown."""
+        """Reads the heads anew and wakes followers of grown partitions."""
         heads = await self._reader.heads()
-        self._tail.advance((), {part: head for part, head in heads.items() if self._tail.head(part) != head})
+        self._tail.advance(
+            (), {partition: head for partition, head in heads.items() if self._tail.head(partition) != head}
+        )
 
     @property
     def failure(self) -> RftdError | None:
@@ -93,7 +95,7 @@ class SqliteView:
 
 
 class _Polled(TailSubscription):
-    """A subscription that looks at the file again and again, for the writer is another process and wakes nobody."""
+    """A subscription polling the file, as the writer is another process and wakes nobody."""
 
     def __init__(self, view: SqliteView, positions: Mapping[Partition, int]) -> None:
         super().__init__(view, positions)

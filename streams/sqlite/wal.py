@@ -1,10 +1,11 @@
-"""The write-ahead log (WAL) of the embedded log: when it is emptied, and who is in the way.
+"""The write-ahead log (WAL) of the embedded log: when to empty it, and the processes in the way.
 
 `Checkpointer` copies it into the database beside the writer, `WalKeeper` decides when the rest is moved.
 
-A reader with an open transaction keeps SQLite from emptying the WAL: commits go on and it grows. So nobody waits for
-readers. The thread beside the writer copies what may be copied, the writer tries now and then, each time later, and
-the processes in the way are named: readers lock bytes of the `-shm` file, and the kernel lists who holds which.
+A reader with an open transaction keeps SQLite from emptying the WAL: commits continue and it grows. So nothing here
+waits for readers. The thread beside the writer copies all pages free to copy, the writer tries now and then, with
+growing pauses, and the processes in the way are named: readers lock bytes of the `-shm` file, and the kernel lists the
+owners of locks.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ import msgspec
 from rftd.streams.sqlite import schema
 
 PASSES: Final = 6
-"""The passes of one round at most: a writer that fills the log as fast as it is copied would keep a round going."""
+"""Maximum number of passes in one round: a writer filling the log as fast as it is copied would never let a round end.
+"""
 
 
 class Checkpointer:
-    """A thread with a connection of its own, so that the writer need not wait for what it copies.
+    """A thread with a separate connection, sparing the writer the wait for its copying.
 
-    A write-ahead log starts anew only when all of it is copied and nobody writes, so each round copies what there is,
-    again and again, until the rest is small, and then leaves that to the writer (`nearly_done`). An error ends a round:
-    nothing is lost, the writer's own checkpoints remain, and they report it.
+    A write-ahead log starts anew only when all of it is copied and nobody writes. So each round copies the present
+    pages, again and again, until few remain, and leaves those to the writer (`nearly_done`). An error ends a round:
+    nothing is lost, the writer's own checkpoints remain, and they report the error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +42,7 @@ class Checkpointer:
         self._closing = False
         self._nearly_done = False
         self.copied = 0
-        """Pages of the write-ahead log that are in the database, as the last pass left it."""
+        """Pages of the write-ahead log already in the database, as of the last pass."""
         self._round_under_way = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-checkpointer", daemon=True)
         self._thread.start()
@@ -58,7 +60,7 @@ class Checkpointer:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """A block in which no round is under way: SQLite refuses a second checkpoint at once, without waiting."""
+        """A block without a round under way: SQLite refuses a second checkpoint at once, without waiting."""
         with self._round_under_way:
             yield
 
@@ -72,7 +74,7 @@ class Checkpointer:
         connection: apsw.Connection | None = None
         while True:
             self._wanted.wait()
-            self._wanted.clear()  # before looking: a wish made from here on starts another round
+            self._wanted.clear()  # before the round: a request from here on starts another round
             if self._closing:
                 break
             with self._round_under_way:
@@ -102,46 +104,46 @@ class Checkpointer:
 
 def _close(connection: apsw.Connection | None) -> None:
     if connection is not None:
-        with suppress(apsw.Error):  # a disk that fails at the close too: the thread must live
+        with suppress(apsw.Error):  # a disk failing at the close too: the thread must live
             connection.close(True)
 
 
 LOCKS: Final = Path("/proc/locks")
 _READ_MARKS: Final = range(123, 128)
-"""Bytes of the `-shm` file that SQLite's readers lock while a transaction of theirs is open."""
+"""Bytes of the `-shm` file locked by SQLite's readers during a transaction."""
 FIRST_WAIT_S: Final = 0.05
-"""The wait between the first two tries to empty a large WAL; each later wait is twice as long."""
+"""Wait in seconds between the first two tries to empty a large WAL; each later wait is twice as long."""
 LONGEST_WAIT_S: Final = 2.0
 GROWTH: Final = 1.25
-"""The growth of the WAL since the last try after which the next try does not wait."""
+"""Growth factor of the WAL since the last try, above which the next try does not wait."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process that reads the log's file within a transaction."""
+    """A process reading the log's file within a transaction."""
 
     pid: int
     name: str
-    """The name of its program."""
+    """The name of the process's program."""
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """A write-ahead log that cannot be emptied, and the processes in the way."""
+    """A write-ahead log not possible to empty, and the processes in the way."""
 
     size_bytes: int
     since_s: float
-    """The beginning of that, on the monotonic clock."""
+    """The first failed try to empty the WAL, on the monotonic clock."""
     holders: tuple[Holder, ...]
-    """Empty where the system does not tell, and once they have left."""
+    """Empty if the system does not report the holders of locks, and once they have ended."""
 
     @property
     def who(self) -> str:
-        """The holders in words."""
-        named = [f"process {each.pid} ({each.name})" for each in self.holders[:5]]
-        return " or ".join(named) or "a process that this system does not name"
+        """The holders, in words."""
+        named_processes = [f"process {holder.pid} ({holder.name})" for holder in self.holders[:5]]
+        return " or ".join(named_processes) or "a process that this system does not name"
 
     @property
     def told(self) -> str:
-        """The message for people: who is in the way, and the fix."""
+        """The message for people: the processes in the way, and the fix."""
         return (
             f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
             "keeps a transaction open on it; appends go on; fix: end that process, or its transaction"
@@ -150,7 +152,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class HasWal(Protocol):
-    """A log whose writes go through a write-ahead log."""
+    """A log writing through a write-ahead log."""
 
     @property
     def wal_size_bytes(self) -> int:
@@ -159,12 +161,12 @@ class HasWal(Protocol):
 
     @property
     def blocked(self) -> Blocked | None:
-        """The obstacle to emptying it; None while it can be emptied, or is small."""
+        """The obstacle to emptying the write-ahead log; None while there is none, or while the log is small."""
         ...
 
 
 class WalKeeper:
-    """The decision when the WAL is moved into the database, taken by the thread that owns the writing connection.
+    """Decides when to move the WAL into the database; used by the thread owning the writing connection.
 
     Other threads may read `blocked` and `pages`.
     """
@@ -172,9 +174,9 @@ class WalKeeper:
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.blocked: Blocked | None = None
         self.pages = 0
-        """Pages of the write-ahead log, as the last commit left it."""
+        """Pages of the write-ahead log, as of the last commit."""
         self.tries = 0
-        """The number of tries to empty the WAL since it was last small."""
+        """Number of tries to empty the WAL since it was last small."""
         self._path = path
         self._checkpointer = checkpointer
         self._now_s = now_s
@@ -184,7 +186,7 @@ class WalKeeper:
 
     @property
     def retry_s(self) -> float | None:
-        """The seconds after which to `look` again although nothing was written; None if there is no need."""
+        """Seconds until the next `look` without a write in between; None if no look is needed."""
         return self._wait_s if self.pages >= schema.CHECKPOINT_FORCED_PAGES else None
 
     def look(self, connection: apsw.Connection) -> None:
@@ -192,8 +194,8 @@ class WalKeeper:
         if self.pages < schema.CHECKPOINT_PAGES:
             self._emptied()
         elif self.pages < schema.CHECKPOINT_FORCED_PAGES:
-            # SQLite starts the file anew at the next commit if all of it is copied then, so the last pages are copied
-            # here, by the thread that commits: nobody can add to them in between.
+            # SQLite starts the file anew at the next commit if all of it is copied by then: the last pages are copied
+            # here, by the committing thread, as only this thread can add more in between.
             if self._checkpointer.nearly_done:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
@@ -213,7 +215,7 @@ class WalKeeper:
         return self.pages >= self._next_pages or self._now_s() >= self._next_s
 
     def _empty(self, connection: apsw.Connection) -> bool:
-        """True if the WAL is empty now; the file of a large one is cut too."""
+        """Tries to empty the WAL; True if it is empty now. The file of a large one is cut too."""
         # TRUNCATE gives the space back to the disk; RESTART keeps the file's blocks, for the next commits to overwrite.
         large = self.pages >= 2 * schema.CHECKPOINT_FORCED_PAGES
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART
@@ -241,32 +243,39 @@ class WalKeeper:
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
         since_s = self.blocked.since_s if self.blocked is not None else now_s
-        found = holders(self._path)
-        self.blocked = None if found == () else Blocked(self.pages * schema.PAGE_SIZE_BYTES, since_s, found or ())
+        present_holders = holders(self._path)
+        self.blocked = (
+            None
+            if present_holders == ()
+            else Blocked(self.pages * schema.PAGE_SIZE_BYTES, since_s, present_holders or ())
+        )
 
 
 def holders(path: Path) -> tuple[Holder, ...] | None:
-    """The other processes that have a transaction open on the log at `path`; this one if it is the only one.
+    """Lists the other processes with an open transaction on the log at `path`; this process if it is the only one.
 
-    None if the system does not tell.
+    None if the system does not report the holders of locks.
     """
     try:
         inode = os.stat(f"{path}-shm").st_ino
-        # The file itself is not opened: to close it again would drop the locks that SQLite holds in this process.
+        # The file itself is not opened: closing it again would drop the locks held by SQLite in this process.
         lines = LOCKS.read_text().splitlines()
     except OSError:
         return None
-    found: dict[int, None] = {}
+    pids: dict[int, None] = {}
     for line in lines:
         fields = line.split()
         if len(fields) == 8 and fields[3] == "READ" and fields[5].rpartition(":")[2] == str(inode):
             pid = int(fields[4])
             first = int(fields[6])
             last = fields[7]
-            if any(first <= mark and (last == "EOF" or mark <= int(last)) for mark in _READ_MARKS) and pid > 0:
-                found[pid] = None
-    others = [pid for pid in found if pid != os.getpid()]
-    return tuple(Holder(pid, _name_of(pid)) for pid in others or found)
+            if (
+                any(first <= lock_byte and (last == "EOF" or lock_byte <= int(last)) for lock_byte in _READ_MARKS)
+                and pid > 0
+            ):
+                pids[pid] = None
+    other_pids = [pid for pid in pids if pid != os.getpid()]
+    return tuple(Holder(pid, _name_of(pid)) for pid in other_pids or pids)
 
 
 def _name_of(pid: int) -> str:

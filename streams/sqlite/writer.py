@@ -1,4 +1,4 @@
-"""`WriterThread`, the one thread that owns the store: it commits what is queued as one group, then acknowledges."""
+"""`WriterThread`, the one thread owning the store: commits the queued appends as one group, then acknowledges."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rftd.streams.sqlite.store import Commit, Store
 
 
 class _Task:
-    """Other work on the store, in line with the appends."""
+    """A call on the store other than an append, in line with the appends."""
 
     __slots__ = ("after", "done", "work")
 
     def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
         self.work = work
         self.after = after
-        """The call that follows on the event loop if the work succeeds."""
+        """The call on the event loop after the work succeeded."""
         self.done = done
 
 
@@ -37,7 +37,7 @@ _Job = QueuedAppend | _Task | None
 
 
 class WriterThread:
-    """Group commit: producers on the event loop, one thread that writes, one wake-up of the loop per commit."""
+    """Group commit: producers on the event loop, one writing thread, one wake-up of the loop per commit."""
 
     def __init__(
         self, store: Store, heads_file: HeadsFile, tail: Tail, gil_yield: GilYield, point: Callable[[str], None]
@@ -46,15 +46,15 @@ class WriterThread:
         self._heads_file = heads_file
         self._heads = store.heads
         self._unpublished: Heads = {}
-        """Heads that were committed and could not be told, because what followed the commit failed."""
+        """Heads committed but not yet published to followers, because a step after the commit failed."""
         self._tail = tail
         self._gil_yield = gil_yield
         self._point = point
         self._loop = asyncio.get_running_loop()
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._held: list[_Job] = []
-        """The job that ended a group: it was taken from the queue and comes next, so that the order stays."""
+        self._next_jobs: list[_Job] = []
+        """The job that ended a group: already taken from the queue, and the next in order."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._failure: RftdError | None = None
@@ -67,7 +67,7 @@ class WriterThread:
         return self._failure
 
     async def append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
-        """Positions of the drafts once they are durable; waits while the queue is full."""
+        """Appends the drafts and returns their positions once they are durable; waits while the queue is full."""
         self._under_way += 1
         try:
             await self._room.reserve(len(drafts), size_bytes)
@@ -81,7 +81,7 @@ class WriterThread:
                 self._idle.set()
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
-        """Returns once the records are gone."""
+        """Returns once the records are deleted."""
 
         def truncate() -> int:
             self._store.truncate(partition, before_offset)
@@ -99,7 +99,7 @@ class WriterThread:
         await self._do(rewrite, lambda: self._tail.drop(partition, values))
 
     async def give_back(self) -> int:
-        """The number of unused pages still in the file, after some were returned to the file system."""
+        """Returns unused pages to the file system, and then the number of unused pages still in the file."""
         return await self._do(self._store.give_back, lambda: None)
 
     async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
@@ -113,14 +113,14 @@ class WriterThread:
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
-        self._jobs.put(None)  # after the last append: jobs are done in their order, so nothing is left behind it
-        # In an executor: joining here would keep the loop from running the deliveries that the thread still sends.
+        self._jobs.put(None)  # after the last append: jobs run in their order, so none is left behind the end mark
+        # In an executor: joining here would keep the loop from running the thread's last deliveries.
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
         while True:
             try:
-                job = self._held.pop() if self._held else self._jobs.get(timeout=self._store.wal.retry_s)
+                job = self._next_jobs.pop() if self._next_jobs else self._jobs.get(timeout=self._store.wal.retry_s)
             except Empty:
                 self._store.settle()
                 continue
@@ -133,9 +133,9 @@ class WriterThread:
             self._store.settle()  # after the acknowledgement: it delays the next commit only
 
     def _group(self, first: QueuedAppend) -> list[QueuedAppend]:
-        """The first append and those queued behind it, up to the limits of one transaction."""
-        # Nobody waits for a group to fill: what came while the last commit synced is the next group, so groups grow
-        # with the load and a lone append is not delayed.
+        """Returns the first append and the ones queued behind it, up to the limits of one transaction."""
+        # No wait for a group to fill: the appends queued during the last sync are the next group, so groups grow with
+        # the load and a lone append is not delayed.
         group = [first]
         records = len(first.drafts)
         size = first.size_bytes
@@ -145,7 +145,7 @@ class WriterThread:
             except Empty:
                 break
             if not isinstance(job, QueuedAppend):
-                self._held.append(job)
+                self._next_jobs.append(job)
                 break
             group.append(job)
             records += len(job.drafts)
@@ -161,8 +161,8 @@ class WriterThread:
             if commit.heads:
                 self._heads.update(commit.heads)
                 self._unpublished.update(commit.heads)
-                # After the commit, or the file could remember records that never landed and every start would refuse;
-                # before the acknowledgement, or a lost record could go unnoticed.
+                # After the commit, or the file could remember records never landed and every start would refuse; before
+                # the acknowledgement, or a lost record could go unnoticed.
                 self._heads_file.write(self._heads)
             self._point("log.before_ack")
         except Exception as failure:  # the thread must live, or every producer waits for ever
@@ -170,12 +170,12 @@ class WriterThread:
         moved: Heads = {}
         if error is None:
             moved = self._unpublished
-            self._unpublished = {}  # a new one: the loop reads the other while this thread goes on
+            self._unpublished = {}  # a new dict: the loop reads the old one while this thread continues
         self._to_loop(self._deliver, group, commit, moved, error)
 
     def _deliver(self, group: list[QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
         self._failure = error
-        # Followers first: a producer that is acknowledged and reads at once finds its records.
+        # Followers first: an acknowledged producer reading at once finds its records.
         if commit is not None and error is None:
             self._tail.advance(commit.records, moved)
         start = 0
@@ -185,7 +185,7 @@ class WriterThread:
             if append.acknowledged.done():  # its producer was cancelled
                 pass
             elif error is not None:
-                # One error each: a shared one would gather the traceback of every producer that raises it.
+                # One error each: a shared one would gather the traceback of every producer raising it.
                 append.acknowledged.set_exception(type(error)(error.what, where=error.where, fix=error.fix))
             elif commit is not None:
                 append.acknowledged.set_result(commit.positions[start:end])
@@ -193,24 +193,24 @@ class WriterThread:
 
     def _perform(self, job: _Task) -> None:
         error: RftdError | None = None
-        result = 0
+        count = 0
         try:
-            result = job.work()
+            count = job.work()
         except Exception as failure:  # the thread must live, or every producer waits for ever
             error = translate(failure, "log writer")
-        self._to_loop(self._performed, job, result, error)
+        self._to_loop(self._performed, job, count, error)
 
-    def _performed(self, job: _Task, result: int, error: RftdError | None) -> None:
+    def _performed(self, job: _Task, count: int, error: RftdError | None) -> None:
         if error is None:
             job.after()
         if not job.done.done():
             if error is None:
-                job.done.set_result(result)
+                job.done.set_result(count)
             else:
                 job.done.set_exception(error)
 
     def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # the loop ended without closing the log; its producers are gone with it
+        except RuntimeError:  # the loop ended without closing the log, and its producers with it
             return

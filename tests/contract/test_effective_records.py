@@ -107,7 +107,7 @@ async def log_of(drafts: Sequence[Draft]) -> MemoryLog:
     """A log that takes an id as often as it comes, as Kafka may."""
     log = MemoryLog()
     for draft in drafts:
-        log._places.pop(draft.id.bytes, None)
+        log._positions.pop(draft.id.bytes, None)
         await log.append([draft])
     return log
 

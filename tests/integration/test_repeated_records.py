@@ -35,9 +35,9 @@ class EchoingLog(MemoryLog):
         self._past += drafts
         for _ in range(int(self._chance.integers(0, 3))):
             again = self._past[int(self._chance.integers(len(self._past)))]
-            first = self._places.pop(again.id.bytes)
+            first = self._positions.pop(again.id.bytes)
             self._take([again])
-            self._places[again.id.bytes] = first
+            self._positions[again.id.bytes] = first
             self.echoes += 1
         return positions
 

@@ -2,9 +2,9 @@
 
 frames       length-prefixed frames of bounded size
 messages     requests and replies
-address      where the socket lies and who may open it
-door         who may append, and what clients remember when they come back
+address      the socket's path, in a folder closed to other users
+door         the permission to append, and the heads remembered by returning clients
 server       `LogServer`: serves any `EventLog`
 connection   the client's side of one connection: pipelined requests
-client       `SocketLog`: an `EventLog` that reconnects, retries and remembers heads
+client       `SocketLog`: an `EventLog` with reconnects, retries and remembered heads
 """

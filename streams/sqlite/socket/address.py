@@ -1,4 +1,4 @@
-"""The address of the log's socket, in a folder that only its user may enter."""
+"""The address of the log's socket, in a folder closed to other users."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rftd.ops.errors import ConflictError, UsageError
 from rftd.ops.own_folder import make_own_folder
 
 PATH_SIZE_BYTES: Final = 100
-"""The longest path of a Unix socket in bytes: kernels allow 104 (macOS) to 108 (Linux) with the final zero."""
+"""Maximum length of a Unix socket's path in bytes: kernels allow 104 (macOS) to 108 (Linux) with the final zero."""
 
 
 def check_path(path: Path) -> None:
-    """Raises UsageError for a path that is too long for a socket."""
+    """Raises UsageError for a path too long for a socket."""
     size = len(os.fsencode(path))
     if size > PATH_SIZE_BYTES:
         raise UsageError(
@@ -26,14 +26,14 @@ def check_path(path: Path) -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path` that only this user may open; a dead one in its place is removed.
+    """Opens a listening socket at `path`, closed to other users; a dead socket at the path is removed.
 
-    Raises ConflictError if another process listens there, or if another user may enter the folder: he could put a
-    socket of his own in the place of ours, and workers would append to him.
+    Raises ConflictError if another process listens there, or if another user may enter the folder: that user could put
+    a foreign socket at the path, and workers would append to it.
     """
     check_path(path)
     make_own_folder(path.parent)
-    # The file outlives its process: only a connection tells whether anybody listens, and `bind` refuses any file there.
+    # The file outlives its process: only a connection shows if anybody listens, and `bind` refuses any existing file.
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)

@@ -1,4 +1,4 @@
-"""`SocketLog`: an `EventLog` over the daemon's socket that reconnects, retries and remembers heads; `unix:` URLs."""
+"""`SocketLog`: an `EventLog` over the daemon's socket with reconnects, retries and remembered heads; `unix:` URLs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rftd.streams.sqlite.socket.connection import Connection
 from rftd.streams.sqlite.socket.server import LONGEST_WAIT_S
 
 RETRY_INTERVAL_S: Final = 0.05
-"""The pause between two tries to reach a daemon that is away; a restart takes a second or more."""
+"""Pause in seconds between two tries to reach an absent daemon; a restart takes a second or more."""
 ANSWER_TIMEOUT_S: Final = 30.0
-"""A daemon that is connected and silent for so long counts as gone."""
+"""Seconds of silence after which a connected daemon counts as gone."""
 
 T = TypeVar("T")
 
 
 class SocketBackend(LogBackend):
-    """`unix:PATH`: the embedded log of the daemon that listens there."""
+    """`unix:PATH`: the embedded log of the daemon listening there."""
 
     name = "a daemon's socket"
     form = "unix:PATH"
@@ -54,11 +54,11 @@ def _path_of(url: LogUrl) -> Path:
 
 
 class SocketLog:
-    """The log behind a Unix socket; made by `connect`. Many coroutines share it.
+    """The log behind a Unix socket; created by `connect`. Many coroutines share it.
 
-    When the daemon is gone, each call retries for `grace_s` seconds, appends with the same drafts, and then raises
-    UnreachableError. A daemon that comes back must still have every record that it acknowledged to this client, or
-    each call raises LogLossError. `read` goes to the log's file if the daemon names one that this process can open.
+    While the daemon is away, each call retries for `grace_s` seconds, appends with the same drafts, and then raises
+    UnreachableError. A returning daemon must still have every record acknowledged to this client, or each call raises
+    LogLossError. `read` uses the log's file if the daemon names one readable by this process.
     """
 
     def __init__(self, path: Path, grace_s: float) -> None:
@@ -71,14 +71,14 @@ class SocketLog:
         self._remembered: Heads = {}
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._queue: list[QueuedAppend] = []
-        """Calls of `append` that wait to share a frame."""
+        """Calls of `append` waiting to share a frame."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._closed = False
 
     @classmethod
     async def connect(cls, path: Path, *, grace_s: float = limits.ORPHAN_GRACE_S) -> Self:
-        """The log that a daemon serves at `path`, waited for up to `grace_s` seconds. Raises UnreachableError."""
+        """Connects to the daemon at `path`, waiting up to `grace_s` seconds. Raises UnreachableError."""
         check_path(path)
         log = cls(path, grace_s)
         await log.heads()
@@ -107,7 +107,7 @@ class SocketLog:
                 return await self._file.read(partition, start, 0, max_records, max_size_bytes)
             except LogCorruptError:
                 raise
-            except RftdError:  # the daemon may still be able to
+            except RftdError:  # the daemon may still be able to read
                 self._readable = False
         reply = await self._ask(lambda id: wire.ReadFrom(id, partition, start, max_records, max_size_bytes))
         assert isinstance(reply, wire.Records)
@@ -116,9 +116,9 @@ class SocketLog:
     async def fetch(
         self, positions: Mapping[Partition, int], *, wait_s: float, max_records: int = limits.FETCH_RECORDS
     ) -> list[Record]:
-        """Records at or above `positions`, the first partitions first; empty if none arrived within `wait_s`."""
-        places = list(positions.items())
-        reply = await self._ask(lambda id: wire.Fetch(id, places, wait_s, max_records), wait_s=wait_s)
+        """Returns records at or above `positions`, the first partitions first; empty if none came within `wait_s`."""
+        offsets = list(positions.items())
+        reply = await self._ask(lambda id: wire.Fetch(id, offsets, wait_s, max_records), wait_s=wait_s)
         assert isinstance(reply, wire.Records)
         return reply.records
 
@@ -138,7 +138,7 @@ class SocketLog:
         await self._ask(lambda id: wire.Truncate(id, partition, before_offset))
 
     async def close(self) -> None:
-        self._closed = True  # before the wait: no new append joins, and those under way still retry
+        self._closed = True  # before the wait: no new append joins, and appends under way still retry
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()
@@ -165,7 +165,7 @@ class SocketLog:
         acknowledged: asyncio.Future[list[Position]] = loop.create_future()
         self._queue.append(QueuedAppend(drafts, size_bytes, acknowledged))
         if len(self._queue) == 1:
-            loop.call_soon(self._flush)  # after the other producers that this turn of the loop wakes
+            loop.call_soon(self._flush)  # after the other producers woken in this turn of the loop
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await acknowledged
@@ -173,7 +173,7 @@ class SocketLog:
             raise connection.unanswered(ANSWER_TIMEOUT_S) from error
 
     def _flush(self) -> None:
-        """Sends what is queued, several appends in one request: a frame costs more than a record."""
+        """Sends the queued appends, several in one request: a frame costs more than a record."""
         connection = self._connection
         if connection is not None and not connection.lost and not connection.when_writable(self._flush):
             return
@@ -217,11 +217,11 @@ class SocketLog:
             _fail(group, wire.error_of(reply))
             return
         assert isinstance(reply, wire.Appended)
-        # Before the producers hear of it: what a caller was promised is what the next greeting asks for. Replies may
-        # overtake each other, so a head only grows.
+        # Before the producers are woken: acknowledged positions are in the next greeting. Replies may overtake each
+        # other, so a head only grows.
         for partition, mark in reply.heads:
-            known = self._remembered.get(partition)
-            if known is None or mark.next_offset > known.next_offset:
+            remembered = self._remembered.get(partition)
+            if remembered is None or mark.next_offset > remembered.next_offset:
                 self._remembered[partition] = mark
         start = 0
         for append in group:
@@ -234,16 +234,16 @@ class SocketLog:
         return await self._retry(lambda connection: connection.request(make, ANSWER_TIMEOUT_S + wait_s))
 
     async def _retry(self, call: Callable[[Connection], Awaitable[T]]) -> T:
-        """The result of `call` on a live connection; called anew while the daemon is away, for `grace_s` seconds."""
+        """Returns the result of `call` on a live connection; retries for `grace_s` seconds while the daemon is away."""
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while True:
             self._check_open(under_way=True)
-            # An append may have landed unheard: the same drafts go out again, and the log knows their ids.
+            # An append may have landed without a reply: the same drafts are sent again, and the log knows their ids.
             try:
                 return await call(await self._connected())
             except UnreachableError as error:
-                if deadline is None:  # from the first failure on: a long poll that began earlier must not use it up
+                if deadline is None:  # from the first failure on: a long poll begun earlier must not use it up
                     deadline = loop.time() + self._grace_s
                 if loop.time() >= deadline:
                     raise UnreachableError(
@@ -254,10 +254,12 @@ class SocketLog:
             await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _connected(self) -> Connection:
-        """A connection whose server has confirmed the heads that this client remembers."""
+        """Returns a connection whose server has confirmed the heads remembered by this client."""
         if self._connection is not None and not self._connection.lost:
             return self._connection
-        async with self._connecting:  # all callers fail together: one of them connects, the others find it done
+        async with (
+            self._connecting
+        ):  # all callers fail together: the first one connects, the others find the connection
             if self._connection is None or self._connection.lost:
                 connection = await Connection.open(self._path)
                 remembered = wire.to_wire(self._remembered)
@@ -271,7 +273,7 @@ class SocketLog:
                 assert isinstance(reply, wire.Welcome)
                 if reply.file and self._file is None:
                     self._file = ReaderThreads(Path(reply.file), GilYield(), threads=1)
-                # Only now: nothing is sent to a daemon that has not confirmed what it acknowledged.
+                # Only now: nothing is sent to a daemon before it confirmed its earlier acknowledgements.
                 self._connection = connection
             return self._connection
 
@@ -292,7 +294,7 @@ def _fail(group: list[QueuedAppend], error: BaseException) -> None:
 
 
 class SocketSubscription:
-    """A `Subscription` of long polls; the server keeps nothing between them, so it survives a new connection."""
+    """A `Subscription` of long polls; the server keeps no state between them, so it survives a new connection."""
 
     def __init__(self, log: SocketLog, positions: Mapping[Partition, int]) -> None:
         self._log = log
@@ -311,7 +313,7 @@ class SocketSubscription:
                 self._positions, wait_s=min(remaining_s, LONGEST_WAIT_S), max_records=max_records
             )
             for record in records:
-                # The partition moves behind the others: whoever was served last is served first no more.
+                # The partition moves behind the others: the partition served last is no longer served first.
                 self._positions.pop(record.partition, None)
                 self._positions[record.partition] = record.offset + 1
             if records or loop.time() >= deadline:

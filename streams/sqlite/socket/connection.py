@@ -18,7 +18,7 @@ from rftd.streams.sqlite.socket.frames import FrameReader
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection to the server, which pairs replies with requests; once lost, it stays lost.
+    """One connection to the server, pairing replies with requests; once lost, it stays lost.
 
     It reads from the transport into its own buffer: asyncio's streams would copy each frame into and out of theirs.
     """
@@ -35,9 +35,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """A connection to the server at `path`.
+        """Opens a connection to the server at `path`.
 
-        Raises UnreachableError if nobody listens there, ConflictError if it may be, or is, another user who does.
+        Raises UnreachableError if nobody listens there, ConflictError if the listener is, or may be, another user.
         """
         check_sockets_folder(path.parent)
         try:
@@ -46,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
             raise UnreachableError(
                 f"no daemon answers: {error.strerror or error}", where=str(path), fix="start it with `rftd serve`"
             ) from error
-        # Asked of the kernel, before a byte is sent: the folder may have changed since it was looked at.
+        # Asked of the kernel, before a byte is sent: the folder may have changed since its check.
         if (user := user_of(transport)) not in (None, os.geteuid()):
             transport.abort()
             raise ConflictError(
@@ -58,13 +58,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def lost(self) -> bool:
-        """True once the other side is gone or was hung up on."""
+        """True once the connection was closed by either side."""
         return self._transport is None or self._transport.is_closing()
 
     def submit(self, make: wire.Make) -> asyncio.Future[wire.Reply]:
-        """Sends the request that `make` builds around a fresh id; the future gets its reply.
+        """Sends the request built by `make` around a fresh id; the future gets its reply.
 
-        Raises UnreachableError on a lost connection, as the future does if it is lost before the reply.
+        Raises UnreachableError on a lost connection; so does the future, if the connection is lost before the reply.
         """
         if self._transport is None or self._transport.is_closing():
             raise self._lost_error()
@@ -75,10 +75,10 @@ class Connection(asyncio.BufferedProtocol):
         return reply
 
     async def request(self, make: wire.Make, timeout_s: float) -> wire.Reply:
-        """The reply to the request that `make` builds around a fresh id.
+        """Sends the request built by `make` around a fresh id and returns the reply.
 
-        Raises the error that the reply carries; UnreachableError if the connection is lost first, or if no reply comes
-        within `timeout_s`, whereupon the connection is given up. Cancelling tells the server to stop.
+        Raises the error carried by the reply; UnreachableError if the connection is lost first, or if no reply comes
+        within `timeout_s`, whereupon the connection is closed. Cancelling tells the server to stop.
         """
         await self._uncongested.wait()
         try:
@@ -91,13 +91,13 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def unanswered(self, timeout_s: float) -> UnreachableError:
-        """Gives the connection up because no reply came. Returns the error to raise."""
-        # A process that is stopped, not dead, keeps its socket open: only a new connection finds its successor.
+        """Closes the connection because no reply came. Returns the error to raise."""
+        # A suspended process keeps its socket open: only a new connection finds its successor.
         self.hang_up()
         return UnreachableError(f"the daemon did not answer within {timeout_s:g} s", fix="see whether it is stopped")
 
     def when_writable(self, resume: Callable[[], None]) -> bool:
-        """True if the socket takes more now; else `resume` is called once it does, or once the connection is lost."""
+        """True if the socket accepts more now; else `resume` is called once it does, or once the connection is lost."""
         if self._uncongested.is_set():
             return True
         self._resume = resume
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for reply in list(self._waiting.values()):  # a copy: `_settle` takes each out of the dictionary
+        for reply in list(self._waiting.values()):  # a copy: `_settle` removes each from the dictionary
             if not reply.done():
                 reply.set_exception(self._lost_error())
         self.resume_writing()
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             self.hang_up()
             return
         for reply in replies:
-            if isinstance(reply, wire.Failed) and reply.id == 0:  # the server hangs up, and says why
+            if isinstance(reply, wire.Failed) and reply.id == 0:  # the server hangs up, with the reason
                 self._reason = wire.error_of(reply)
             waiting = self._waiting.get(reply.id)
             if waiting is not None and not waiting.done():
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, id: int, reply: asyncio.Future[wire.Reply]) -> None:
         self._waiting.pop(id, None)
-        # A long poll that nobody waits for would keep one of the server's requests for half a minute.
+        # An abandoned long poll would occupy one of the server's requests for half a minute.
         if reply.cancelled() and self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.framed(wire.Cancel(id)))
 

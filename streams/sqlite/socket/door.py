@@ -1,4 +1,4 @@
-"""`Door`: the permission to append through the log's socket, and the heads that returning clients remember."""
+"""`Door`: the permission to append through the log's socket, and the heads remembered by returning clients."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Door:
-    """A gate for appends: closed until all survivors are heard, then closed to the experiments that are stopped."""
+    """A gate for appends: closed until all survivors have reported, then closed only to stopped experiments."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Witness], Awaitable[None]] | None = None
-        """The callback for a client that remembers what the log does not hold; that client is answered after it."""
+        """The callback for a client with remembered heads missing from the log; the client is answered after it."""
         self.witnesses: list[Witness] = []
-        """The heads that such clients remembered, in the order in which they came."""
+        """The heads remembered by such clients, in the order of their arrival."""
         self._barred: frozenset[UUID] = frozenset()
         self._opened = asyncio.Event()
         self._came: set[int] = set()
         self._coming = asyncio.Event()
 
     def open(self, barred: Collection[UUID] = ()) -> None:
-        """Lets appends pass from now on, but for those of the experiments that are `barred`."""
+        """Lets appends pass from now on, except for the `barred` experiments."""
         self._barred = frozenset(barred)
         self._opened.set()
 
     async def check(self, drafts: Iterable[Draft]) -> None:
-        """Returns once these may be appended. Raises LogLossError if they are of an experiment that is stopped."""
-        # A worker of the daemon before this one reconnects within a second and may know of a loss that nobody here has
-        # noticed: its own appends, and all others, wait until it was heard.
+        """Returns once these drafts may be appended. Raises LogLossError for drafts of a stopped experiment."""
+        # A worker of the previous daemon reconnects within a second and may know of a loss unnoticed here: its own
+        # appends, and all others, wait for its report.
         await self._opened.wait()
         for draft in drafts if self._barred else ():
             if _experiment_of(draft) in self._barred:
@@ -49,19 +49,19 @@ class Door:
                 )
 
     def came(self, pid: int) -> None:
-        """Takes in that a process was heard."""
+        """Records the report of a process."""
         self._came.add(pid)
         self._coming.set()
 
     async def refused(self, pid: int, heads: Heads) -> None:
-        """Takes in what a process remembers and the log does not hold."""
+        """Records heads remembered by a process and missing from the log."""
         witness = Witness(f"process {pid}, which was connected before", heads)
         self.witnesses.append(witness)
         if self.listener is not None:
             await self.listener(witness)
 
     async def wait_for(self, pids: Collection[int], timeout_s: float) -> None:
-        """Returns once these processes were heard, or the time is over."""
+        """Returns once these processes have reported, or after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._came.issuperset(pids):
@@ -72,13 +72,13 @@ class Door:
 
 
 def pid_of(transport: asyncio.BaseTransport) -> int:
-    """The process at the other end of a Unix socket; 0 where the system does not say."""
+    """Returns the process at the other end of a Unix socket; 0 if the system does not report it."""
     credentials = _credentials_of(transport)
     return 0 if credentials is None else credentials[0]
 
 
 def user_of(transport: asyncio.BaseTransport) -> int | None:
-    """The user whose process is at the other end of a Unix socket; None where the system does not say."""
+    """Returns the user of the process at the other end of a Unix socket; None if the system does not report it."""
     credentials = _credentials_of(transport)
     return None if credentials is None else credentials[1]
 

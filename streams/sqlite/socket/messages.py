@@ -1,6 +1,6 @@
 """Requests (client to server) and replies, as MessagePack arrays; `id` pairs them on one connection.
 
-The arrays carry no names of fields: a field that is added, moved or removed makes another `PROTOCOL`.
+The arrays carry no names of fields: adding, moving or removing a field requires another `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROTOCOL: Final = 2
 WireHeads = list[tuple[Partition, Mark]]
 
 
-# gc=False: messages hold no cycles, and so the collector need not walk thousands of records a second.
+# gc=False: messages hold no cycles, and the collector need not walk thousands of records a second.
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     id: int
 
 
 class Hello(_Message, frozen=True, tag=1):
-    """The greeting, first on each connection: the client's protocol, and the heads that were acknowledged to it."""
+    """The greeting, first on each connection: the client's protocol, and the heads acknowledged to the client."""
 
     protocol: int
     heads: WireHeads
@@ -67,13 +67,13 @@ class Truncate(_Message, frozen=True, tag=7):
 
 
 class Cancel(_Message, frozen=True, tag=8):
-    """The notice that nobody waits for the reply to request `id` any more. It is not answered."""
+    """The notice of a request `id` abandoned by its client. It is not answered."""
 
 
 class Appended(_Message, frozen=True, tag=21):
     positions: list[Position]
     heads: WireHeads
-    """The heads of the partitions that the append touched, for the client to remember."""
+    """The heads of the partitions of the append, to be remembered by the client."""
 
 
 class Records(_Message, frozen=True, tag=22):
@@ -92,11 +92,11 @@ class Welcome(_Message, frozen=True, tag=26):
     """The answer to a greeting."""
 
     file: str
-    """The path of the log's file, which a client on this machine may read by itself; empty if there is none."""
+    """The path of the log's file, readable by clients on this machine; empty if there is none."""
 
 
 class Failed(_Message, frozen=True, tag=25):
-    """The reply to a request that raised an error."""
+    """The reply to a request with an error."""
 
     code: str
     what: str
@@ -117,7 +117,7 @@ decode_reply: Callable[[bytes | memoryview], Reply] = msgpack_decoder(cast("type
 
 
 def framed(message: Request | Reply) -> memoryview:
-    """The frame of a message; what it carries is copied once. Raises CodecError if it is over the limit."""
+    """Encodes a message as a frame; its content is copied once. Raises CodecError over the limit."""
     frame = bytearray(PREFIX_BYTES)
     _encoder.encode_into(message, frame, PREFIX_BYTES)
     seal(frame)
@@ -125,17 +125,17 @@ def framed(message: Request | Reply) -> memoryview:
 
 
 def to_wire(heads: Heads) -> WireHeads:
-    """Heads as a message carries them."""
+    """Converts heads to the form carried by a message."""
     return list(heads.items())
 
 
 def failed(id: int, error: RftdError) -> Failed:
-    """The reply that carries an error."""
+    """Builds the reply carrying an error."""
     return Failed(id, error.code, error.what, error.where, error.field, error.fix)
 
 
 def error_of(reply: Failed) -> RftdError:
-    """The error that a reply carries, of the class with its code; LogError for a code of a newer release."""
+    """Rebuilds the error carried by a reply, of the class with its code; LogError for a code of a newer release."""
     kind = next((kind for kind in _kinds(RftdError) if kind.code == reply.code), LogError)
     return kind(reply.what, where=reply.where, field=reply.field, fix=reply.fix)
 

@@ -22,21 +22,21 @@ from rftd.streams.sqlite.socket.door import Door, pid_of
 from rftd.streams.sqlite.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
-"""The requests of one client under way at which the server stops reading its socket until some are answered."""
+"""Number of one client's requests under way at which the server stops reading the socket until some are answered."""
 LONGEST_WAIT_S: Final = 30.0
-"""The longest poll: the answer also tells the client that the server lives."""
+"""Maximum length of a poll in seconds: the answer also tells the client that the server lives."""
 LARGEST_READ_SIZE_BYTES: Final = limits.FRAME_SIZE_BYTES // 4
-"""The most payload of one answer: a record's head, offset and chain must fit into the frame beside it."""
+"""Maximum payload of one answer: a record's head, offset and chain must fit into the frame beside it."""
 
 
 class LogServer:
     """A server of `log` at the Unix socket `path`, whose file has mode 0600.
 
-    Clients are told `file`, the log's own, and read it themselves: 50 MB/s of experiences need not pass through here.
+    Clients receive `file`, the log's own path, and read it directly: 50 MB/s of experiences need not pass through here.
     """
 
     def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: Door | None = None) -> None:
-        """Without a `door` every client may append at once."""
+        """Creates the server; without a `door` every client may append at once."""
         self.log = log
         self.door = door
         self.path = path
@@ -57,7 +57,7 @@ class LogServer:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        # Before the connections end: a client that is cut off must find nobody here, not a server that goes away.
+        # Before the connections end: a disconnected client must find no server here, rather than one about to close.
         self.path.unlink(missing_ok=True)
         for connection in list(self.connections):
             connection.hang_up()
@@ -65,7 +65,7 @@ class LogServer:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One client: each request is a task, answered when it is done, in any order."""
+    """One client: each request is a task, answered on completion, in any order."""
 
     def __init__(self, server: LogServer) -> None:
         self._server = server
@@ -91,7 +91,8 @@ class _Connection(asyncio.BufferedProtocol):
         release(self._transport)
         self._transport = None
         self._server.connections.discard(self)
-        # Cancelling an append does not take it back: it may still commit, and its client asks again with the same ids.
+        # Cancelling an append does not undo it: the append may still commit, and its client asks again with the same
+        # ids.
         for task in self._under_way.values():
             task.cancel()
 
@@ -123,7 +124,7 @@ class _Connection(asyncio.BufferedProtocol):
             if task := self._under_way.get(request.id):
                 task.cancel()
             return
-        # Without a greeting nobody has compared heads, and an append could go on from a log that lost its end.
+        # Without a greeting no heads were compared, and an append could continue a log that lost its end.
         if not self._greeted and not isinstance(request, wire.Hello):
             raise CodecError("the first request must be a greeting")
         self._greeted = True
@@ -137,7 +138,7 @@ class _Connection(asyncio.BufferedProtocol):
             reply = await self._reply(request)
         except RftdError as error:
             reply = wire.failed(request.id, error)
-        except Exception as error:  # a bug of ours must not take every other client with it
+        except Exception as error:  # a bug in the server must not take every other client with it
             reply = wire.failed(request.id, LogError(f"the log's server failed: {type(error).__name__}: {error}"))
         finally:
             del self._under_way[request.id]
@@ -153,17 +154,19 @@ class _Connection(asyncio.BufferedProtocol):
                 if self._door is not None:
                     await self._door.check(request.drafts)
                 positions = await log.append(request.drafts)
-                # After the append: the heads cover it, and may cover records of others, which are as durable.
+                # After the append: the heads cover it, and may cover records of other clients, equally durable.
                 heads = await log.heads()
                 touched = {position.partition for position in positions}
-                return wire.Appended(request.id, positions, [(part, heads[part]) for part in touched])
+                return wire.Appended(request.id, positions, [(partition, heads[partition]) for partition in touched])
             case wire.Fetch():
                 return wire.Records(request.id, await self._fetch(request))
             case wire.ReadFrom():
                 size = min(request.max_size_bytes, LARGEST_READ_SIZE_BYTES)
                 records = min(request.max_records, limits.APPEND_RECORDS)
-                found = await log.read(request.partition, request.start, max_records=records, max_size_bytes=size)
-                return wire.Records(request.id, found)
+                read_records = await log.read(
+                    request.partition, request.start, max_records=records, max_size_bytes=size
+                )
+                return wire.Records(request.id, read_records)
             case wire.AskHeads():
                 return wire.HeadsAre(request.id, wire.to_wire(await log.heads()))
             case wire.CheckHeads():
@@ -183,11 +186,11 @@ class _Connection(asyncio.BufferedProtocol):
         return wire.DoneReply(request.id)
 
     async def _hear(self, heads: Heads) -> None:
-        """Raises LogLossError if the client remembers what the log does not hold; the door hears of it first."""
+        """Raises LogLossError if the client remembers heads missing from the log; the door is informed first."""
         try:
             await self._log.check_heads(heads)
         except LogLossError:
-            # First the door, then the answer: by the time the client hears of it, its experiments are stopped.
+            # First the door, then the answer: by the time of the client's answer, its experiments are stopped.
             if self._door is not None:
                 await self._door.refused(self._pid, heads)
             raise
@@ -207,14 +210,14 @@ class _Connection(asyncio.BufferedProtocol):
         """Reads the socket only while there is room for requests and their answers."""
         if self._transport is None or self._transport.is_closing():
             return
-        with suppress(RuntimeError):  # already so
+        with suppress(RuntimeError):  # already paused, or already reading
             if self._congested or len(self._under_way) >= REQUESTS_PER_CONNECTION:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
 
     def _refuse(self, error: RftdError) -> None:
-        """Says why, as the answer to no request, and hangs up."""
+        """Sends an error as the answer to no request, and hangs up."""
         if self._transport is not None:
             self._transport.write(wire.framed(wire.failed(0, error)))
             self._transport.close()
