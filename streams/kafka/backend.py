@@ -1,7 +1,7 @@
-"""`KafkaBackend`: a Kafka cluster as the place of a log, and what `rftd doctor` finds there.
+"""`KafkaBackend`: a log on a Kafka cluster, and the checks of `rftd doctor` for one.
 
-The doctor looks whether brokers answer, whether the topics are as the table of streams says, and through the offsets of
-the cluster's truth for records that somebody deleted.
+The checks cover answering brokers, topics equal to the table of streams, and, by the offsets of the cluster's truth,
+deleted records.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rftd.streams.log.topics import TRUTH, Partition
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 20.0
-"""The time for which the offsets of a long log are looked through; `rftd verify` reads all of them."""
+"""Time limit in seconds for searching the offsets of a long log; `rftd verify` reads all of them."""
 _POLL_MS: Final = 200
 
 
 class KafkaBackend(LogBackend):
-    """`kafka://HOST:PORT/?prefix=...`, or addresses alone: see `KafkaSettings`."""
+    """A log at `kafka://HOST:PORT/?prefix=...`, or at addresses alone: see `KafkaSettings`."""
 
     name = "Kafka"
     form = "kafka://HOST:PORT"
@@ -64,7 +64,9 @@ class KafkaBackend(LogBackend):
             settings = parse_kafka(text)
             async with asyncio.timeout(_TIMEOUT_S):
                 rights = _of_rights(settings, await rights_of_user(settings))
-                if any(each.status == "fail" for each in rights):  # what it may not look at cannot be compared
+                if any(
+                    diagnosis.status == "fail" for diagnosis in rights
+                ):  # topics closed to this user cannot be compared
                     return [Diagnosis("kafka", "ok", f"{settings.bootstrap} answers"), *rights]
                 differences = await topic_differences(settings)
         except TimeoutError:
@@ -81,33 +83,33 @@ class KafkaBackend(LogBackend):
 
 
 def _of_rights(settings: KafkaSettings, allowed: Allowed) -> list[Diagnosis]:
-    """The rights that this user lacks as a daemon; a user of workers has enough with less."""
+    """Reports the rights of a daemon missing for this user; a user of workers needs fewer."""
     lacking = {role: in_words(missing_rights(role, allowed, settings.prefix)) for role in WRITES}
     if not allowed:
         return []
     if not lacking["daemon"]:
         return [Diagnosis("rights", "ok", "all that a daemon needs on the topics that are there")]
-    what = f"the user {settings.username or 'anonymous'} lacks {lacking['daemon']}"
+    lacking_text = f"the user {settings.username or 'anonymous'} lacks {lacking['daemon']}"
     fix = "kafka-acls.sh --add, as docs/production.md (Rights) has it"
     if enough := [role for role, lacks in lacking.items() if not lacks]:
-        what = f"enough for the role {' and '.join(enough)}; for a daemon, {what}"
-        return [Diagnosis("rights", "warn", what, f"nothing, if no daemon uses this user; else {fix}")]
-    return [Diagnosis("rights", "fail", what, fix)]
+        lacking_text = f"enough for the role {' and '.join(enough)}; for a daemon, {lacking_text}"
+        return [Diagnosis("rights", "warn", lacking_text, f"nothing, if no daemon uses this user; else {fix}")]
+    return [Diagnosis("rights", "fail", lacking_text, fix)]
 
 
 def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:
-    """The topics that are missing, in one line, then each that is not as it must be."""
+    """Reports the missing topics, in one line, then each topic with a wrong setting."""
     missing = [difference.topic for difference in differences if difference.setting == "existence"]
     if missing:
-        what = f"missing: {', '.join(missing)}"
-        yield Diagnosis("topics", "warn", what, "start `rftd serve`: it creates them, if it may")
+        missing_text = f"missing: {', '.join(missing)}"
+        yield Diagnosis("topics", "warn", missing_text, "start `rftd serve`: it creates them, if it may")
     for difference in differences:
         if difference.setting != "existence":
             yield Diagnosis("topics", "fail" if difference.fatal else "warn", difference.what, difference.fix)
 
 
 def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
-    """The warnings about settings with which this cluster promises less than it could."""
+    """Warns about settings weakening the guarantees of this cluster."""
     if settings.replication >= 2:
         yield Diagnosis(
             "replication", "ok", f"{settings.replication} copies of each record; two have it before it is acknowledged"
@@ -125,39 +127,40 @@ def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
 
 
 async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
-    """The partitions of truth from which records are gone."""
+    """Reports the partitions of truth with missing records."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            gone, looked, there = await missing_records(settings, within_s=_LOOK_S)
+            missing, searched, total = await missing_records(settings, within_s=_LOOK_S)
     except (RftdError, TimeoutError):
-        return []  # without topics; what else is wrong is said elsewhere
-    found = [
+        return []  # without topics; other faults are reported elsewhere
+    diagnoses = [
         Diagnosis(
             "records",
             "fail",
             f"{partition}@{first} to {end - 1} were deleted, or compacted away, and they are truth",
             "restore them from a replica or a backup; experiments that need them stop, see `rftd serve --accept-loss`",
         )
-        for partition, (first, end) in gone
+        for partition, (first, end) in missing
     ]
-    if looked < there:
-        what = f"looked for gaps in {looked:,} of {there:,} within {_LOOK_S:g} s"
-        found.append(Diagnosis("records", "ok", what, "`rftd verify` reads all of them"))
-    return found
+    if searched < total:
+        progress = f"looked for gaps in {searched:,} of {total:,} within {_LOOK_S:g} s"
+        diagnoses.append(Diagnosis("records", "ok", progress, "`rftd verify` reads all of them"))
+    return diagnoses
 
 
 class DeletedRecords(NamedTuple):
-    """The records that a search found missing, and how far it came."""
+    """The records found missing by a search, and the progress of the search."""
 
     gone: list[tuple[Partition, Stretch]]
     looked: int
-    """Offsets that were looked at."""
+    """Number of offsets searched."""
     there: int
-    """Offsets that there are."""
+    """Number of offsets in total."""
 
 
 async def missing_records(settings: KafkaSettings, *, within_s: float) -> DeletedRecords:
-    """The first records and the gaps that are missing; gaps are looked for until `within_s` have passed.
+    """Finds the missing first records and the gaps of every partition of truth; the search for gaps ends after
+    `within_s` seconds.
 
     Raises the errors of `rftd.streams.kafka.connect`.
     """
@@ -173,25 +176,25 @@ async def missing_records(settings: KafkaSettings, *, within_s: float) -> Delete
         if unread:
             try:
                 async with asyncio.timeout(within_s):
-                    await _look(settings, names, reached, unread, gaps)
+                    await _search(settings, names, reached, unread, gaps)
             except TimeoutError:
-                pass  # what was not reached is said
+                pass  # the answer states the part searched
             except (kafka.KafkaError, OSError) as error:
                 raise translate(error, settings) from error
             await gaps.judge()
     finally:
         await offsets.stop()
-    # Truth is kept for ever: a first offset above 0 says that retention, or a person, deleted what was below it.
+    # Truth is kept for ever: a first offset above 0 means that retention, or a person, deleted the records below it.
     below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
-    looked = sum(min(reached[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
-    there = sum(ends[partition] - firsts[partition] for partition in TRUTH)
-    return DeletedRecords(sorted([*below, *gaps.found.items()]), looked, there)
+    searched = sum(min(reached[partition], ends[partition]) - firsts[partition] for partition in TRUTH)
+    total = sum(ends[partition] - firsts[partition] for partition in TRUTH)
+    return DeletedRecords(sorted([*below, *gaps.found.items()]), searched, total)
 
 
-async def _look(
+async def _search(
     settings: KafkaSettings, names: Names, reached: dict[Partition, int], ends: dict[Partition, int], gaps: Gaps
 ) -> None:
-    """Reads on from `reached`, which it raises, up to the ends."""
+    """Reads from `reached` up to the ends, advancing `reached`."""
     due = dict(reached)
     consumer = AIOKafkaConsumer(
         group_id=None,
@@ -206,13 +209,13 @@ async def _look(
         consumer.assign([names.kafka(partition) for partition in ends])
         for partition in ends:
             consumer.seek(names.kafka(partition), due[partition])
-        # Up to the ends that were asked for before: a log in use would never let the search come to its end.
+        # Up to the ends known before: with a log in use, the search would never come to an end.
         while any(reached[partition] < end for partition, end in ends.items()):
             for name, messages in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
                 partition = names.ours(name)
                 due[partition] = gaps.look(partition, due[partition], messages)
             for partition in ends:
-                # Not `due`: a partition may end with a transaction's marker, after which no record comes.
+                # Not `due`: a partition may end with a transaction's marker, without a record after it.
                 reached[partition] = await consumer.position(names.kafka(partition))
     finally:
         await consumer.stop()

@@ -1,7 +1,8 @@
-"""The border to aiokafka: arguments made from a cluster's settings, its errors and log lines turned into those of rftd.
+"""The border to aiokafka: arguments from a cluster's settings, and aiokafka's errors and log lines translated for rftd.
 
-A cluster that cannot be used is an error with its fix. While a broker is away aiokafka's clients would write an error
-with a traceback several times a second: one warning per kind of trouble and half minute is left, without traceback.
+An unusable cluster is an error with its fix. While a broker is away aiokafka's clients would write an error with a
+traceback several times a second: they are reduced to one warning per kind of trouble and half minute, without
+traceback.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from rftd.streams.kafka.settings import KafkaSettings
 
 CLIENT_ID: Final = "rftd"
 REQUEST_TIMEOUT_S: Final = 10.0
-"""The wait for one answer; several of them fit into the minute for which an append is tried."""
+"""Wait for one answer in seconds; several of them fit into the minute of an append's retries."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
 IN_SYNC: Final = "see whether its brokers run and enough replicas are in sync"
-"""The fix where a broker answers and does not do what was asked."""
+"""The fix for brokers answering without carrying out the request."""
 _WHERE: Final = "Kafka at {}"
 
 
 def arguments(settings: KafkaSettings) -> dict[str, Any]:
-    """The arguments that every client of aiokafka is given.
+    """Returns the arguments shared by all clients of aiokafka.
 
     Raises ConfigError for a missing password or an unusable TLS file.
     """
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap.split(","),
         "client_id": CLIENT_ID,
         "security_protocol": settings.security,
@@ -43,9 +44,9 @@ def arguments(settings: KafkaSettings) -> dict[str, Any]:
         "metadata_max_age_ms": 60_000,
     }
     if settings.tls:
-        found["ssl_context"] = _tls(settings)
+        options["ssl_context"] = _tls(settings)
     if settings.sasl:
-        # Read when connecting and held nowhere: settings travel to workers and into log lines.
+        # Read when connecting and stored nowhere: settings travel to workers and into log lines.
         password = os.environ.get(settings.password_env)
         if not password:
             raise ConfigError(
@@ -54,12 +55,12 @@ def arguments(settings: KafkaSettings) -> dict[str, Any]:
                 field="password_env",
                 fix=f"set the environment variable {settings.password_env}",
             )
-        found |= {
+        options |= {
             "sasl_mechanism": settings.mechanism,
             "sasl_plain_username": settings.username,
             "sasl_plain_password": password,
         }
-    return found
+    return options
 
 
 def _tls(settings: KafkaSettings) -> ssl.SSLContext:
@@ -77,35 +78,35 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 async def check_cluster(settings: KafkaSettings) -> None:
-    """Returns if one of the brokers takes a connection and is new enough.
+    """Returns if at least one broker accepts a connection and is new enough.
 
     Raises ConfigError for wrong credentials or TLS and for too old a broker, UnreachableError if none answers.
     """
-    # One connection by hand: aiokafka's clients only log why each broker refused them, a wrong password for instance,
-    # and then raise that none of them could be reached.
+    # One connection by hand: aiokafka's clients only log each broker's reason for a refusal, a wrong password for
+    # instance, and then raise an error about unreachable brokers.
     options = arguments(settings)
     hosts = options.pop("bootstrap_servers")
     for name in ("retry_backoff_ms", "metadata_max_age_ms"):
         del options[name]
-    last: BaseException | None = None
+    last_error: BaseException | None = None
     for text in hosts:
         host, _, port = text.rpartition(":")
         try:
             connection = await create_conn(host.strip("[]"), int(port), **options)
         except (kafka.KafkaError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            last = error
+            last_error = error
             continue
         try:
             _check_version(connection, settings, text)
         finally:
             connection.close()
         return
-    assert last is not None
-    raise translate(last, settings) from last
+    assert last_error is not None
+    raise translate(last_error, settings) from last_error
 
 
 def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
-    # aiokafka has no public name for what the broker answered; without it the check passes nobody.
+    # aiokafka has no public name for the broker's answer; without it the check rejects every broker.
     versions = getattr(connection, "_versions", {})
     newest = versions.get(_LIST_OFFSETS, (0, 0))[1]
     if newest < _OLDEST_LIST_OFFSETS:
@@ -115,7 +116,7 @@ def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
 
 
 def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
-    """The error of rftd for one of aiokafka, with the fix that a person can apply."""
+    """Translates an error of aiokafka into an error of rftd, with a fix for a person."""
     where = _where(settings)
     text = str(error) or type(error).__name__
     match error:
@@ -158,13 +159,13 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
         case kafka.UnknownTopicOrPartitionError():
             return UnreachableError(f"a topic is missing: {text}", where=where, fix="run `rftd doctor`")
         case kafka.KafkaTimeoutError() | kafka.RequestTimedOutError() | kafka.NotEnoughReplicasError():
-            # A leader that has fewer replicas than it needs may not even know where the partition ends.
+            # A leader with too few replicas may not even know the end of the partition.
             return UnreachableError(f"Kafka does not answer: {text}", where=where, fix=IN_SYNC)
-        case kafka.BrokerResponseError():  # whatever it is, the address is right
+        case kafka.BrokerResponseError():  # in any case, the address is right
             return UnreachableError(
                 f"Kafka refused a request: {text}", where=where, fix="see the brokers' logs, and `rftd doctor --kafka`"
             )
-    # By its text as well: aiokafka wraps some failed handshakes in a connection error that names them only there.
+    # By its text as well: aiokafka wraps some failed handshakes in a connection error, and names them only in the text.
     if isinstance(error.__cause__ or error, ssl.SSLError) or "SSL" in text or "CERTIFICATE" in text:
         return ConfigError(
             f"no TLS connection: {text}", where=where, field="ca_file", fix="check security= and ca_file="
@@ -186,7 +187,7 @@ _logger = logging.getLogger("rftd.kafka")
 
 
 class Quiet(logging.Handler):
-    """Hands on warnings and errors at level warning, each message template once in `QUIET_S` seconds."""
+    """A log handler passing warnings and errors on as warnings, each message template once in `QUIET_S` seconds."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -196,7 +197,7 @@ class Quiet(logging.Handler):
         now_s = time.monotonic()
         if now_s - self._last_s.get(str(record.msg), -QUIET_S) < QUIET_S:
             return
-        if len(self._last_s) > _KINDS_MAX:  # templates with values in them would let it grow for ever
+        if len(self._last_s) > _KINDS_MAX:  # templates containing values would let it grow for ever
             self._last_s.clear()
         self._last_s[str(record.msg)] = now_s
         _logger.warning("%s", record.getMessage())

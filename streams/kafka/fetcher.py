@@ -1,4 +1,4 @@
-"""Reads at any position, beside the tail: one consumer that keeps going where the last read of a partition ended."""
+"""Reads at any position, beside the tail: one consumer, continuing at the end of a partition's last read."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.topics import Partition
 
 TIMEOUT_S: Final = 30.0
-"""The time without any record after which a read gives up."""
+"""Seconds without any record after which a read fails."""
 PRIMED_RECORDS: Final = 2000
-"""The records below its start in which a subscription looks for identities that repeat later."""
+"""Records below its start searched by a subscription for ids repeated later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 _SKIP_RECORDS: Final = 256
-"""A read that begins so little further on goes on there: to seek costs a request and what was fetched already."""
+"""Maximum gap to the stream's position for continuing there: a seek costs a request and the records already fetched."""
 _LEAST_AT_ONCE: Final = 64
 _BACK: Final = 16
-"""The factor by which a search for a partition's last record reaches further back each time."""
+"""Factor between two steps back in the search for a partition's last record."""
 _STREAMS: Final = 8
-"""The partitions that are read onwards at a time: each holds a buffer."""
+"""Maximum number of partitions read sequentially at a time: each has a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
-"""The records of one stream that wait to be taken; aiokafka fetches no more for it meanwhile."""
+"""Size of a stream's waiting records above which aiokafka fetches no more for it."""
 
 
 class _Stream:
-    """One partition that is being read onwards."""
+    """One partition read sequentially."""
 
     def __init__(self, start: int) -> None:
         self.window = IdWindow()
         self.next = start
-        """The offset after the last record handed out."""
+        """The offset after the last record returned."""
         self.due = start
-        """The offset after the last record that came."""
+        """The offset after the last record received."""
         self.records: deque[Record] = deque()
         self.size_bytes = 0
 
@@ -54,20 +54,20 @@ class _Stream:
         self.size_bytes += sum(len(record.head) + len(record.value) for record in records)
 
     def take(self, max_records: int, max_size_bytes: int) -> list[Record]:
-        found: list[Record] = []
+        records: list[Record] = []
         size = 0
-        while self.records and len(found) < max_records:
+        while self.records and len(records) < max_records:
             size += len(self.records[0].head) + len(self.records[0].value)
-            if found and size > max_size_bytes:
+            if records and size > max_size_bytes:
                 break
-            found.append(self.records.popleft())
-        if found:
-            self.next = found[-1].offset + 1
-            self.size_bytes -= sum(len(record.head) + len(record.value) for record in found)
-        return found
+            records.append(self.records.popleft())
+        if records:
+            self.next = records[-1].offset + 1
+            self.size_bytes -= sum(len(record.head) + len(record.value) for record in records)
+        return records
 
     def skip(self, below: int) -> int:
-        """Drops the records below an offset; the number of those that were dropped."""
+        """Drops the records below an offset; returns the number of dropped ones."""
         dropped = 0
         while self.records and self.records[0].offset < below:
             record = self.records.popleft()
@@ -78,7 +78,7 @@ class _Stream:
 
 
 class Fetcher:
-    """Records from any offset. Calls take turns; raises the errors of `rftd.streams.kafka.connect`."""
+    """Reads records from any offset. Calls take turns; raises the errors of `rftd.streams.kafka.connect`."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Fetcher:
     async def read(
         self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """Records of [start, end), at least one if there is one; [] if they are all truncated.
+        """Returns records of [start, end), at least one if there is one; [] if they are all truncated.
 
         With `primed`, repetitions of records up to `PRIMED_RECORDS` below `start` are marked.
         """
         async with self._turn:
             stream = self._streams.get(partition)
             if stream is None or not stream.next <= start <= stream.next + _SKIP_RECORDS:
-                # The dictionary is in order of use: its first stream is the one that nobody has read for longest.
+                # The dictionary is in order of use: its first stream has been unused for longest.
                 while len(self._streams) >= _STREAMS:
                     self._end(next(iter(self._streams)))
                 stream = await self._begin(partition, start, PRIMED_RECORDS if primed else 0)
@@ -118,15 +118,15 @@ class Fetcher:
                 self._streams[partition] = self._streams.pop(partition)  # the newest is last
                 await self._pass(partition, stream, start)
             await self._fill({partition: end}, min(_AT_ONCE, max(max_records, _LEAST_AT_ONCE)))
-            found = stream.take(max_records, max_size_bytes)
+            records = stream.take(max_records, max_size_bytes)
             if stream.size_bytes < _BUFFER_SIZE_BYTES and stream.next < end:
                 self._resume(partition)
             elif stream.next >= end and not stream.records:
                 self._pause(partition)
-            return found
+            return records
 
     async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """The identities of the records in [start, end)."""
+        """Reads the ids of the records in [start, end) into a window."""
         async with self._turn:
             stream = await self._begin(partition, start)
             while stream.next < end:
@@ -136,26 +136,26 @@ class Fetcher:
             self._end(partition)
             return stream.window
 
-    async def last(self, places: Mapping[Partition, int]) -> dict[Partition, Record]:
-        """The records at these offsets; those that are truncated are left out."""
-        found: dict[Partition, Record] = {}
+    async def last(self, offsets: Mapping[Partition, int]) -> dict[Partition, Record]:
+        """Reads the records at these offsets; truncated ones are left out."""
+        records: dict[Partition, Record] = {}
         async with self._turn:
-            firsts = await self._offsets.starts(places)
-            kept = {partition: offset for partition, offset in places.items() if offset >= firsts[partition]}
-            for partition, offset in kept.items():
+            firsts = await self._offsets.starts(offsets)
+            retained = {partition: offset for partition, offset in offsets.items() if offset >= firsts[partition]}
+            for partition, offset in retained.items():
                 await self._begin(partition, offset, first=firsts[partition])
-            if kept:
-                await self._fill({partition: offset + 1 for partition, offset in kept.items()})
-            for partition, offset in kept.items():
+            if retained:
+                await self._fill({partition: offset + 1 for partition, offset in retained.items()})
+            for partition, offset in retained.items():
                 record = next(iter(self._streams[partition].records), None)
                 if record is not None and record.offset == offset:
-                    found[partition] = record
+                    records[partition] = record
                 self._end(partition)
-        return found
+        return records
 
     async def newest(self, partition: Partition, end: int) -> Record | None:
-        """The last record below the partition's end, at which a transaction's marker lies; None if there is none."""
-        # Remembered: whoever asks for heads asks often, and a partition may end so for days.
+        """Returns the last record below the partition's end if the end is a transaction's marker; None without one."""
+        # Remembered: callers of `heads` ask often, and a partition may end with a marker for days.
         if self._newest.get(partition, (0, None))[0] != end:
             self._newest[partition] = end, await self._look_back(partition, end)
         return self._newest[partition][1]
@@ -165,29 +165,29 @@ class Fetcher:
             first = (await self._offsets.starts([partition]))[partition]
             count = 1
             while end - count >= first:
-                # Further back each time: what was aborted may be longer than its marker.
+                # Further back each time: an aborted transaction may be longer than its marker.
                 count = min(_BACK * count, end - first)
                 stream = await self._begin(partition, end - count, first=first)
-                last: Record | None = None
+                last_record: Record | None = None
                 while stream.next < end:
                     await self._fill({partition: end})
                     if not (records := stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES)):
                         break
-                    last = records[-1]
+                    last_record = records[-1]
                 self._end(partition)
-                if last is not None or count == end - first:
-                    return last
+                if last_record is not None or count == end - first:
+                    return last_record
             return None
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnects from the cluster."""
         if self._consumer is not None:
             await self._consumer.stop()
 
     async def _begin(
         self, partition: Partition, start: int, primed_records: int = 0, first: int | None = None
     ) -> _Stream:
-        """A stream whose next record is the first at or above `start`."""
+        """Begins a stream with its next record the first at or above `start`."""
         await self._started()
         if first is None:
             first = (await self._offsets.starts([partition]))[partition]
@@ -200,7 +200,7 @@ class Fetcher:
         return stream
 
     async def _pass(self, partition: Partition, stream: _Stream, start: int) -> None:
-        """Reads over what lies below `start`."""
+        """Reads past the records below `start`."""
         while stream.next < start:
             await self._fill({partition: start})
             if not stream.skip(start):
@@ -208,7 +208,7 @@ class Fetcher:
         stream.next = max(start, stream.next)
 
     async def _fill(self, ends: Mapping[Partition, int], at_once: int = _AT_ONCE) -> None:
-        """Returns once each of these streams holds a record or has read everything below its end."""
+        """Returns once each of these streams has a record or has read everything below its end."""
         assert self._consumer is not None
         deadline_s = self._clock.monotonic_s() + TIMEOUT_S
         for partition in ends:
@@ -240,12 +240,12 @@ class Fetcher:
                 )
 
     async def _without_records(self, ends: Mapping[Partition, int]) -> list[Partition]:
-        """The streams that hold no record and have not read up to their end."""
+        """Returns the streams without a record and not yet at their end."""
         empty = [partition for partition in ends if not self._streams[partition].records]
         return [partition for partition in empty if await self._at(partition) < ends[partition]]
 
     async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
-        """Goes on at the first retained record; an offset above the end means that records were lost."""
+        """Continues at the first retained record; an offset above the end means lost records."""
         for name, offset in error.args[0].items():
             partition = self._names.ours(name)
             first = (await self._offsets.starts([partition]))[partition]
@@ -270,11 +270,11 @@ class Fetcher:
         consumer = AIOKafkaConsumer(
             group_id=None,  # no consumer group: a rebalance would take partitions away in the middle of a read
             enable_auto_commit=False,
-            # The end of a partition is then its last stable offset, here as in `Offsets.ends`: what another program has
-            # in a transaction that is open or was aborted is never read.
+            # The end of a partition is then its last stable offset, here as in `Offsets.ends`: records of other
+            # programs in open or aborted transactions are never read.
             isolation_level="read_committed",
-            auto_offset_reset="none",  # an offset out of range is raised: to go on elsewhere would skip records
-            fetch_max_wait_ms=20,  # a read waits below a known end, so the records are there
+            auto_offset_reset="none",  # an offset out of range is raised: continuing elsewhere would skip records
+            fetch_max_wait_ms=20,  # a read waits below a known end, so the records exist
             max_partition_fetch_bytes=_BUFFER_SIZE_BYTES,
             fetch_max_bytes=4 * _BUFFER_SIZE_BYTES,
             **arguments(self._settings),

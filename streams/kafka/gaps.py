@@ -1,7 +1,7 @@
-"""`Gaps`: the records that are missing within partitions, told from offsets that a transaction's marker took.
+"""`Gaps`: the missing records of partitions, distinguished from offsets taken by a transaction's marker.
 
-Nothing of rftd writes in transactions, but any other program may, as an exactly-once sink does: each transaction leaves
-a marker at an offset of its own, and one that was aborted leaves records that nobody is to read.
+rftd never writes in transactions, but any other program may, as an exactly-once sink does: each transaction leaves a
+marker with an offset, and an aborted one leaves records not to be read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _READ_UNCOMMITTED: Final = 0  # in Kafka's protocol
 
 
 class Gaps:
-    """The stretches of offsets at which no reader was given a record, and those of them that are a loss."""
+    """The ranges of offsets without a record for readers, and the lost ones among them."""
 
     def __init__(self, names: Names, offsets: Offsets) -> None:
         self.found: dict[Partition, Stretch] = {}
-        """The stretch from the first missing record to the last one, by partition that lost some."""
+        """The range from the first missing record to the last one, by partition with losses."""
         self._names = names
         self._offsets = offsets
         self._unjudged: dict[Partition, list[Stretch]] = {}
         self._turn = asyncio.Lock()
 
     def look(self, partition: Partition, due: int, messages: Sequence[Any]) -> int:
-        """The offset that is due after these messages, each compared with the one that was due before."""
+        """Compares each message's offset with the one due, noting gaps; returns the offset due after these messages."""
         for message in messages:
             if message.offset > due:
                 self._unjudged.setdefault(partition, []).append(Stretch(due, message.offset))
@@ -45,24 +45,24 @@ class Gaps:
         return due
 
     async def missing(self, partition: Partition, first: int, end: int) -> list[Stretch] | None:
-        """The stretches of [first, end) that no transaction accounts for; None if no broker says what lies there."""
+        """Returns the ranges of [first, end) not explained by a transaction; None if no broker can tell."""
         missing: list[Stretch] = []
         while first < end:
-            held = await self._held(partition, first)
-            if held is None:
+            transactional = await self._transactional_offsets(partition, first)
+            if transactional is None:
                 return None
-            missing += held.missing(first, min(end, held.end))
-            first = held.end
+            missing += transactional.missing(first, min(end, transactional.end))
+            first = transactional.end
         return missing
 
     async def lost(self, partition: Partition, first: int, end: int, repeated: Duplicates) -> int:
-        """The number of offsets in [first, end) that neither a transaction nor a repetition accounts for."""
+        """Returns the number of offsets in [first, end) explained neither by a transaction nor by a repetition."""
         missing = await self.missing(partition, first, end)
         gaps = [Stretch(first, end)] if missing is None else missing
         return sum(not repeated.holds(partition, offset) for gap in gaps for offset in range(*gap))
 
     async def judge(self) -> None:
-        """Adds to `found` what is missing in the gaps that were met since, as far as brokers say what lies there."""
+        """Adds the missing records of newly noted gaps to `found`, as far as brokers can tell."""
         if not self._unjudged:
             return
         async with self._turn:
@@ -70,7 +70,7 @@ class Gaps:
                 while gaps := self._unjudged.get(partition):
                     missing = await self.missing(partition, *gaps[0])
                     if missing is None:
-                        break  # no leader, or one that fails: it is asked another time
+                        break  # no leader, or a failing one: it is asked another time
                     for lost in missing:
                         first, end = self.found.get(partition, lost)
                         self.found[partition] = Stretch(min(first, lost.first), max(end, lost.end))
@@ -78,8 +78,10 @@ class Gaps:
                 else:
                     self._unjudged.pop(partition, None)
 
-    async def _held(self, partition: Partition, start: int) -> _Held | None:
-        """The offsets that transactions hold from `start` on, as far as one answer reaches; None if nobody answers."""
+    async def _transactional_offsets(self, partition: Partition, start: int) -> _Transactional | None:
+        """Fetches the offsets taken by transactions from `start` on, as far as one answer reaches; None without an
+        answer.
+        """
         client = self._offsets.client
         name = self._names.kafka(partition)
         leader = client.cluster.leader_for_partition(name)
@@ -89,14 +91,14 @@ class Gaps:
                 await client.force_metadata_update()
                 return None
             answer = await client.send(leader, FetchRequest(0, 0, _LOOK_SIZE_BYTES, _READ_UNCOMMITTED, topics))
-            ((_, ((_, error, *_, data),)),) = answer.topics
-            return None if error else _held_by(MemoryRecords(data))
+            ((_, ((_, error, *_, batch_bytes),)),) = answer.topics
+            return None if error else _transactional_in(MemoryRecords(batch_bytes))
         except (kafka.KafkaError, OSError, TimeoutError):
             return None
 
 
-class _Held(NamedTuple):
-    """The offsets of one answer that transactions hold."""
+class _Transactional(NamedTuple):
+    """The offsets taken by transactions within one answer."""
 
     offsets: list[int]
     """The ascending offsets of transactions' markers and records, aborted ones included."""
@@ -104,7 +106,7 @@ class _Held(NamedTuple):
     """The offset after the last batch."""
 
     def missing(self, first: int, end: int) -> Iterator[Stretch]:
-        """The stretches of [first, end) that no transaction holds."""
+        """Yields the ranges of [first, end) not taken by a transaction."""
         begin = bisect_left(self.offsets, first)
         for offset in (*self.offsets[begin : bisect_left(self.offsets, end)], end):
             if first < offset:
@@ -112,8 +114,10 @@ class _Held(NamedTuple):
             first = offset + 1
 
 
-def _held_by(batches: MemoryRecords) -> _Held | None:
-    """None without a batch: there are records after each gap, so that nothing at all says nothing."""
+def _transactional_in(batches: MemoryRecords) -> _Transactional | None:
+    """Collects the offsets of transactions in batches; None without a batch, as records follow every gap and an empty
+    answer proves nothing.
+    """
     offsets: list[int] = []
     end = 0
     while batches.has_next():
@@ -123,4 +127,4 @@ def _held_by(batches: MemoryRecords) -> _Held | None:
             offsets += range(batch.base_offset, end)
         elif batch.is_transactional:
             offsets += (record.offset for record in batch)
-    return _Held(offsets, end) if end else None
+    return _Transactional(offsets, end) if end else None

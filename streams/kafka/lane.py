@@ -1,7 +1,7 @@
 """Appends to one partition: one batch in flight, the next fills meanwhile.
 
 queue of slices ─► batch ─► Kafka ─► places ─► acknowledgements
-                     └─ outcome unknown: new producer, read the partition's end back, send only what is not there
+                     └─ outcome unknown: new producer, read the partition's end back, send only missing drafts
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from rftd.streams.log.chain import Mark
 from rftd.streams.log.topics import Partition
 
 READ_BACK_RECORDS: Final = 2000
-"""The records below the end in which identities are looked for when this process first writes to a partition."""
+"""Records below the end searched for ids before this process's first write to a partition."""
 READ_BACK_MOST_RECORDS: Final = 50_000
-"""The most records that are read back after an unknown outcome, where the last acknowledgement lies further back."""
+"""Maximum number of records read back after an unknown outcome, if the last acknowledgement lies further back."""
 SILENT_S: Final = 3.0
-"""Appends count as failing once an acknowledgement is missing for this long."""
+"""Seconds without an acknowledgement after which appends count as failing."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
 SENDER_TURNS: Final = 4
-"""The turns of the loop in which aiokafka's sender takes a batch; only then is the next one made."""
+"""Turns of the loop needed by aiokafka's sender to take a batch; only then is the next one made."""
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
 
 class Partitions(Protocol):
-    """The part of the log that a lane calls."""
+    """The part of the log called by a lane."""
 
     async def end(self, partition: Partition) -> int:
-        """The next offset."""
+        """Returns the next offset of a partition."""
         ...
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """The identities of [start, end), as far as they are retained."""
+        """Returns the ids of [start, end), as far as the records are retained."""
         ...
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Hears what was acknowledged, in the same turn of the loop."""
+        """Called with acknowledged drafts, in the same turn of the loop as their acknowledgement."""
         ...
 
     def failing(self, error: RftdError | None) -> None:
-        """Hears why appends fail, and None when they work again."""
+        """Called with the error of failing appends, and with None when they work again."""
         ...
 
 
@@ -80,25 +80,25 @@ class Lane:
         self._grown = asyncio.Event()
         self._settled = False
         self._doubtful = False
-        """Records of an unknown outcome may lie after the end that was read back: not readable before another lands."""
+        """Records of an unknown outcome may lie after the end read back: unreadable before another record lands."""
         self._end: int | None = None
-        """The offset after the newest record of ours that is known to have landed."""
+        """The offset after the newest record of this process known to have landed."""
         self._known = IdWindow()
-        """The identities that were read back."""
+        """The ids read back."""
         self._failures = 0
         self._flying: Filling | None = None
         self._next: Filling | None = None
-        self._alone = False
-        """Batches of one record, because the broker found one too large."""
+        self._single_records = False
+        """True for batches of one record, after the broker found a batch too large."""
 
     def put(self, slice_: Slice) -> None:
-        """Queues drafts; their slice's `done` is set when all of them have a place, or fails."""
+        """Queues drafts; their slice's `done` is set when all of them have an offset, or fails."""
         self._queue.append(slice_)
         self._prefill()
         self._grown.set()
 
     def find(self, key: bytes) -> int | None:
-        """The offset of an identity that was read back."""
+        """Returns the offset of an id read back; None for an unknown id."""
         return self._known.find(key)
 
     @property
@@ -107,7 +107,7 @@ class Lane:
         return not self._queue
 
     async def run(self) -> None:
-        """Sends until it is cancelled."""
+        """Sends queued drafts until it is cancelled."""
         while True:
             await self._grown.wait()
             self._grown.clear()
@@ -118,8 +118,8 @@ class Lane:
         producer: AIOKafkaProducer | None = None
         parts: list[Part] = []
         try:
-            # Before the first batch too: the process before this one may have sent the same drafts and died before it
-            # heard where they are.
+            # Before the first batch too: a former process may have sent the same drafts and died before their
+            # acknowledgement.
             if not self._settled:
                 await self._settle()
             producer = await self._producers.current()
@@ -134,51 +134,52 @@ class Lane:
             offset = await self._send(filling)
         except _TOO_LARGE as error:
             await self._lost(producer)
-            # The broker refuses the batch and does not name the record: each is sent alone until the one is found.
+            # The broker refuses the batch and does not name the record: each is sent alone until the large one is
+            # found.
             if len(parts) == 1:
                 self._refuse(parts[0][0], translate(error, self._settings))
-            self._alone = True
+            self._single_records = True
         except kafka.InvalidTimestampError:
             await self._lost(producer)
             await self._back_off(await refused_time(self._settings, self._topic, self._clock))
         except (kafka.KafkaError, OSError, TimeoutError, AssertionError, RftdError) as error:
-            # A producer that was fenced answers with assertions.
+            # A fenced producer answers with assertions.
             await self._lost(producer)
             await self._back_off(translate(error, self._settings))
         else:
-            # The batch landed further up than the end that was read back: something lies between, perhaps these very
-            # drafts, sent before. Nothing is acknowledged before that is known.
+            # The batch landed above the end read back: the records in between may be these very drafts, sent before.
+            # Nothing is acknowledged until they have been read.
             if self._doubtful and offset > (self._end or 0):
                 self._settle_again()
             else:
                 self._place(offset, parts, filling.last_sum)
 
     async def _settle(self) -> None:
-        """Reads the partition's end back and places the drafts that are there already."""
+        """Reads the partition's end back and notes the offsets of drafts already there."""
         end = await self._log.end(self._partition)
         start = end - READ_BACK_RECORDS if self._end is None else max(self._end, end - READ_BACK_MOST_RECORDS)
         if start < end:
             self._known = await self._log.read_back(self._partition, max(0, start), end)
         for slice_ in self._queue:
             for index, key in enumerate(slice_.keys):
-                if slice_.offsets[index] == UNPLACED and (found := self._known.find(key)) is not None:
-                    slice_.place(index, found)
+                if slice_.offsets[index] == UNPLACED and (known_offset := self._known.find(key)) is not None:
+                    slice_.place(index, known_offset)
         self._end = end
         self._settled = True
 
     def _settle_again(self) -> None:
-        """Has the next step read back what lies below the batch that just landed, and the batch itself.
+        """Makes the next step read back the records below the batch just landed, and the batch itself.
 
-        Replicas that are away let a leader keep records that nobody reads before they are back; then these drafts are
-        there already, and their first place is theirs.
+        With replicas away, a leader may keep records unreadable until they are back; these drafts may then be there
+        already, and their first position counts.
         """
         self._settled = self._doubtful = False
         self._flying = self._next = None
         self._failures = 0
 
     def _fill(self, filling: Filling, skip: int) -> None:
-        """Adds the oldest drafts without a place, after the first `skip` of them."""
-        if filling.full or (self._alone and filling.parts):
+        """Adds the oldest drafts without an offset, after the first `skip` of them."""
+        if filling.full or (self._single_records and filling.parts):
             return
         skip += len(filling.parts)
         now_ms = self._clock.now_ns() // 1_000_000
@@ -188,20 +189,20 @@ class Lane:
                     continue
                 if skip > 0:
                     skip -= 1
-                elif not filling.add(slice_, index, now_ms) or self._alone:
+                elif not filling.add(slice_, index, now_ms) or self._single_records:
                     return
 
     def _prefill(self) -> None:
         """Makes the next batch while one is in flight."""
-        if self._flying is not None and not self._alone:
+        if self._flying is not None and not self._single_records:
             if self._next is None:
                 self._next = Filling(self._flying.producer)
             self._fill(self._next, skip=len(self._flying.parts))
 
     async def _send(self, filling: Filling) -> int:
-        """The offset of the batch's first record."""
+        """Sends a batch; returns the offset of its first record."""
         done = await filling.producer.send_batch(filling.batch, self._topic, partition=self._number)
-        done.add_done_callback(looked_at)  # a lane that is cancelled leaves nobody to take it
+        done.add_done_callback(looked_at)  # a cancelled lane leaves nobody to take its error
         # The sender's turn first: encoding the next batch at once would keep this one from the network.
         for _ in range(SENDER_TURNS):
             await asyncio.sleep(0)
@@ -225,7 +226,7 @@ class Lane:
         if done.cancelled():
             raise kafka.KafkaError("the producer was stopped")
         offset = int(done.result().offset)
-        if offset < 0:  # DUPLICATE_SEQUENCE_NUMBER: the records are there, and only reading back tells at which offsets
+        if offset < 0:  # DUPLICATE_SEQUENCE_NUMBER: the records are there, and only reading back tells their offsets
             raise kafka.KafkaError("the broker took the batch as a repetition and does not know where it is")
         if silent:
             self._log.failing(None)
@@ -233,8 +234,8 @@ class Lane:
 
     def _place(self, offset: int, parts: list[Part], last_sum: bytes) -> None:
         # Kafka answers with the first offset: a batch is stored as a whole, so the others follow without a gap.
-        for place, (slice_, index) in enumerate(parts, start=offset):
-            slice_.place(index, place)
+        for landed_offset, (slice_, index) in enumerate(parts, start=offset):
+            slice_.place(index, landed_offset)
         self._flying = None
         self._doubtful = False
         self._end = offset + len(parts)
@@ -242,10 +243,10 @@ class Lane:
         self._log.placed(self._partition, Mark(self._end, last_sum), parts)
         self._finish()
         if not self._queue:
-            self._alone = False
+            self._single_records = False
 
     def _finish(self) -> None:
-        """Takes finished slices off the queue."""
+        """Removes finished slices from the queue."""
         while self._queue and self._queue[0].settle():
             self._queue.popleft()
 
@@ -277,7 +278,7 @@ class Lane:
 
 
 _ANY_MS: Final = 2**63 - 1
-"""A bound of Kafka's that bounds nothing."""
+"""Kafka's largest bound, equal to none."""
 _UNITS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _AHEAD: Final = "message.timestamp.after.max.ms"
 _BEHIND: Final = "message.timestamp.before.max.ms"
@@ -285,14 +286,15 @@ _EITHER: Final = "message.timestamp.difference.max.ms"  # before Kafka 3.6
 
 
 async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> UnreachableError:
-    """The error of an append whose time the broker refused: worth another try, for both causes can be mended meanwhile.
+    """Builds the error of an append refused by the broker for its time: to be retried, as both causes can be fixed
+    meanwhile.
 
-    `topic` is as the cluster names it, `clock` the one that dated the records.
+    `topic` is the cluster's name of the topic, `clock` the one used for dating the records.
     """
     now_ns = clock.now_ns()
     try:
         configs = await settings_of(settings, topic)
-    except RftdError:  # it may not look, or the cluster is gone again: the cause is known without
+    except RftdError:  # forbidden, or the cluster is away again: the cause is known without
         configs = {}
     return UnreachableError(
         f"Kafka refused records of {topic} for their time: this machine's clock ({iso(now_ns)}) is"
@@ -304,7 +306,7 @@ async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> Unr
 
 
 def difference(configs: Mapping[str, str]) -> str:
-    """The difference of the two clocks, as far as a topic's settings tell it."""
+    """Describes the difference of the two clocks, as far as a topic's settings tell."""
     either_ms = configs.get(_EITHER, str(_ANY_MS))
     ahead_ms = int(configs.get(_AHEAD, either_ms))
     behind_ms = int(configs.get(_BEHIND, either_ms))
@@ -315,7 +317,7 @@ def difference(configs: Mapping[str, str]) -> str:
 
 
 def _span(span_ms: int) -> str:
-    """A span of time in the largest unit that fits it: `1 h`, `90 min`."""
+    """Formats a span of time in the largest exact unit: `1 h`, `90 min`."""
     for unit_ms, name in _UNITS_MS:
         if span_ms and span_ms % unit_ms == 0:
             return f"{span_ms // unit_ms} {name}"

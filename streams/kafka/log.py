@@ -1,4 +1,4 @@
-"""`KafkaLog`: an `EventLog` on a Kafka cluster that many processes share.
+"""`KafkaLog`: an `EventLog` on a Kafka cluster shared by many processes.
 
 append ─► Room (bounded) ─► a Lane per partition: batch, idempotent producer, acks=all ─► acknowledgement
 read   ◄─ Tail's ring ◄─ Tailing: one consumer for all followers ◄─┐
@@ -44,17 +44,17 @@ from rftd.streams.log.topics import EVERY_PARTITION, TRUTH, Partition
 
 _logger = logging.getLogger("rftd.kafka")
 APPEND_TIMEOUT_S: Final = 60.0
-"""An append is tried this long before it raises UnreachableError."""
+"""Seconds of retries before an append raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000
-"""The identities that this process remembers of what it appended: a retry of one of them sends nothing."""
+"""Number of appended ids remembered by this process: a retry of a remembered draft sends nothing."""
 CLOSE_TIMEOUT_S: Final = 10.0
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
 TAIL_PATIENCE_S: Final = 0.5
-"""A read waits this long for the tail to bring a record; to fetch it costs a busy process more than to wait."""
+"""Seconds a read waits for the tail to bring a record; fetching it costs a busy process more than waiting."""
 
 
 class KafkaLog:
-    """An `EventLog` on Kafka; made by `open`, used on the event loop that opened it."""
+    """An `EventLog` on Kafka; created by `open`, used on the event loop of that call."""
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         self.failure: RftdError | None = None
@@ -83,10 +83,10 @@ class KafkaLog:
 
     @classmethod
     async def open(cls, settings: KafkaSettings, *, clock: Clock, ids: Ids) -> Self:
-        """The log on that cluster; topics that are missing are created.
+        """Opens the log on the cluster of `settings`; missing topics are created.
 
         Raises UnreachableError if no broker answers, ConfigError for credentials, rights, TLS or too old a broker,
-        ConflictError for topics that cannot hold this log.
+        ConflictError for topics unfit for this log.
         """
         quiet()
         await ensure_topics(settings)
@@ -102,7 +102,7 @@ class KafkaLog:
 
     @property
     def held_back(self) -> HeldBack | None:
-        """See `SharedLog.held_back`."""
+        """The records held back longest by another program's open transaction; see `SharedLog.held_back`."""
         return self._tailing.held_back(self._clock.monotonic_s())
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
@@ -113,18 +113,19 @@ class KafkaLog:
         await self._room.reserve(len(drafts), size)
         try:
             self._check_open()  # again: it may have been closed while this call waited for room
-            places = self._enqueue(drafts)
+            outcomes = self._enqueue(drafts)
         except BaseException:
             self._room.release(len(drafts), size)
             raise
-        slices = {id(part[0]): part[0] for part in places if not isinstance(part, Position)}
-        # Given back when the drafts are gone, not when the caller is: those of one that was cancelled are still queued.
+        slices = {id(outcome[0]): outcome[0] for outcome in outcomes if not isinstance(outcome, Position)}
+        # Released when the drafts are sent, not when the caller leaves: the drafts of a cancelled caller are still
+        # queued.
         waiting = asyncio.gather(*(slice_.done for slice_ in slices.values()), return_exceptions=True)
         waiting.add_done_callback(lambda _: self._room.release(len(drafts), size))
-        await asyncio.shield(waiting)  # what is queued is sent, whether or not its caller stays
+        await asyncio.shield(waiting)  # queued drafts are sent, whether or not their caller stays
         for slice_ in slices.values():
             slice_.done.result()
-        return [part if isinstance(part, Position) else part[0].position(part[1]) for part in places]
+        return [outcome if isinstance(outcome, Position) else outcome[0].position(outcome[1]) for outcome in outcomes]
 
     async def read(
         self,
@@ -145,21 +146,21 @@ class KafkaLog:
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """The number of offsets in [first, end) that neither a repetition nor a transaction accounts for."""
+        """Returns the number of offsets in [first, end) explained neither by a repetition nor by a transaction."""
         return await self._gaps.lost(partition, first, end, self._duplicates)
 
     async def read_known(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """`read` below the known head: [] only if everything from `start` to that head is gone or repeated."""
+        """Reads below the known head: [] only if everything from `start` to the head is truncated or repeated."""
         head = self._tail.head(partition).next_offset
         while start < head:
-            records = await self._raw(partition, start, head, max_records, max_size_bytes, primed)
+            records = await self._read_raw(partition, start, head, max_records, max_size_bytes, primed)
             if not records:
                 return []
-            if kept := self._duplicates.without(records):
-                return kept
-            start = records[-1].offset + 1  # all were repetitions: an empty list would say that the end is reached
+            if unrepeated := self._duplicates.without(records):
+                return unrepeated
+            start = records[-1].offset + 1  # all were repetitions: an empty list would mean the end of the partition
         return []
 
     def subscribe(self, positions: Mapping[Partition, int]) -> KafkaSubscription:
@@ -169,22 +170,27 @@ class KafkaLog:
     async def heads(self) -> Heads:
         self._check_open()
         ends = {p: end for p, end in (await self._offsets.ends(EVERY_PARTITION)).items() if end}
-        # The cluster knows the ends, and only the last record its digest: it is fetched where the tail has none for it.
-        known = {p: self._tail.head(p) for p in ends}
-        asked = {p: end - 1 for p, end in ends.items() if known[p].next_offset != end or known[p].chain == GENESIS}
-        found = await self._fetcher.last(asked) if asked else {}
+        # The cluster knows the ends, and only the last record its digest: it is fetched if the tail has no chain for
+        # the end.
+        known_heads = {p: self._tail.head(p) for p in ends}
+        unknown_offsets = {
+            p: end - 1
+            for p, end in ends.items()
+            if known_heads[p].next_offset != end or known_heads[p].chain == GENESIS
+        }
+        records = await self._fetcher.last(unknown_offsets) if unknown_offsets else {}
         heads: Heads = {}
         for partition, end in ends.items():
-            if partition not in asked:
-                heads[partition] = known[partition]
+            if partition not in unknown_offsets:
+                heads[partition] = known_heads[partition]
             else:
-                record = found.get(partition) or await self._fetcher.newest(partition, end)
+                record = records.get(partition) or await self._fetcher.newest(partition, end)
                 heads[partition] = Mark(end, GENESIS) if record is None else Mark(record.offset + 1, record.chain)
                 raise_head(self._tail, partition, heads[partition])
         return heads
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """The records of truth that are gone: those below a partition's first one, and the gaps that readers met."""
+        """Returns the missing records of truth: those below a partition's first one, and the gaps met by readers."""
         self._check_open()
         firsts = await self._offsets.starts(TRUTH)
         below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
@@ -198,11 +204,11 @@ class KafkaLog:
         for partition, mark in remembered.items():
             head = Mark(ends[partition], mark.chain if mark.next_offset else GENESIS)
             check_mark(partition, mark, head=head, start=Mark(0, GENESIS))
-        places = {partition: mark.next_offset - 1 for partition, mark in remembered.items() if mark.next_offset}
-        found = await self._fetcher.last(places)
-        firsts = await self._offsets.starts(places)
-        for partition, offset in places.items():
-            record = found.get(partition)
+        offsets = {partition: mark.next_offset - 1 for partition, mark in remembered.items() if mark.next_offset}
+        records = await self._fetcher.last(offsets)
+        firsts = await self._offsets.starts(offsets)
+        for partition, offset in offsets.items():
+            record = records.get(partition)
             truncated = record is None and offset < firsts[partition]  # on purpose: it cannot be compared
             if not truncated and (record is None or record.chain != remembered[partition].chain):
                 raise different(partition, remembered[partition])
@@ -210,35 +216,35 @@ class KafkaLog:
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         self._check_open()
         name = self._names.kafka(partition)
-        before = min(before_offset, (await self._offsets.ends([partition]))[partition])
-        if before <= (await self._offsets.starts([partition]))[partition]:
+        end_offset = min(before_offset, (await self._offsets.ends([partition]))[partition])
+        if end_offset <= (await self._offsets.starts([partition]))[partition]:
             return
         admin = AIOKafkaAdminClient(**arguments(self._settings))
         try:
             await admin.start()
-            await admin.delete_records({name: RecordsToDelete(before_offset=before)})
+            await admin.delete_records({name: RecordsToDelete(before_offset=end_offset)})
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             raise translate(error, self._settings) from error
         finally:
             await admin.close()
-        self._tail.forget(partition, before)
+        self._tail.forget(partition, end_offset)
 
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
-        # Shielded: a caller that is cancelled half-way must not leave producers and consumers connected.
+        # Shielded: a caller cancelled half-way must not leave producers and consumers connected.
         await asyncio.shield(self._closing)
 
     async def end(self, partition: Partition) -> int:
-        """The next offset, from the cluster."""
+        """Returns the next offset, from the cluster."""
         return (await self._offsets.ends([partition]))[partition]
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """The identities of the records in [start, end)."""
+        """Returns the ids of the records in [start, end)."""
         return await self._fetcher.stretch(partition, start, end)
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Takes in the places of a lane's batch, and the new head."""
+        """Records the positions of a lane's batch, and the new head."""
         self.failure = None
         for slice_, index in parts:
             key = slice_.keys[index]
@@ -247,36 +253,36 @@ class KafkaLog:
         raise_head(self._tail, partition, mark)
 
     def failing(self, error: RftdError | None) -> None:
-        """Takes in the error with which appends fail; None once they work."""
+        """Records the error of failing appends; None once they work."""
         self.failure = error
 
     def _enqueue(self, drafts: Sequence[Draft]) -> list[Position | Part]:
-        """The place of each draft, or the queued draft that will have one.
+        """Returns for each draft its position, or the queued draft about to get one.
 
         It never waits: no other append comes in between, so equal ids of two callers meet here.
         """
-        made: dict[Partition, Slice] = {}
-        places: list[Position | Part] = []
+        slices: dict[Partition, Slice] = {}
+        outcomes: list[Position | Part] = []
         deadline_s = self._clock.monotonic_s() + APPEND_TIMEOUT_S
         for draft in drafts:
             key = key_of(draft)
-            place = self._find(draft.partition, key)
-            if place is None:
-                slice_ = made.get(draft.partition)
+            outcome = self._find(draft.partition, key)
+            if outcome is None:
+                slice_ = slices.get(draft.partition)
                 if slice_ is None:
-                    slice_ = made[draft.partition] = Slice(draft.partition, deadline_s)
-                place = self._waiting[key] = (slice_, slice_.add(draft, key))
-            places.append(place)
-        for partition, slice_ in made.items():
+                    slice_ = slices[draft.partition] = Slice(draft.partition, deadline_s)
+                outcome = self._waiting[key] = (slice_, slice_.add(draft, key))
+            outcomes.append(outcome)
+        for partition, slice_ in slices.items():
             slice_.done.add_done_callback(partial(self._ended, slice_))
             self._lane(partition).put(slice_)
-        return places
+        return outcomes
 
     def _find(self, partition: Partition, key: bytes) -> Position | Part | None:
-        # From what is surest to what is older: acknowledged here, under way here, read back, seen by the tail.
-        known = self._acknowledged.get(key) or self._waiting.get(key)
-        if known is not None:
-            return known
+        # From the surest source to the oldest: acknowledged here, under way here, read back, seen by the tail.
+        outcome = self._acknowledged.get(key) or self._waiting.get(key)
+        if outcome is not None:
+            return outcome
         lane = self._lanes.get(partition)
         offset = lane.find(key) if lane is not None else None
         if offset is None:
@@ -285,11 +291,11 @@ class KafkaLog:
 
     def _ended(self, slice_: Slice, _: object) -> None:
         for key in slice_.keys:
-            part = self._waiting.get(key)
-            if part is not None and part[0] is slice_:
+            queued = self._waiting.get(key)
+            if queued is not None and queued[0] is slice_:
                 del self._waiting[key]
         if not self._waiting and isinstance(self.failure, UnreachableError):
-            # Given up, and nothing is left that would find out that the cluster is back; reading will.
+            # Failed, and no append is left to notice the cluster's return; reading will.
             self.failure = None
 
     def _lane(self, partition: Partition) -> Lane:
@@ -307,13 +313,13 @@ class KafkaLog:
         return lane
 
     def _lane_died(self, partition: Partition, error: RftdError) -> None:
-        """The next append begins anew; what waits is not left waiting."""
+        """Ends a failed lane and its waiting drafts; the next append begins a new one."""
         del self._lanes[partition]
         for slice_, _ in list(self._waiting.values()):
             if slice_.partition == partition:
                 slice_.fail(error)
 
-    async def _raw(
+    async def _read_raw(
         self, partition: Partition, start: int, head: int, max_records: int, max_size_bytes: int, primed: bool
     ) -> list[Record]:
         recent = self._tail.recent(partition, start, max_records, max_size_bytes)
@@ -324,22 +330,22 @@ class KafkaLog:
             if recent is not None:
                 return recent
         if max_records <= FEW_RECORDS and not primed:
-            found = await self._direct.read(partition, start, min(head, start + max_records), max_size_bytes)
-            if found:
-                return found
+            records = await self._direct.read(partition, start, min(head, start + max_records), max_size_bytes)
+            if records:
+                return records
         return await self._fetcher.read(partition, start, head, max_records, max_size_bytes, primed=primed)
 
     async def _from_tail(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int
     ) -> list[Record] | None:
-        """The records that the tail brings within `TAIL_PATIENCE_S`; None if it does not."""
+        """Returns the records brought by the tail within `TAIL_PATIENCE_S`; None if it does not bring them."""
         grown = asyncio.Event()
         self._tail.follow([partition], grown)
         try:
             async with asyncio.timeout(TAIL_PATIENCE_S):
                 while (recent := self._tail.recent(partition, start, max_records, max_size_bytes)) is None:
                     if not self._tailing.due(partition, start):
-                        break  # it came, and newer ones took its place already
+                        break  # it came, and newer ones already took its slot in the ring
                     grown.clear()
                     await grown.wait()
             return recent
@@ -350,11 +356,13 @@ class KafkaLog:
 
     def _start(self, work: Coroutine[Any, Any, None], died: Callable[[RftdError], None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the loop holds its tasks weakly: one that nobody else holds may be collected
+        self._tasks.add(task)  # the loop holds its tasks weakly: one without another holder may be collected
         task.add_done_callback(partial(self._stopped, died))
 
     def _stopped(self, died: Callable[[RftdError], None], task: asyncio.Future[None]) -> None:
-        """A task ends only when the log closes; a bug in it must not leave others waiting."""
+        """Handles the end of a task: tasks end only when the log closes, and a bug in one must not leave callers
+        waiting.
+        """
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             asyncio.get_running_loop().call_exception_handler({"message": "the Kafka log failed", "exception": error})
@@ -363,17 +371,17 @@ class KafkaLog:
 
     async def _close(self) -> None:
         with suppress(TimeoutError):
-            # What the cluster does not take now, it will hardly take in a moment.
+            # Drafts not accepted by the cluster now will hardly be accepted in a moment.
             async with asyncio.timeout(CLOSE_TIMEOUT_S if self.failure is None else CLOSE_FAILING_TIMEOUT_S):
-                await _all_done(part[0] for part in self._waiting.values())
+                await _all_done(queued[0] for queued in self._waiting.values())
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # After the lanes ended: one that runs could still place what is failed here.
-        for part in list(self._waiting.values()):
-            part[0].fail(self._closed())
-        parts = (self._producers, self._tailing, self._fetcher, self._offsets)
-        await _all_ended(asyncio.ensure_future(part.stop()) for part in parts)
+        # After the lanes ended: a running one could still place the drafts failed here.
+        for queued in list(self._waiting.values()):
+            queued[0].fail(self._closed())
+        services = (self._producers, self._tailing, self._fetcher, self._offsets)
+        await _all_ended(asyncio.ensure_future(service.stop()) for service in services)
         self._tail.wake_all()
 
     def _check_open(self) -> None:
@@ -391,7 +399,7 @@ async def _all_done(slices: Iterable[Slice]) -> None:
 
 
 async def _all_ended(endings: Iterable[asyncio.Future[None]]) -> None:
-    """Returns in bounded time, and never raises: aiokafka hands on the cancellations of its own tasks."""
+    """Returns in bounded time, and never raises: aiokafka passes on the cancellations of its own tasks."""
     done, late = await asyncio.wait(list(endings), timeout=CLOSE_TIMEOUT_S)
     for ending in late:
         ending.cancel()

@@ -1,4 +1,4 @@
-"""Partitions of streams as Kafka names them, and their first and next offsets."""
+"""Kafka's names of the streams' partitions, and their first and next offsets."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Names:
         return list(self._ours)
 
     def kafka(self, partition: Partition) -> TopicPartition:
-        """The name for Kafka."""
+        """Returns Kafka's name of a partition."""
         return self._kafka[partition]
 
     def ours(self, name: TopicPartition) -> Partition:
-        """The partition that Kafka calls so."""
+        """Returns the partition with this name in Kafka."""
         return self._ours[name]
 
 
 def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
-    """Assigns every partition, all paused: a later change of the assignment would drop what was fetched."""
+    """Assigns every partition, all paused: a later change of the assignment would drop fetched records."""
     consumer.assign(names.every)
     for name in names.every:
         consumer.seek(name, 0)
@@ -46,7 +46,7 @@ def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
 
 
 class Offsets:
-    """First and next offsets as the cluster has them; raises the errors of `rftd.streams.kafka.connect`."""
+    """First and next offsets according to the cluster; raises the errors of `rftd.streams.kafka.connect`."""
 
     def __init__(self, settings: KafkaSettings, names: Names) -> None:
         self._settings = settings
@@ -57,11 +57,11 @@ class Offsets:
 
     @property
     def client(self) -> Any:
-        """The client of this consumer, on whose connections no request waits for records to come."""
+        """The client of this consumer, with connections free of requests waiting for records."""
         return self._consumer._client
 
     async def start(self) -> None:
-        """Connects."""
+        """Connects to the cluster."""
         try:
             await self._consumer.start()
             assign_paused(self._consumer, self._names)
@@ -70,21 +70,23 @@ class Offsets:
             raise translate(error, self._settings) from error
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The next offset of each partition, as `read_committed` has it: the end of what is replicated and stable."""
+        """Returns the next offset of each partition under `read_committed`: the end of all replicated and stable
+        records.
+        """
         try:
-            found = await self._consumer.end_offsets([self._names.kafka(partition) for partition in partitions])
+            offsets = await self._consumer.end_offsets([self._names.kafka(partition) for partition in partitions])
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             raise translate(error, self._settings) from error
-        return {self._names.ours(name): offset for name, offset in found.items()}
+        return {self._names.ours(name): offset for name, offset in offsets.items()}
 
     async def starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first retained offset of each partition."""
+        """Returns the first retained offset of each partition."""
         try:
-            found = await self._consumer.beginning_offsets([self._names.kafka(partition) for partition in partitions])
+            offsets = await self._consumer.beginning_offsets([self._names.kafka(partition) for partition in partitions])
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             raise translate(error, self._settings) from error
-        return {self._names.ours(name): offset for name, offset in found.items()}
+        return {self._names.ours(name): offset for name, offset in offsets.items()}
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnects from the cluster."""
         await self._consumer.stop()

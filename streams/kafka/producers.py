@@ -1,4 +1,4 @@
-"""Drafts on their way out: their part of an append, a batch in the making, and the one idempotent producer."""
+"""Drafts before their append: their slice, a batch in the making, and the one idempotent producer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNPLACED = -1
 
 
 class Slice:
-    """Drafts in order, their identities, and the offsets that they got so far."""
+    """Drafts in order, their ids, and the offsets known so far."""
 
     def __init__(self, partition: Partition, deadline_s: float) -> None:
         self.partition = partition
@@ -30,20 +30,20 @@ class Slice:
         self.keys: list[bytes] = []
         self.offsets: list[int] = []
         self.next = 0
-        """Everything below this index is placed."""
+        """The lowest index without an offset."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # An append that was cancelled leaves nobody to take its error.
+        # A cancelled append leaves nobody to take its error.
         self.done.add_done_callback(looked_at)
 
     def add(self, draft: Draft, key: bytes) -> int:
-        """The index of one more draft."""
+        """Adds a draft; returns its index."""
         self.drafts.append(draft)
         self.keys.append(key)
         self.offsets.append(UNPLACED)
         return len(self.drafts) - 1
 
     def position(self, index: int) -> Position:
-        """The position at which a draft landed."""
+        """Returns the position of a landed draft."""
         return Position(self.partition, self.offsets[index])
 
     def place(self, index: int, offset: int) -> None:
@@ -51,7 +51,7 @@ class Slice:
         self.offsets[index] = offset
 
     def settle(self) -> bool:
-        """True if every draft has its place; then `done` is set."""
+        """True if every draft has its offset; `done` is then set."""
         while self.next < len(self.offsets) and self.offsets[self.next] != UNPLACED:
             self.next += 1
         if self.next < len(self.offsets):
@@ -67,7 +67,7 @@ class Slice:
 
 
 def looked_at(future: asyncio.Future[Any]) -> None:
-    """Marks its error as seen, where who waited for it may be gone."""
+    """Marks a future's error as retrieved, as its waiter may have left."""
     if not future.cancelled():
         future.exception()
 
@@ -77,7 +77,7 @@ Part = tuple[Slice, int]
 
 
 class Filling:
-    """Drafts that one request will carry, in order, already encoded for `producer`."""
+    """Drafts of one request, in order, already encoded for `producer`."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.producer = producer
@@ -88,7 +88,7 @@ class Filling:
         self.full = False
 
     def add(self, slice_: Slice, index: int, now_ms: int) -> bool:
-        """False if the batch has no room for this draft; a batch takes at least one."""
+        """Adds a draft to the batch; False if the batch is full. A batch takes at least one draft."""
         draft = slice_.drafts[index]
         digest = sum_of(draft.head, draft.value)
         subject, headers = headers_of(draft, slice_.keys[index], digest)
@@ -101,7 +101,7 @@ class Filling:
 
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
-"""The size of a batch at which it is full; a single larger record is a batch of its own."""
+"""Size of a full batch; a single larger record is sent as a batch."""
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
 FLUSH_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger("rftd.kafka")
@@ -110,8 +110,8 @@ _logger = logging.getLogger("rftd.kafka")
 class Producers:
     """The current producer. Its session with the broker makes retries inside aiokafka exactly-once.
 
-    No transactions and no transactional id: rule 2 fences in band, the same on every backend, and a broker that fences
-    a producer by its id would only stop the writes of one of several processes that are all allowed to write.
+    No transactions and no transactional id: rule 2 fences in band, alike on every backend, and a broker fencing a
+    producer by its id would only stop one of several processes all allowed to write.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -120,12 +120,12 @@ class Producers:
         self._current: AIOKafkaProducer | None = None
 
     async def current(self) -> AIOKafkaProducer:
-        """A started producer. Raises the errors of `rftd.streams.kafka.connect`."""
+        """Returns a started producer. Raises the errors of `rftd.streams.kafka.connect`."""
         async with self._turn:
             if self._current is None:
                 producer = AIOKafkaProducer(
-                    enable_idempotence=True,  # sequence numbers: a retry of a batch that landed is not stored again
-                    acks="all",  # of the replicas in sync, which min.insync.replicas keeps from being the leader alone
+                    enable_idempotence=True,  # sequence numbers: the retry of a landed batch is not stored again
+                    acks="all",  # of the replicas in sync; min.insync.replicas excludes the leader alone
                     compression_type=self._settings.codec,
                     max_batch_size=BATCH_SIZE_BYTES,
                     max_request_size=REQUEST_SIZE_BYTES,
@@ -144,17 +144,17 @@ class Producers:
             return self._current
 
     async def retire(self, producer: AIOKafkaProducer) -> None:
-        """Ends this producer: its sequence numbers are of no use once one outcome is unknown.
+        """Ends this producer: its sequence numbers are of no use after an unknown outcome.
 
-        What others have under way with it fails and is settled by reading back.
+        Batches of other lanes under way with it fail and are settled by reading back.
         """
         async with self._turn:
-            if self._current is producer:  # several lanes share it, and each that fails asks for this
+            if self._current is producer:  # several lanes share it, and each failing one asks for this
                 self._current = None
                 await _abandon(producer)
 
     async def stop(self) -> None:
-        """Sends what is under way, at most for `FLUSH_TIMEOUT_S`, and disconnects."""
+        """Sends the batches under way, for at most `FLUSH_TIMEOUT_S` seconds, and disconnects."""
         async with self._turn:
             producer = self._current
             self._current = None
@@ -166,11 +166,10 @@ class Producers:
 
 
 async def _abandon(producer: Any) -> None:
-    """Closes without flushing: `stop` would wait for a broker that is away.
+    """Closes without flushing: `stop` would wait for an absent broker.
 
-    The connections go first, so that no request of this producer can land after its records were looked for, short
-    of what the broker has received already. Its batches are failed last: aiokafka's sender stumbles over one that was
-    failed while it is under way.
+    The connections go first: after the search for its records, no request of this producer can land, except one already
+    received by the broker. Its batches are failed last: aiokafka's sender stumbles over a batch failed while under way.
     """
     producer._closed = True
     with suppress(kafka.KafkaError, OSError, TimeoutError):
@@ -179,7 +178,7 @@ async def _abandon(producer: Any) -> None:
     sender = producer._sender
     accumulator = producer._message_accumulator
     if (task := sender.sender_task) is not None:
-        task.remove_done_callback(sender._fail_all)  # it fails the transaction, too, and there is none
+        task.remove_done_callback(sender._fail_all)  # it would fail the transaction, too, and there is none
         task.cancel()
         await asyncio.wait([task], timeout=FLUSH_TIMEOUT_S)
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -189,7 +188,7 @@ async def _abandon(producer: Any) -> None:
 
 
 class _Pending(set[Any]):
-    """aiokafka's batches under way; one that was put back for a retry is taken out twice."""
+    """aiokafka's batches under way; a batch put back for a retry is removed twice."""
 
     def remove(self, element: Any) -> None:
         self.discard(element)

@@ -2,14 +2,14 @@
 
 The envelope is CloudEvents 1.0 in binary mode for other programs, and the exact head and a digest for rftd:
 
-rftd-head  the head's bytes, authoritative: what is read is byte for byte what was appended
+rftd-head  the head's bytes, authoritative: read back byte for byte as appended
 rftd-sum   `Record.chain`: 16 bytes of blake2b over head and value (several writers share a partition, so the digest
-           is of the record alone and not of those before it)
-ce_*       the same attributes for programs that know CloudEvents; ce_id also tells a repeated record
+           covers the one record, without the records before it)
+ce_*       the same attributes for programs with support for CloudEvents; ce_id also identifies a repeated record
 
-A record without rftd-head but with the attributes that CloudEvents asks for is another program's: its head is built
-from them. Any other record is delivered with an empty head, which `decode_head` refuses; so is a request (see
-`rftd.streams.log.requests`), which is delivered in structured mode, however it was written.
+A record without rftd-head but with the attributes required by CloudEvents is another program's: its head is built from
+them. Any other record is delivered with an empty head, refused by `decode_head`; so is a request (see
+`rftd.streams.log.requests`), always delivered in structured mode.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """The envelope that the headers of one record carry."""
+    """The envelope carried by the headers of one record."""
 
     key: bytes
-    """Equal for two records with one identity; empty if the record has none."""
+    """Equal for two records with one id; empty without an id."""
     head: bytes
     sum: bytes
 
 
 def key_of(draft: Draft) -> bytes:
-    """The identity of a draft as its record will carry it."""
+    """Returns the id of a draft as carried by its record."""
     return str(draft.id).encode()
 
 
 def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
-    # In this order: `envelope_of` reads the first three without a look at the others.
-    found = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
+    """Builds Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
+    # In this order: `envelope_of` reads the first three without looking at the others.
+    headers = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
     if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
-        return None, found
+        return None, headers
     try:
         head = _decoder.decode(draft.head)
     except UNREADABLE:
-        return None, found
-    found += [
+        return None, headers
+    headers += [
         ("ce_type", _utf8(head.type)),
         ("ce_source", _utf8(head.source)),
         ("ce_time", _time_text(head.time_ns // 1_000_000)),
@@ -76,25 +76,25 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
     subject = None
     if head.experiment is not None:
         subject = _uuid_text(head.experiment)
-        found.append(("ce_subject", subject))
+        headers.append(("ce_subject", subject))
     if head.traceparent:
-        # Both: clients of Kafka look for the one, readers of CloudEvents for their extension's.
+        # Both: clients of Kafka look for the first, readers of CloudEvents for their extension's.
         traceparent = head.traceparent.encode()
-        found += [("traceparent", traceparent), ("ce_traceparent", traceparent)]
-    return subject, found
+        headers += [("traceparent", traceparent), ("ce_traceparent", traceparent)]
+    return subject, headers
 
 
 def sum_of(head: bytes, value: bytes) -> bytes:
-    """The digest that stands for a record."""
+    """Computes the digest of a record."""
     return link(GENESIS, head, value)
 
 
 def envelope_of(headers: Headers, value: bytes) -> Envelope:
-    """The envelope of a record that was read; never raises."""
-    # Our own writer puts these three first.
+    """Decodes the envelope of a message; never raises."""
+    # The writer of rftd puts these three first.
     if len(headers) > 2 and headers[0][0] == HEAD and headers[1][0] == SUM and headers[2][0] == ID:
         return Envelope(headers[2][1] or b"", headers[0][1] or b"", headers[1][1] or b"")
-    named = {name: item for name, item in headers if item is not None}
+    named = {name: content for name, content in headers if content is not None}
     if HEAD in named:
         head = named[HEAD]
         return Envelope(named.get(ID, b""), head, named.get(SUM) or sum_of(head, value))
@@ -106,11 +106,11 @@ def envelope_of(headers: Headers, value: bytes) -> Envelope:
 
 
 def _request(headers: Headers, value: bytes) -> bytes | None:
-    """The structured form of a request in binary mode; None for any other record."""
+    """Converts a request in binary mode to the structured form; None for any other record."""
     if headers and headers[0][0] == HEAD:
         return None
     try:
-        named = {name.lower(): item.decode() for name, item in headers if item is not None and name != HEAD}
+        named = {name.lower(): content.decode() for name, content in headers if content is not None and name != HEAD}
     except UnicodeDecodeError:
         return None
     if len(named) < len(headers) or "ce_type" not in named:
@@ -124,9 +124,11 @@ def _request(headers: Headers, value: bytes) -> bytes | None:
 
 
 def _foreign(named: dict[str, bytes]) -> Head | None:
-    """The head that another program's CloudEvents attributes describe."""
+    """Builds the head described by another program's CloudEvents attributes; None without a valid description."""
     try:
-        text = {name.lower(): item.decode() for name, item in named.items() if name.lower().startswith(("ce_", "tr"))}
+        text = {
+            name.lower(): content.decode() for name, content in named.items() if name.lower().startswith(("ce_", "tr"))
+        }
         if text["ce_specversion"] != "1.0":
             return None
         source = text["ce_source"]
@@ -134,7 +136,9 @@ def _foreign(named: dict[str, bytes]) -> Head | None:
         return Head(
             id=_uuid(text["ce_id"]) or derive(_FOREIGN, source, text["ce_id"]),
             type=text["ce_type"],
-            version=min(int(text.get("ce_rftdversion", "1")), 1 << 32),  # beyond any that is known, and can be encoded
+            version=min(
+                int(text.get("ce_rftdversion", "1")), 1 << 32
+            ),  # beyond every known version, and still encodable
             experiment=_uuid(subject) if subject else None,
             source=source,
             time_ns=_time_ns(text.get("ce_time")),
@@ -174,52 +178,52 @@ def _uuid_text(id: UUID) -> bytes:
 
 
 WINDOW_RECORDS: Final = 16_384
-"""The newest identities that a reader remembers of a partition: it takes a repetition further away for a new record."""
+"""Number of newest ids remembered by a reader for a partition: a repetition further away counts as a new record."""
 DUPLICATES_MAX: Final = 65_536
-"""The repetitions that are remembered of a partition; `rftd verify` finds those that lie further apart."""
+"""Number of repetitions remembered for a partition; `rftd verify` finds the ones further apart."""
 
 
 class IdWindow:
-    """The newest identities of one partition, each with the offset of its first record."""
+    """The newest ids of one partition, each with the offset of its first record."""
 
     def __init__(self, records: int = WINDOW_RECORDS) -> None:
         self._offsets: Newest[bytes, int] = Newest(records)
 
     def admit(self, key: bytes, offset: int) -> bool:
-        """False if an earlier record has this identity."""
+        """False if an earlier record has this id; else the id is remembered."""
         if not key:
             return True
         first = self._offsets.get(key)
-        # `<`: a record that is read a second time is the first one, not its own repetition.
+        # `<`: a record read a second time is the first one, not its own repetition.
         if first is not None and first < offset:
             return False
         self._offsets.put(key, offset)
         return True
 
     def find(self, key: bytes) -> int | None:
-        """The offset of the first record with this identity, if it is recent."""
+        """Returns the offset of the first record with this id, if recent."""
         return self._offsets.get(key)
 
 
 class Duplicates:
-    """The offsets of repeated records, found by any reader that came past them; readers leave them out."""
+    """The offsets of repeated records, found by any reader passing them and left out by all."""
 
     def __init__(self) -> None:
         self._offsets: dict[Partition, dict[int, None]] = {}
 
     def add(self, partition: Partition, offset: int) -> None:
-        """Remembers one; the oldest are forgotten."""
+        """Remembers a repetition; the oldest ones are forgotten."""
         offsets = self._offsets.setdefault(partition, {})
         offsets[offset] = None
         if len(offsets) > DUPLICATES_MAX:
             del offsets[next(iter(offsets))]
 
     def holds(self, partition: Partition, offset: int) -> bool:
-        """True if the record there is known to be a repetition."""
+        """True if the record at the offset is a known repetition."""
         return offset in self._offsets.get(partition, ())
 
     def without(self, records: list[Record]) -> list[Record]:
-        """The records that are no repetition, as far as is known."""
+        """Returns the records without known repetitions."""
         if not self._offsets or not records:
             return records
         repeated = self._offsets.get(records[0].partition)
@@ -231,17 +235,17 @@ class Duplicates:
 def records_of(
     partition: Partition, messages: Sequence[Any], window: IdWindow | None, duplicates: Duplicates
 ) -> list[Record]:
-    """The records of aiokafka's messages, all of one partition and in order."""
-    found: list[Record] = []
+    """Converts aiokafka's messages, all of one partition and in order, to records."""
+    records: list[Record] = []
     for message in messages:
-        value = message.value or b""
-        asked = _request(message.headers, value) if partition.stream == REQUESTS else None
-        if asked is None:
-            envelope = envelope_of(message.headers, value)
-        else:  # no key: a reader that left out a second one of the same id would leave it without its refusal
-            value = asked
-            envelope = Envelope(b"", b"", sum_of(b"", value))
+        payload = message.value or b""
+        request = _request(message.headers, payload) if partition.stream == REQUESTS else None
+        if request is None:
+            envelope = envelope_of(message.headers, payload)
+        else:  # no key: a reader leaving out a second request with one id would leave it without its refusal
+            payload = request
+            envelope = Envelope(b"", b"", sum_of(b"", payload))
         if window is not None and not window.admit(envelope.key, message.offset):
             duplicates.add(partition, message.offset)
-        found.append(Record(partition, message.offset, envelope.sum, envelope.head, value))
-    return found
+        records.append(Record(partition, message.offset, envelope.sum, envelope.head, payload))
+    return records

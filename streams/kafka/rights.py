@@ -1,7 +1,7 @@
-"""Rights on a cluster with access control: those that each role needs, and those that a user has.
+"""Rights on a cluster with access control: the rights needed by each role, and the rights of a user.
 
-The table is that of docs/production.md. A broker tells a user what he may do with each topic (metadata, version 8); one
-that does not say so, or has no access control, is no reason to complain.
+The table equals the one in docs/production.md. A broker reports a user's operations on each topic (metadata, version
+8); a broker without such a report, or without access control, is no reason to complain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITE: Final = "Write"
 DESCRIBE: Final = "Describe"
 DESCRIBE_CONFIGS: Final = "DescribeConfigs"
 _BITS: Final = {READ: 3, WRITE: 4, DESCRIBE: 8, DESCRIBE_CONFIGS: 10}
-"""Kafka's number of each operation, which is its bit in what a broker tells."""
+"""Kafka's number of each operation, and its bit in a broker's report."""
 _EVERYBODY: Final = (DESCRIBE, DESCRIBE_CONFIGS, READ)
 _NOT_TOLD: Final = -(1 << 31)
 _FORBIDDEN: Final = 29
@@ -34,7 +34,7 @@ WRITES: Final[Mapping[str, frozenset[str]]] = {
     "trainer": _OF_WORKERS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
     "explorer": _OF_WORKERS | {topics.EXPERIENCES, topics.WEIGHTS},
 }
-"""The streams that each role writes; the daemon's are all of them, for its user's workers are those of one machine."""
+"""The streams written by each role; the daemon's are all of them, as its user also runs the workers of one machine."""
 
 
 class Right(msgspec.Struct, frozen=True, order=True):
@@ -46,11 +46,11 @@ class Right(msgspec.Struct, frozen=True, order=True):
 
 
 Allowed = Mapping[str, frozenset[str]]
-"""The operations that a user has on each topic that the broker told of."""
+"""A user's operations on each topic reported by the broker."""
 
 
 def missing_rights(role: str, allowed: Allowed, prefix: str) -> Iterator[Right]:
-    """The rights that the role needs and that the user does not have; topics that were not told of lack none."""
+    """Yields the rights needed by the role and not held by the user; topics without a report lack none."""
     for stream in topics.TOPICS:
         name = prefix + stream
         if name not in allowed:
@@ -60,26 +60,26 @@ def missing_rights(role: str, allowed: Allowed, prefix: str) -> Iterator[Right]:
 
 
 def in_words(rights: Iterable[Right]) -> str:
-    """The rights as one text, those of several topics together; empty for none."""
+    """Formats the rights as one text, several topics together; empty for none."""
     operations: dict[str, list[str]] = {}
     for right in rights:
         operations.setdefault(right.topic, []).append(right.operation)
     named: dict[str, list[str]] = {}
     for topic, of_topic in operations.items():
         named.setdefault(", ".join(of_topic), []).append(topic)
-    return "; ".join(f"{wanted} on {', '.join(where)}" for wanted, where in named.items())
+    return "; ".join(f"{operations_text} on {', '.join(topic_names)}" for operations_text, topic_names in named.items())
 
 
 async def allowed_operations(admin: AIOKafkaAdminClient, prefix: str) -> Allowed:
-    """The user's rights on each topic of the log that exists. Raises the errors of aiokafka."""
+    """Reads the user's rights on each existing topic of the log. Raises the errors of aiokafka."""
     answer: Any = await admin._send_request(_AskRights([prefix + stream for stream in topics.TOPICS]))
-    found: dict[str, frozenset[str]] = {}
+    allowed: dict[str, frozenset[str]] = {}
     for code, name, _internal, _partitions, bits in answer.topics:
         if code == _FORBIDDEN:
-            found[name] = frozenset()
+            allowed[name] = frozenset()
         elif code == 0 and bits != _NOT_TOLD:
-            found[name] = frozenset(operation for operation, bit in _BITS.items() if bits >> bit & 1)
-    return found
+            allowed[name] = frozenset(operation for operation, bit in _BITS.items() if bits >> bit & 1)
+    return allowed
 
 
 class _RightsAnswer(Response):  # type: ignore[misc]
@@ -131,7 +131,7 @@ class _RightsRequest(RequestStruct):  # type: ignore[misc]
 
 
 class _AskRights(Request[_RightsRequest]):  # type: ignore[misc]
-    """Metadata of some topics, with what the user may do with each; aiokafka itself never asks for that."""
+    """Metadata of several topics, with the user's operations on each; aiokafka itself never requests those."""
 
     API_KEY = 3
 

@@ -1,4 +1,4 @@
-"""`KafkaSettings`: the address of a Kafka cluster and the way to log in, as text that holds no secret."""
+"""`KafkaSettings`: address and login of a Kafka cluster, as text without a secret."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _DEFAULT_PORT: Final = 9092
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The way to reach one Kafka cluster. The password is never held here: see `password_env`."""
+    """Address and login of one Kafka cluster. The password is never stored here: see `password_env`."""
 
     bootstrap: str
-    """Addresses of some of its brokers: `host:port,host:port`."""
+    """Addresses of several of its brokers: `host:port,host:port`."""
     prefix: str = ""
-    """Topic name = prefix + stream name, so that several logs can share a cluster."""
+    """Topic name = prefix + stream name, for several logs on one cluster."""
     security: str = "PLAINTEXT"
     """One of `SECURITY`."""
     mechanism: str = ""
     """One of `MECHANISMS` with SASL, else empty."""
     username: str = ""
     password_env: str = "RFTD_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable, not its value
-    """The environment variable that is read when connecting."""
+    """The environment variable read when connecting."""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     replication: int = 1
-    """Copies of each partition, for topics that rftd creates."""
+    """Copies of each partition, for topics created by rftd."""
     compression: str = ""
     """One of `COMPRESSIONS`, or empty: see `codec`."""
 
     @property
     def codec(self) -> str | None:
-        """The compression of batches: zstd, but none for brokers on this machine, where no network is spared.
+        """The compression of batches: zstd, but none for brokers on this machine, without a network to relieve.
 
-        Token ids and log-probabilities shrink by a quarter, which costs as much time as all else that a record does.
+        Token ids and log-probabilities shrink by a quarter, at the cost of as much time as all other work on a record.
         """
         if not self.compression:
-            here = all(address.rpartition(":")[0] in _THIS_MACHINE for address in self.bootstrap.split(","))
-            return None if here else "zstd"
+            is_local = all(address.rpartition(":")[0] in _THIS_MACHINE for address in self.bootstrap.split(","))
+            return None if is_local else "zstd"
         return None if self.compression == "none" else self.compression
 
     @property
     def sasl(self) -> bool:
-        """True if brokers ask for a user name and a password."""
+        """True if brokers require a user name and a password."""
         return self.security.startswith("SASL_")
 
     @property
@@ -70,9 +70,9 @@ _OPTIONS: Final = tuple(name for name in _TYPES if name not in ("bootstrap", "us
 
 
 def parse_kafka(text: str) -> KafkaSettings:
-    """The settings in `host:9092,host2:9092` or `kafka://user@host:9092,host2/?prefix=x.&security=SASL_SSL&...`.
+    """Parses `host:9092,host2:9092` or `kafka://user@host:9092,host2/?prefix=x.&security=SASL_SSL&...`.
 
-    Raises ConfigError with the fix, also for a password in the text; the message never repeats it.
+    Raises ConfigError with the fix, also for a password in the text; the message never repeats the password.
     """
     text = text.strip()
     if "://" not in text:
@@ -90,16 +90,16 @@ def parse_kafka(text: str) -> KafkaSettings:
         )
     if parts.path not in ("", "/") or parts.fragment:
         raise _error(f"unexpected {parts.path or parts.fragment!r} after the addresses", fix="use ?prefix=NAME.")
-    values = {"bootstrap": hosts, **({"username": unquote(user)} if at else {})}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    options = {"bootstrap": hosts, **({"username": unquote(user)} if at else {})}
+    for name, option_text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _OPTIONS:
             raise _error(f"unknown option {name!r}", fix=f"known are: {', '.join(_OPTIONS)}")
-        values[name] = value
-    return _checked(values)
+        options[name] = option_text
+    return _checked(options)
 
 
 def kafka_url(settings: KafkaSettings) -> str:
-    """The URL that `parse_kafka` reads back as equal settings; it holds no secret."""
+    """Formats settings as a URL, parsed by `parse_kafka` into equal settings; without a secret."""
     options = {
         name: getattr(settings, name)
         for name in _OPTIONS
@@ -110,14 +110,14 @@ def kafka_url(settings: KafkaSettings) -> str:
     return f"{SCHEME}://{user}{settings.bootstrap}/{query}"
 
 
-def _checked(values: dict[str, str]) -> KafkaSettings:
-    values["bootstrap"] = _addresses(values["bootstrap"])
-    replication = values.pop("replication", "1")
+def _checked(options: dict[str, str]) -> KafkaSettings:
+    options["bootstrap"] = _addresses(options["bootstrap"])
+    replication = options.pop("replication", "1")
     if not re.fullmatch(r"[1-9][0-9]?", replication):
         raise _error(f"replication {replication!r} is no number from 1 to 99", field="replication")
-    values["security"] = values.get("security", "PLAINTEXT").upper()
-    values["mechanism"] = values.get("mechanism", "").upper()
-    settings = msgspec.structs.replace(KafkaSettings(**values), replication=int(replication))  # type: ignore[arg-type]
+    options["security"] = options.get("security", "PLAINTEXT").upper()
+    options["mechanism"] = options.get("mechanism", "").upper()
+    settings = msgspec.structs.replace(KafkaSettings(**options), replication=int(replication))  # type: ignore[arg-type]
     if settings.security not in SECURITY:
         raise _error(f"unknown {settings.security!r}", field="security", fix=f"one of {', '.join(SECURITY)}")
     if settings.sasl and not settings.mechanism:
@@ -150,15 +150,15 @@ def _checked(values: dict[str, str]) -> KafkaSettings:
 
 
 def _addresses(text: str) -> str:
-    found = []
-    for item in text.split(","):
-        match = _ADDRESS.fullmatch(item.strip())
+    addresses = []
+    for address in text.split(","):
+        match = _ADDRESS.fullmatch(address.strip())
         port = int(match[2] or _DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
-            raise _error(f"{item.strip()!r} is no broker's address", field="bootstrap", fix="HOST:9092,HOST2:9092")
-        found.append(f"{match[1]}:{port}")
-    return ",".join(found)
+            raise _error(f"{address.strip()!r} is no broker's address", field="bootstrap", fix="HOST:9092,HOST2:9092")
+        addresses.append(f"{match[1]}:{port}")
+    return ",".join(addresses)
 
 
-def _error(what: str, *, field: str | None = None, fix: str | None = None) -> ConfigError:
-    return ConfigError(what, where="the address of the Kafka cluster", field=field, fix=fix)
+def _error(fault: str, *, field: str | None = None, fix: str | None = None) -> ConfigError:
+    return ConfigError(fault, where="the address of the Kafka cluster", field=field, fix=fix)

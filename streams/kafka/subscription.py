@@ -1,4 +1,4 @@
-"""A subscription to Kafka: the shared one, on partitions that the tail follows."""
+"""A subscription to Kafka: the shared one, on partitions followed by the tail."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rftd.streams.log.topics import Partition
 
 RETRY_S: Final = 0.5
 GRACE_S: Final = 5.0
-"""A fetch that began in time may take this much longer."""
+"""Extra seconds for a fetch begun in time."""
 
 
 class FollowedLog(Protocol):
-    """The part of the log that the subscription reads from."""
+    """The part of the log read by the subscription."""
 
     @property
     def tail(self) -> Tail: ...
@@ -30,7 +30,7 @@ class FollowedLog(Protocol):
 
 
 class _Source:
-    """The log as `TailSubscription` wants it: reads that look for repetitions from before the start."""
+    """The log in the form needed by `TailSubscription`: reads looking for repetitions from before the start."""
 
     def __init__(self, log: FollowedLog) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class _Source:
 
 
 class KafkaSubscription(TailSubscription):
-    """A `Subscription`; repeated records are left out."""
+    """A `Subscription` without repeated records."""
 
     def __init__(
         self, log: FollowedLog, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]
@@ -52,15 +52,15 @@ class KafkaSubscription(TailSubscription):
         super().__init__(_Source(log), positions)
         self._tailing = tailing
         self._pressure = pressure
-        self._wanted = tuple(positions)
+        self._partitions_followed = tuple(positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
-        """The next records; while the brokers are away nothing arrives, which is no error."""
+        """Returns the next records; while the brokers are away none arrive, without an error."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
             try:
-                # Cut off here nothing is lost: the positions move only when records are returned.
+                # A cut here loses nothing: the positions move only when records are returned.
                 async with asyncio.timeout_at(deadline_s + GRACE_S):
                     return await self._next(max(0.0, deadline_s - loop.time()), max_records)
             except (UnreachableError, TimeoutError):
@@ -71,8 +71,8 @@ class KafkaSubscription(TailSubscription):
                 await asyncio.sleep(min(RETRY_S, deadline_s - loop.time()))
 
     async def _next(self, wait_s: float, max_records: int) -> list[Record]:
-        await self._tailing.follow(self._wanted)
-        # Noted before the wait as well: a follower that is not known yet would not hold the tail back.
+        await self._tailing.follow(self._partitions_followed)
+        # Noted before the wait as well: an unknown follower would not hold the tail back.
         self._pressure.read(id(self), self.positions)
         records = await super().next(wait_s=wait_s, max_records=max_records)
         self._pressure.read(id(self), self.positions)

@@ -1,6 +1,6 @@
-"""`Tailing`: one consumer that feeds the ring of newest records for all followers.
+"""`Tailing`: one consumer feeding the ring of newest records for all followers.
 
-`Pressure` is what followers have not read: a partition pauses while that fills half the ring.
+`Pressure` counts records unread by followers: a partition pauses while they fill half the ring.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rftd.streams.log.tail import Tail
 from rftd.streams.log.topics import Partition
 
 PATIENCE_S: Final = 2.0
-"""A partition waits this long for its slowest follower; afterwards that one reads from the cluster by itself."""
+"""Seconds a partition waits for its slowest follower; afterwards the follower reads from the cluster by itself."""
 
 
 class Pressure:
-    """The progress of each follower, and the partitions that should wait for them."""
+    """The progress of each follower, and the partitions waiting for slow ones."""
 
     def __init__(self, room_bytes: int, clock: Clock) -> None:
         self._room_bytes = room_bytes
@@ -51,23 +51,24 @@ class Pressure:
         self._followers.pop(follower, None)
 
     def slowest(self, partition: Partition, floor: int = 0) -> int | None:
-        """The lowest next offset, not below `floor`, of the followers of a partition; None without one."""
-        places = (at[partition] for at in self._followers.values() if partition in at)
-        return min((place for place in places if place >= floor), default=None)
+        """Returns the lowest next offset, not below `floor`, of a partition's followers; None without followers."""
+        offsets = (positions[partition] for positions in self._followers.values() if partition in positions)
+        return min((offset for offset in offsets if offset >= floor), default=None)
 
     def began(self, partition: Partition, offset: int) -> None:
-        """Notes where the tail begins: who is below catches up by itself."""
+        """Notes the beginning of the tail: followers below it catch up by themselves."""
         self._ignored[partition] = offset
 
     def arrived(self, records: Sequence[Record]) -> None:
-        """Notes the sizes of records that the tail took."""
+        """Notes the sizes of records added to the tail."""
         partition = records[0].partition
         average = sum(len(record.head) + len(record.value) for record in records) / len(records)
-        # A moving average: unread bytes are only estimated, for the ring forgets records before their followers read.
+        # A moving average: unread bytes are only estimated, for the ring forgets records before their followers read
+        # them.
         self._average_bytes[partition] = 0.7 * self._average_bytes.get(partition, average) + 0.3 * average
 
     def changes(self, positions: Mapping[Partition, int]) -> Iterator[tuple[Partition, bool]]:
-        """Each partition to pause (True) or to resume (False), given the tail's next offsets."""
+        """Yields each partition to pause (True) or to resume (False), given the tail's next offsets."""
         now_s = self._clock.monotonic_s()
         unread = {partition: self._unread_bytes(partition, at) for partition, at in positions.items()}
         crowded = sum(unread.values()) > self._room_bytes
@@ -84,11 +85,11 @@ class Pressure:
                 yield partition, False
 
     def pauses(self, partition: Partition) -> bool:
-        """True if the partition waits now."""
+        """True if the partition is paused now."""
         return partition in self._paused_at_s
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
-        # A follower that let the patience run out counts again once it has come past that place.
+        # A follower ignored for its slowness counts again once it has passed the offset of that decision.
         floor = self._ignored.get(partition, 0)
         slowest = self.slowest(partition, floor)
         if slowest is None:
@@ -100,12 +101,12 @@ WAIT_MS: Final = 500
 POLL_MS: Final = 200
 RETRY_S: Final = 0.5
 MOMENT_S: Final = 2.0
-"""A transaction that ends within this time holds up nothing that anybody would notice."""
+"""Seconds within which an ending transaction goes unnoticed by users."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 
 
 class Tailing:
-    """The consumer that feeds `tail` with each followed partition's newest records; `run` is its task."""
+    """The consumer feeding `tail` with each followed partition's newest records; `run` is its task."""
 
     def __init__(
         self,
@@ -131,24 +132,24 @@ class Tailing:
         self._windows: dict[Partition, IdWindow] = {}
         self._next: dict[Partition, int] = {}
         self._flowing: set[Partition] = set()
-        self._held: dict[Partition, HeldBack] = {}
+        self._transactions: dict[Partition, HeldBack] = {}
         self._turn = asyncio.Lock()
         self._began = asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
 
     def due(self, partition: Partition, offset: int) -> bool:
-        """True if the tail will bring that record in a moment. A partition joins only after the poll under way."""
+        """True if the tail will bring the record in a moment. A partition joins only after the poll under way."""
         next_ = self._next.get(partition)
         flows = partition in self._flowing and not self._pressure.pauses(partition)
         return next_ is not None and next_ <= offset and flows
 
     def held_back(self, now_s: float) -> HeldBack | None:
-        """The records that an open transaction has held back for longest; None within `MOMENT_S`, or without one."""
-        oldest = min(self._held.values(), key=lambda held: held.since_s, default=None)
+        """Returns the records held back longest by an open transaction; None within `MOMENT_S`, or without one."""
+        oldest = min(self._transactions.values(), key=lambda held: held.since_s, default=None)
         return oldest if oldest is not None and now_s - oldest.since_s > MOMENT_S else None
 
     def find(self, partition: Partition, key: bytes) -> int | None:
-        """The first offset of an identity among the partition's newest records, if it is followed."""
+        """Returns the first offset of an id among the partition's newest records, if the partition is followed."""
         window = self._windows.get(partition)
         return window.find(key) if window is not None else None
 
@@ -166,7 +167,7 @@ class Tailing:
             ends = await self._offsets.ends(new)
             starts = await self._offsets.starts(new)
             for partition in new:
-                # From below the end: the first records that followers see may repeat one of these.
+                # From below the end: the first records seen by followers may repeat earlier ones.
                 begin = max(starts[partition], ends[partition] - PRIMED_RECORDS)
                 self._windows[partition] = IdWindow()
                 consumer.seek(self._names.kafka(partition), begin)
@@ -188,10 +189,10 @@ class Tailing:
                 translated = translate(error, self._settings)
                 if not isinstance(translated, UnreachableError):
                     self.fail(translated)
-                await asyncio.sleep(RETRY_S)  # an error that comes at once, again and again, must not fill the loop
+                await asyncio.sleep(RETRY_S)  # an immediate error, again and again, must not fill the loop
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnects from the cluster."""
         if self._consumer is not None:
             await self._consumer.stop()
 
@@ -205,33 +206,33 @@ class Tailing:
             partition = self._names.ours(name)
             due = self._gaps.look(partition, self._next[partition], messages)
             records = records_of(partition, messages, self._windows[partition], self._duplicates)
-            last = records[-1]
+            last_record = records[-1]
             self._next[partition] = due
             self._flowing.add(partition)
             self._pressure.arrived(records)
-            # An append of this process may have raised the head above what this poll brought: it never goes down.
+            # An append of this process may have raised the head above the records of this poll: a head never goes down.
             head = self._tail.head(partition)
-            mark = Mark(last.offset + 1, last.chain)
+            mark = Mark(last_record.offset + 1, last_record.chain)
             self._tail.advance(records, {partition: max(mark, head, key=lambda known: known.next_offset)})
         await self._gaps.judge()
         self._look_for_transactions()
         if batches:
-            await asyncio.sleep(0)  # a long catching up leaves turns to others
+            await asyncio.sleep(0)  # a long catching up leaves turns to other tasks
 
     def _look_for_transactions(self) -> None:
-        """Notes the partitions whose last stable offset stays behind: what lies between is not for reading yet."""
+        """Notes the partitions with a last stable offset below their end: the records in between are unreadable."""
         assert self._consumer is not None
         for partition in self._next:
             name = self._names.kafka(partition)
             stable, end = self._consumer.last_stable_offset(name), self._consumer.highwater(name)
-            before = self._held.pop(partition, None)
+            previous = self._transactions.pop(partition, None)
             if stable is not None and end is not None and 0 <= stable < end:
-                same = before is not None and before.first == stable
-                since_s = before.since_s if before is not None and same else self._clock.monotonic_s()
-                self._held[partition] = HeldBack(partition, stable, end, since_s)
+                unchanged = previous is not None and previous.first == stable
+                since_s = previous.since_s if previous is not None and unchanged else self._clock.monotonic_s()
+                self._transactions[partition] = HeldBack(partition, stable, end, since_s)
 
     async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
-        """The partition was truncated below us, or it lost records."""
+        """Handles an offset out of range: the partition was truncated below it, or it lost records."""
         try:
             for name, offset in error.args[0].items():
                 partition = self._names.ours(name)
@@ -253,7 +254,7 @@ class Tailing:
             await asyncio.sleep(RETRY_S)
 
     def fail(self, error: RftdError) -> None:
-        """Ends the following: every subscription hears why."""
+        """Ends the following: every subscription raises the error."""
         self.failed = error
         self._tail.wake_all()
 
@@ -280,6 +281,6 @@ class Tailing:
 
 
 def raise_head(tail: Tail, partition: Partition, mark: Mark) -> None:
-    """Tells the tail's followers that the partition reaches at least to `mark`."""
+    """Informs the tail's followers of a partition reaching at least to `mark`."""
     if mark.next_offset > tail.head(partition).next_offset:
         tail.advance((), {partition: mark})

@@ -1,4 +1,4 @@
-"""The topics of a log: made from the one table of streams, and compared with it."""
+"""The topics of a log: created from the one table of streams, and compared with the table."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
-"""A topic's max.message.bytes: the largest record, its headers and its batch's."""
+"""A topic's max.message.bytes: the largest record, with its headers and its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 BROKER_TIME: Final = "LogAppendTime"
 POLL_S: Final = 0.02
 DEAD_ASKED: Final = 50
-"""The requests in a row that may meet a broker that is dead and still named by the cluster."""
+"""Maximum number of consecutive requests to dead brokers still named by the cluster."""
 _EXISTS: Final = 36
 _REPLICA_AWAY: Final = 9
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
@@ -37,7 +37,7 @@ _FOREVER: Final = "-1"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in which a topic is not what the table of streams says."""
+    """One setting of a topic differing from the table of streams."""
 
     topic: str
     setting: str
@@ -53,54 +53,54 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.setting} of {self.topic} is {self.found}, not {self.expected}"
 
 
-class _Found(NamedTuple):
-    """A topic as the cluster has it."""
+class _TopicState(NamedTuple):
+    """The state of a topic on the cluster."""
 
     partitions: int
     replicas: int
-    """Copies of the partition that has the fewest."""
+    """Copies of the partition with the fewest."""
 
 
 def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
-    """The settings of a topic that we create with so many copies.
+    """Returns the settings of a topic created with `replicas` copies.
 
-    What is acknowledged is on two of them, wherever there are two: `acks=all` alone waits for those in sync, which may
-    be the leader alone.
+    Acknowledged records are on at least two copies, if there are two: `acks=all` alone waits for the copies in sync,
+    possibly the leader alone.
     """
     retention = _FOREVER if topic.retention_s is None else str(int(topic.retention_s * 1000))
     return {
-        # Never "compact": it keeps the last record of each key, and the log is every one of them.
+        # Never "compact": it keeps the last record of each key, and the log is every record.
         "cleanup.policy": "delete",
         # Kafka's default of a week would delete the truth of any longer experiment.
         "retention.ms": retention,
         "retention.bytes": _FOREVER,
         "max.message.bytes": str(MESSAGE_SIZE_BYTES),
-        "compression.type": "producer",  # batches stay as they were sent: the broker need not pack them anew
+        "compression.type": "producer",  # batches stay as sent: the broker need not pack them anew
         # By default the broker refuses a writer whose clock is an hour ahead, and deletes by the writers' clocks. No
-        # reader looks at this time: that of an event is in its head.
+        # reader uses this time: an event's time is in its head.
         TIMESTAMP_TYPE: BROKER_TIME,
         MIN_INSYNC: str(min(2, replicas)),
     }
 
 
 async def ensure_topics(settings: KafkaSettings) -> None:
-    """Creates the topics that are missing; returns once all have leaders.
+    """Creates the missing topics; returns once all have leaders.
 
-    Raises ConflictError for one that differs fatally (number of partitions, compaction, retention of truth), and the
-    errors of `rftd.streams.kafka.connect`.
+    Raises ConflictError for a fatal difference (number of partitions, compaction, retention of truth), and the errors
+    of `rftd.streams.kafka.connect`.
     """
     admin = await _start(settings)
     try:
         async with asyncio.timeout(6 * REQUEST_TIMEOUT_S):
-            found = await _describe(admin, settings)
-            missing = [topic for topic in TOPICS.values() if settings.prefix + topic.name not in found]
+            described = await _describe(admin, settings)
+            missing = [topic for topic in TOPICS.values() if settings.prefix + topic.name not in described]
             if missing:
                 await _create(admin, settings, missing)
             # Creation is known to every broker a little later; `ensure_topics` may also race another daemon's.
-            while len(found) < len(TOPICS):
+            while len(described) < len(TOPICS):
                 await asyncio.sleep(POLL_S)
-                found = await _describe(admin, settings)
-            differences = await _differences(admin, settings, found)
+                described = await _describe(admin, settings)
+            differences = await _differences(admin, settings, described)
     except TimeoutError as error:
         raise UnreachableError(
             "the topics have no leaders yet", where=f"Kafka at {settings.bootstrap}", fix="see the brokers' logs"
@@ -112,12 +112,12 @@ async def ensure_topics(settings: KafkaSettings) -> None:
     for difference in differences:
         if difference.fatal:
             raise ConflictError(difference.what, where=f"Kafka at {settings.bootstrap}", fix=difference.fix)
-        if difference.setting == MIN_INSYNC:  # the log can be used, and keeps less than it promises
+        if difference.setting == MIN_INSYNC:  # the log is usable, with weaker guarantees than promised
             _logger.warning("%s; fix: %s", difference.what, difference.fix)
 
 
 async def topic_differences(settings: KafkaSettings) -> list[Difference]:
-    """Everything in which the cluster's topics are not what the table says; empty if all is well."""
+    """Returns all differences between the cluster's topics and the table; empty if there are none."""
     admin = await _start(settings)
     try:
         async with asyncio.timeout(3 * REQUEST_TIMEOUT_S):
@@ -129,7 +129,7 @@ async def topic_differences(settings: KafkaSettings) -> list[Difference]:
 
 
 async def settings_of(settings: KafkaSettings, name: str) -> dict[str, str]:
-    """The settings of one topic, which the cluster calls `name`; empty if the user may not read them."""
+    """Returns the settings of one topic, with the cluster's name `name`; empty if the user may not read them."""
     admin = await _start(settings)
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -141,11 +141,11 @@ async def settings_of(settings: KafkaSettings, name: str) -> dict[str, str]:
 
 
 async def rights_of_user(settings: KafkaSettings) -> Allowed:
-    """The rights of the user on each topic of the log; empty where the broker does not tell, or is too old to."""
+    """Returns the user's rights on each topic of the log; empty if the broker does not report them, or is too old."""
     admin = await _start(settings)
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            return await _asked(lambda: allowed_operations(admin, settings.prefix))
+            return await _from_live_broker(lambda: allowed_operations(admin, settings.prefix))
     except NotImplementedError:
         return {}
     except (kafka.KafkaError, OSError, TimeoutError) as error:
@@ -155,11 +155,11 @@ async def rights_of_user(settings: KafkaSettings) -> Allowed:
 
 
 async def log_id(settings: KafkaSettings) -> str:
-    """The id of the cluster, with the prefix of the log's topics; empty if the cluster does not tell its own."""
+    """Returns the id of the cluster with the prefix of the log's topics; empty if the cluster has no id."""
     admin = await _start(settings)
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            cluster = (await _asked(admin.describe_cluster)).get("cluster_id")
+            cluster = (await _from_live_broker(admin.describe_cluster)).get("cluster_id")
     except (kafka.KafkaError, OSError, TimeoutError) as error:
         raise translate(error, settings) from error
     finally:
@@ -168,7 +168,7 @@ async def log_id(settings: KafkaSettings) -> str:
 
 
 async def delete_topics(settings: KafkaSettings) -> None:
-    """Removes the log and all it holds. For tests and for `rftd stack`."""
+    """Deletes the log's topics with all records. For tests and for `rftd stack`."""
     admin = await _start(settings)
     try:
         await admin.delete_topics([settings.prefix + name for name in TOPICS])
@@ -189,22 +189,24 @@ async def _start(settings: KafkaSettings) -> AIOKafkaAdminClient:
     return admin
 
 
-async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict[str, _Found]:
-    """Each topic of ours that exists and has leaders."""
+async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict[str, _TopicState]:
+    """Returns the log's existing topics with leaders."""
     names = [settings.prefix + name for name in TOPICS]
-    found: dict[str, _Found] = {}
-    for answer in await _asked(lambda: admin.describe_topics(names)):
-        parts = answer["partitions"]
-        if answer["error_code"] == 0 and all(part["error_code"] in (0, _REPLICA_AWAY) for part in parts):
-            fewest = min((len(part["replicas"]) for part in parts), default=0)
-            found[answer["topic"]] = _Found(len(parts), fewest)
+    described: dict[str, _TopicState] = {}
+    for answer in await _from_live_broker(lambda: admin.describe_topics(names)):
+        partition_states = answer["partitions"]
+        if answer["error_code"] == 0 and all(
+            partition_state["error_code"] in (0, _REPLICA_AWAY) for partition_state in partition_states
+        ):
+            fewest = min((len(partition_state["replicas"]) for partition_state in partition_states), default=0)
+            described[answer["topic"]] = _TopicState(len(partition_states), fewest)
         elif answer["error_code"] not in (0, *_NO_METADATA):
             raise kafka.for_code(answer["error_code"])(answer["topic"])
-    return found
+    return described
 
 
 async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: list[Topic]) -> None:
-    made = [
+    new_topics = [
         NewTopic(
             settings.prefix + topic.name,
             topic.partitions,
@@ -213,10 +215,10 @@ async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: 
         )
         for topic in missing
     ]
-    answer = await admin.create_topics(made)  # it does not raise: every topic has its own outcome
-    for name, code, *rest in answer.topic_errors:
+    answer = await admin.create_topics(new_topics)  # it does not raise: every topic has its own outcome
+    for name, code, *details in answer.topic_errors:
         if code not in (0, _EXISTS):
-            reason = (rest[0] if rest else None) or kafka.for_code(code).__name__
+            reason = (details[0] if details else None) or kafka.for_code(code).__name__
             raise ConfigError(
                 f"the topic {name} is missing and cannot be created: {reason}",
                 where=f"Kafka at {settings.bootstrap}",
@@ -225,13 +227,13 @@ async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: 
 
 
 async def _differences(
-    admin: AIOKafkaAdminClient, settings: KafkaSettings, found: dict[str, _Found]
+    admin: AIOKafkaAdminClient, settings: KafkaSettings, described: dict[str, _TopicState]
 ) -> list[Difference]:
-    configs = await _configs(admin, list(found))
+    configs = await _configs(admin, list(described))
     differences: list[Difference] = []
     for topic in TOPICS.values():
         name = settings.prefix + topic.name
-        if name not in found:
+        if name not in described:
             differences.append(
                 Difference(
                     topic=name,
@@ -243,39 +245,39 @@ async def _differences(
                 )
             )
             continue
-        if found[name].partitions != topic.partitions:
+        if described[name].partitions != topic.partitions:
             differences.append(
                 Difference(
                     topic=name,
                     setting="partitions",
-                    found=str(found[name].partitions),
+                    found=str(described[name].partitions),
                     expected=str(topic.partitions),
                     fatal=True,
                     fix="use another prefix=: the number of partitions of a stream never changes in place",
                 )
             )
-        differences += _compare(name, topic, found[name].replicas, configs.get(name, {}))
+        differences += _compare(name, topic, described[name].replicas, configs.get(name, {}))
     return differences
 
 
-def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> list[Difference]:
+def _compare(name: str, topic: Topic, replicas: int, configs: dict[str, str]) -> list[Difference]:
     differences = []
     truth = topic.retention_s is None
     for setting, expected in configs_of(topic, replicas).items():
-        value = found.get(setting)
-        if value is None or value == expected:
+        current_setting = configs.get(setting)
+        if current_setting is None or current_setting == expected:
             continue
-        if setting in ("max.message.bytes", MIN_INSYNC) and int(value) >= int(expected):
+        if setting in ("max.message.bytes", MIN_INSYNC) and int(current_setting) >= int(expected):
             continue
-        # Fatal is what deletes truth, now or some day; anything else can be mended while the log is in use.
-        fatal = (setting == "cleanup.policy" and "compact" in value) or (
+        # Fatal differences delete truth, now or some day; any other can be fixed while the log is in use.
+        fatal = (setting == "cleanup.policy" and "compact" in current_setting) or (
             setting in ("retention.ms", "retention.bytes") and truth
         )
         differences.append(
             Difference(
                 topic=name,
                 setting=setting,
-                found=value,
+                found=current_setting,
                 expected=expected,
                 fatal=fatal,
                 fix=setting_command(name, setting, expected),
@@ -284,25 +286,25 @@ def _compare(name: str, topic: Topic, replicas: int, found: dict[str, str]) -> l
     return differences
 
 
-def setting_command(name: str, setting: str, value: str) -> str:
-    """The command that gives a setting of a topic this value."""
-    return f"kafka-configs.sh --alter --topic {name} --add-config {setting}={value}"
+def setting_command(name: str, setting: str, new_value: str) -> str:
+    """Formats the command for changing a setting of a topic to this value."""
+    return f"kafka-configs.sh --alter --topic {name} --add-config {setting}={new_value}"
 
 
 async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
-    """The settings of each topic, as far as the user may read them."""
-    wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    answers: list[Any] = await _asked(lambda: admin.describe_configs(wanted))
+    """Returns the settings of each topic, as far as the user may read them."""
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    answers: list[Any] = await _from_live_broker(lambda: admin.describe_configs(resources))
     return {
-        name: {entry[0]: entry[1] for entry in entries if entry[1] is not None}
+        name: {config_line[0]: config_line[1] for config_line in config_lines if config_line[1] is not None}
         for answer in answers
-        for code, _message, _kind, name, entries in answer.resources
+        for code, _message, _kind, name, config_lines in answer.resources
         if code == 0
     }
 
 
-async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of a broker that lives: aiokafka asks one of those that the cluster named last, and only once."""
+async def _from_live_broker(ask: Callable[[], Awaitable[T]]) -> T:
+    """Returns a live broker's answer: aiokafka asks one of the brokers named last by the cluster, and only once."""
     for _ in range(DEAD_ASKED):
         try:
             return await ask()

@@ -172,7 +172,7 @@ def wrong_ids(folder: Path) -> Iterator[str]:
 
 
 def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Iterator[str]:
-    """Yields the records below `end` missing from the index, or indexed at another position; a run of them is one line."""
+    """Yields the records below `end` missing from the index or indexed at another position; a run is one line."""
     first_offset = last_offset = -1
     start = part_row.start.next_offset
     statement = f"SELECT id, off FROM p{part_row.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_AT_ONCE}"  # noqa: S608
@@ -184,8 +184,8 @@ def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Ite
             if location == place_of(part_row.id, offset):
                 continue
             if location is not None:
-                number, indexed_offset = split_place(location)
-                yield f"{part_row.partition}@{offset}: the index has its id for record {indexed_offset} of part {number}"
+                part_id, indexed_at = split_place(location)
+                yield f"{part_row.partition}@{offset}: the index has its id for record {indexed_at} of part {part_id}"
             elif offset == last_offset + 1 and first_offset >= 0:
                 last_offset = offset
             else:

@@ -1,4 +1,4 @@
-"""Frames: a length as u32 little-endian, then so many bytes of MessagePack."""
+"""Frames: a length as u32 little-endian, followed by that number of bytes of MessagePack."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rftd.ops.errors import CodecError
 
 PREFIX_BYTES: Final = 4
 _ROOM_BYTES: Final = 256 * 1024
-"""The room for one read of the socket, a little more than the kernel's buffer holds by default."""
+"""Size of the buffer for one read of the socket, a little more than the kernel's default buffer."""
 _KEPT_BYTES: Final = 8 * limits.MIB
-"""The longest frame whose memory is kept for the next one; that of a longer one is given back once it was read."""
+"""Maximum buffer size kept for the next frame; the memory of a longer frame is released once it was read."""
 
 
 def seal(frame: bytearray) -> None:
@@ -24,26 +24,29 @@ def seal(frame: bytearray) -> None:
 class FrameReader:
     """Cuts a byte stream into bodies; holds at most one frame and one read of the socket.
 
-    The socket writes to `room`, and the bodies are views of it: 60 MB/s of experiences are copied once, by who decodes.
+    The socket writes to `room`, and the bodies are views of the buffer: 60 MB/s of experiences are copied once, by the
+    decoder.
     """
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_ROOM_BYTES))
         self._start = self._end = 0
-        """The range of bytes that were written there and are in no body yet."""
+        """The range of bytes already written and not yet part of a body."""
 
     def room(self) -> memoryview:
-        """The memory for the next bytes; ends the use of the bodies that `filled` gave."""
+        """Returns the memory for the next bytes; invalidates the bodies returned by `filled`."""
         pending = self._end - self._start
         size = len(self._buffer)
-        wanted = self._wanted()
+        frame_bytes = self._frame_size()
         if not pending:
             self._start = self._end = 0
             if size > _KEPT_BYTES:
                 self._buffer = memoryview(bytearray(_ROOM_BYTES))
-        elif self._start + wanted > size:
-            # It grows with what arrives, not with what a prefix claims.
-            larger = self._buffer if wanted <= size else memoryview(bytearray(min(wanted, max(2 * pending, size))))
+        elif self._start + frame_bytes > size:
+            # The buffer grows with the bytes arrived, not with the length claimed by a prefix.
+            larger = (
+                self._buffer if frame_bytes <= size else memoryview(bytearray(min(frame_bytes, max(2 * pending, size))))
+            )
             larger[:pending] = self._buffer[self._start : self._end]
             self._buffer = larger
             self._start = 0
@@ -51,19 +54,21 @@ class FrameReader:
         return self._buffer[self._end :]
 
     def filled(self, size_bytes: int) -> list[memoryview]:
-        """The bodies that are complete now that so many bytes were written. Raises CodecError for one over the limit.
+        """Returns the bodies completed by the `size_bytes` just written. Raises CodecError for one over the limit.
 
-        They are good until `room` is asked for again.
+        The bodies stay valid until the next call of `room`.
         """
         self._end += size_bytes
         bodies: list[memoryview] = []
-        while self._end - self._start >= (wanted := self._wanted()):
-            bodies.append(self._buffer[self._start + PREFIX_BYTES : self._start + wanted])
-            self._start += wanted
+        while self._end - self._start >= (frame_bytes := self._frame_size()):
+            bodies.append(self._buffer[self._start + PREFIX_BYTES : self._start + frame_bytes])
+            self._start += frame_bytes
         return bodies
 
-    def _wanted(self) -> int:
-        """The length of the frame that begins at the start; that of its prefix while that is not whole."""
+    def _frame_size(self) -> int:
+        """Returns the length of the frame at the start of the buffer; the prefix's length while the prefix is
+        incomplete.
+        """
         body = self._start + PREFIX_BYTES
         if self._end < body:
             return PREFIX_BYTES
