@@ -1,14 +1,14 @@
 """The event types, one file for each noun.
 
-registry     how a type is declared, versioned and upcast
-catalogue    every type by name, for who reads a log
+registry     the declaration of a type: its name, versions and upcasters
+catalogue    every type by name, for readers of a log
 experiment   experiment.*, stage.*, fence
 task         tasks.offered, task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
 batch        batch.planned, batch.abandoned, experience.retired, experience.given_up
 step         step.completed, eval.completed
 signal       signal.lost, signal.regained
-evaluated    checkpoint.chosen, stage.stopped: what evaluations decided
+evaluated    checkpoint.chosen, stage.stopped: decisions by evaluations
 weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted
 sweep        sweep.submitted, sweep.refused, sweep.halved, sweep.cancelled

@@ -1,4 +1,4 @@
-"""Batches: what is trained is decided once. Written by the planner, on the spine."""
+"""Batches: the selection of experiences to train is decided once. Written by the planner, on the spine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.streams.log.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
 # Laid out as arrays: `limits.PLAN_EXPERIENCES` of these, and as many groups, must fit one record.
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One experience of a batch and where its payload lies."""
+    """One experience of a batch and the position of its payload."""
 
     experience: UUID
     partition: Index
@@ -23,10 +23,10 @@ class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: Index
     """Index in the batch's `groups`."""
     member: Index
-    """Index in that group's members."""
+    """Index in the group's members."""
     staleness_versions: Difference
     use: Index
-    """1 for its first use."""
+    """Number of the use, from 1."""
 
 
 class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +39,7 @@ class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A closed group and where its `group.closed` lies: advantages are computed from it."""
+    """A closed group and the position of its `group.closed`, the source of its advantages."""
 
     group: UUID
     partition: Index
@@ -48,7 +48,7 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of what the planner had read of a partition when it decided (rule 6)."""
+    """The end of the records read of a partition by the planner before its decision (rule 6)."""
 
     stream: str
     partition: Index
@@ -57,36 +57,37 @@ class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @event("batch.planned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchPlanned(Event, frozen=True, kw_only=True):
-    """The items of training step `step`, in order. Executed by the trainer, who selects nothing."""
+    """The items of training step `step`, in order. Executed by the trainer, which selects nothing."""
 
     batch: UUID
     step: Index
-    """The weight version that training it makes, counted over the whole experiment."""
+    """The weight version produced by training the batch, counted over the whole experiment."""
     stage: Index
     experiences: tuple[ExperienceItem, ...] = ()
     rows: tuple[RowItem, ...] = ()
     datasets: tuple[str, ...] = ()
-    """sha256 of each dataset that rows are of."""
+    """sha256 of each dataset with rows in the batch."""
     groups: tuple[GroupRef, ...] = ()
     observed: tuple[ObservedAt, ...]
     decided_at_ns: Nanoseconds
     incomplete: bool = False
     """True if `max_read_timeout` passed before the batch was full."""
     max_uses: Index = 1
-    """An experience that was used less often may be planned again; 0 = always."""
+    """Maximum number of uses; an experience below it may be planned again. 0: unlimited."""
     eligible_at_ns: Nanoseconds = 0
-    """The reading of the clock from which they may be: `decided_at_ns` and the cooldown (rule 9)."""
+    """The clock reading from which experiences may be used again: `decided_at_ns` and the cooldown (rule 9)."""
 
     def dataset_of(self, row: RowItem) -> str:
-        """The digest of the dataset that a row is of; empty if the event names none."""
+        """Returns the digest of a row's dataset; empty if the event names none."""
         return self.datasets[row.dataset] if 0 <= row.dataset < len(self.datasets) else ""
 
 
 @event("batch.abandoned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchAbandoned(Event, frozen=True, kw_only=True):
-    """The batch cannot run; its items return unused.
+    """A planned batch that cannot run; its items return unused.
 
-    Only before any generation has executed it, and then a step of it has no effect: the first on the spine counts.
+    Written only before any generation has executed the batch; a later step of it has no effect: the first record on the
+    spine counts.
     """
 
     batch: UUID
@@ -96,17 +97,17 @@ class BatchAbandoned(Event, frozen=True, kw_only=True):
 
 
 class Uninformative(msgspec.Struct, frozen=True, array_like=True):
-    """Groups that teach nothing: the lowest and the highest of their rewards, and what waits beside them."""
+    """Groups without a learning signal: their lowest and highest reward, and the number of waiting experiences."""
 
     lowest: Finite
     highest: Finite
     waiting: Count
-    """Experiences that wait for the next batch and are not retired."""
+    """Experiences waiting for the next batch and not retired."""
 
 
 @event("experience.retired", stream=topics.EXPERIMENTS, owner=PLANNER)
 class ExperienceRetired(Event, frozen=True, kw_only=True):
-    """These experiences will never be trained (again); the reason is the same for all."""
+    """Experiences excluded from all further training, with one reason for all of them."""
 
     experiences: tuple[UUID, ...]
     reason: str
@@ -116,12 +117,12 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
     decided_at_ns: Nanoseconds
     observed: tuple[ObservedAt, ...] = ()
     uninformative: Uninformative | None = None
-    """Told with the reason of that name alone."""
+    """Set only for the reason `uninformative`."""
 
 
 @event("experience.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperiencePrioritized(Event, frozen=True, kw_only=True):
-    """The experiences of this group have another priority tag from here on. Written by the controller, on request."""
+    """A new priority tag for the experiences of this group. Written by the controller, on request."""
 
     group: UUID
     priority: Finite
@@ -131,7 +132,7 @@ class ExperiencePrioritized(Event, frozen=True, kw_only=True):
 
 @event("experience.given_up", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperienceGivenUp(Event, frozen=True, kw_only=True):
-    """Somebody says that an experience will never be read again: the planner retires it, and abandons its batch.
+    """An experience declared permanently unreadable by a person: the planner retires it, and abandons its batch.
 
     Written by the controller, on request.
     """

@@ -1,4 +1,6 @@
-"""Every event type by its name, and the decoder of each version. It imports them all: a reader of a log needs them."""
+"""Every event type by its name, and the decoder of each version. Imports all modules of types, as a reader of a log
+needs them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ CHAPTERS: Final = (
     worker,
     sweep,
 )
-"""The modules of types. Each declares its own as it is imported; a new one is a line here."""
+"""The modules of types. Each declares its types on import; a new module is a line here."""
 
 
 class UnknownVersionError(CodecError):
@@ -52,7 +54,7 @@ class _Older:
         self._version = version
 
     def decode(self, value: bytes) -> Event:
-        # As plain values until the last step: what is in between fits no class of this release.
+        # As plain values until the last step: the versions in between fit no class of this release.
         fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
         for version in range(self._version, self._definition.version):
             fields = self._definition.upcasts[version](fields)
@@ -60,7 +62,7 @@ class _Older:
 
 
 def definition_named(name: str) -> Definition:
-    """The definition of a type, whatever the version. Raises CodecError if there is none."""
+    """Returns the definition of a type, whatever the version. Raises CodecError if there is none."""
     definition = registered().get(name)
     if definition is None:
         raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
@@ -68,16 +70,16 @@ def definition_named(name: str) -> Definition:
 
 
 def definitions() -> list[Definition]:
-    """Every type, by name."""
+    """Returns the definition of every type, sorted by name."""
     return [definition for _, definition in sorted(registered().items())]
 
 
 def resolve(name: str, version: int) -> Definition | _Older:
-    """The decoder of a (type, version). Raises CodecError if there is none."""
+    """Returns the decoder of a (type, version). Raises CodecError if there is none."""
     definition = definition_named(name)
     if version == definition.version:
         return definition
-    # Never an older decoder for a newer record: fields that it does not know may say that the event means less.
+    # Never an older decoder for a newer record: unknown fields may restrict the event's meaning.
     if version > definition.version:
         raise UnknownVersionError(
             f"{name} v{version} is newer than v{definition.version}, the newest known here",

@@ -1,4 +1,4 @@
-"""Durable points to resume from. Written by the trainer."""
+"""Durable points for resuming a training. Written by the trainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @event("checkpoint.committed", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
-    """Step `step` can be resumed from `path`: every file is on disk and matches its digest."""
+    """A checkpoint at `path` for resuming after step `step`: every file is on disk and matches its digest."""
 
     step: Index
     generation: Index
@@ -39,17 +39,17 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """The checksum of the weights, as in step.completed."""
     sha256: str
     final: bool = False
-    """The stage's last."""
+    """True for the stage's last checkpoint."""
     heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
     spine: Annotated[SpineMark | None, DIGEST] = None
     """The digest of the spine, as in step.completed."""
     duration_s: Seconds = 0.0
-    """The time from its beginning until its files were durable and in place."""
+    """Seconds from the beginning of the checkpoint until its files were durable and in place."""
 
 
 @event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointDeleted(Event, frozen=True, kw_only=True):
-    """Its folder is gone, by retention."""
+    """A checkpoint whose folder was deleted, by retention."""
 
     step: Index
     generation: Index

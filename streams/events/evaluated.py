@@ -1,4 +1,4 @@
-"""What evaluations decided: the best checkpoint, the early end of a stage. Written by the controller, on the spine."""
+"""Decisions by evaluations: the best checkpoint, the early end of a stage. Written by the controller, on the spine."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from rftd.streams.log.bounds import Finite, Index
 
 @event("checkpoint.chosen", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class CheckpointChosen(Event, frozen=True, kw_only=True):
-    """The checkpoint of `version` is the best of its stage by its evaluation; said when one that is kept changes."""
+    """The checkpoint of `version` as the best of its stage by its evaluation; written when the kept ones change."""
 
     number: Index
-    """Choices of the experiment so far, with this one: one that comes again changes nothing."""
+    """Number of the experiment's choices so far, this one included; a repeated number has no effect."""
     stage: Index
     version: Index
     generation: Index
-    """The generation of the weights that were evaluated."""
+    """The generation of the evaluated weights."""
     figure: str
     """`eval/TASKSET/FIGURE`."""
     value: Finite
     before: Finite | None = None
-    """The best value until then, the same if only others changed; None: there was none."""
+    """The best value until then, equal to `value` if only other kept checkpoints changed; None without an earlier
+    choice.
+    """
     base: Finite | None = None
-    """The value of the weights with which the stage began, where they were evaluated."""
+    """The value of the stage's first weights, if they were evaluated."""
     kept: tuple[Index, ...]
     """The versions whose checkpoints are kept for their evaluation, the best first."""
 
 
 @event("stage.stopped", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageStopped(Event, frozen=True, kw_only=True):
-    """The stage ends before its last step: with `last_version`, or with what was planned by then."""
+    """The early end of a stage, with `last_version` or with the last batch already planned."""
 
     stage: Index
     last_version: Index
     version: Index
-    """The version whose evaluation decided it."""
+    """The version whose evaluation decided the stop."""
     figure: str
     value: Finite | None
-    """None: it was no number."""
+    """The deciding figure; None if it was not a number."""
     cause: str
     """`bound`, `patience` or `rule`."""
     reason: str

@@ -1,4 +1,4 @@
-"""The life of an experiment and of its stages, on the spine. Written by the controller, who holds its lease."""
+"""The life of an experiment and of its stages, on the spine. Written by the controller, the holder of its lease."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class HeadRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LostHead(msgspec.Struct, frozen=True, array_like=True):
-    """A remembered head that is not in the log any more."""
+    """A remembered head missing from the log."""
 
     stream: str
     partition: Index
     next_offset: Offset
     chain: bytes
     by: str
-    """The survivor that remembers it, in words."""
+    """The survivor remembering the head, in words."""
     end: Offset
-    """The end of the partition when that was noticed; beyond `next_offset` another record is in the place."""
+    """The end of the partition when the loss was noticed; beyond `next_offset`, another record is at the position."""
 
     @property
     def ref(self) -> HeadRef:
-        """The head alone, to be compared."""
+        """The head alone, for comparisons."""
         return HeadRef(self.stream, self.partition, self.next_offset, self.chain)
 
 
 class FolderMove(msgspec.Struct, frozen=True, array_like=True):
-    """A folder that an import moved, and the folder in its place."""
+    """A folder moved by an import, and its new path."""
 
     old: str
     new: str
@@ -51,25 +51,25 @@ class FolderMove(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experiment.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentSubmitted(Event, frozen=True, kw_only=True):
-    """A client handed in an experiment. Its event id is the request id, so a retry changes nothing.
+    """The submission of an experiment by a client. Its event id is the request id, so a retry changes nothing.
 
-    A second one of the same experiment brings its other half, if only that is new in its specification.
+    A second submission of an experiment adds its other half, if nothing else in the specification is new.
     """
 
     spec: ExperimentSpec
     by: str = ""
-    """The name of the token that submitted it; so in every command below."""
+    """The name of the submitting token; likewise in every command below."""
     role: str = ""
-    """The role of that token. A submission of any role but `owner` names only what the configuration allowed."""
+    """The role of the token. A submission of any role but `owner` names only resources allowed by the configuration."""
     moves: tuple[tuple[FolderMove, ...], ...] = ()
-    """The folders that each import of the experiment moved, the first import's first.
+    """The folders moved by each import of the experiment, in the order of the imports.
 
-    The specification has its paths moved; the file in `spec.config` has them as they were written.
+    The specification has its paths moved; the file in `spec.config` has them as originally written.
     """
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """A name in a specification that the daemon's configuration allowed when it was accepted."""
+    """A name in a specification, allowed by the daemon's configuration at acceptance."""
 
     kind: str
     """The allow-list: `roots`, `allow_env`, `secrets`, `allow_urls` or `allow_code`."""
@@ -78,31 +78,32 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experiment.accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentAccepted(Event, frozen=True, kw_only=True):
-    """It waits for its turn; nothing of it lies below `start`, so its readers begin there."""
+    """The acceptance of an experiment, now queued; it has no record below `start`, so its readers begin there."""
 
     # The heads of the whole log: the daemon notes them before its first append about the experiment.
     start: Annotated[tuple[HeadRef, ...], START]
     grants: tuple[Grant, ...] = ()
-    """The verdict on a submission that is not the owner's; never judged anew, and held against the configuration
-    each time that workers are started."""
+    """The verdict on a submission of any role but the owner; never judged anew, and compared with the configuration at
+    each start of workers.
+    """
 
 
 class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The record by which another program asked for something; see `rftd.streams.log.requests`."""
+    """The record of another program's request; see `rftd.streams.log.requests`."""
 
     place: str
     """`stream/partition@offset`."""
     type: str
-    """The type that it has, as far as it can be read; so with the others."""
+    """The request's type, as far as it is readable; likewise for the other fields."""
     source: str
     id: str
 
 
 @event("experiment.rejected", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRejected(Event, frozen=True, kw_only=True):
-    """It cannot run on this daemon, or what another program asked for by a record was refused.
+    """The rejection of an experiment by this daemon, or of another program's request.
 
-    With a `request` it is the answer to that record alone: its experiment is one that never was, and no other changes.
+    With a `request` it answers the one record alone: its experiment never existed, and no other experiment changes.
     """
 
     code: str
@@ -112,14 +113,14 @@ class ExperimentRejected(Event, frozen=True, kw_only=True):
 
 @event("experiment.warned", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentWarned(Event, frozen=True, kw_only=True):
-    """Something was changed or ignored that its owner should know."""
+    """A warning for the owner about a changed or ignored setting."""
 
     text: str
 
 
 @event("experiment.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentPrioritized(Event, frozen=True, kw_only=True):
-    """Its owner changed its priority: of those that wait for their turn, the highest goes first."""
+    """A new priority set by the owner: of the queued experiments, the one with the highest priority starts first."""
 
     priority: Integer
     reason: str = ""
@@ -128,12 +129,12 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
 
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
-    """Its workers are being started, for the first time or after they were released."""
+    """The start of the experiment's workers, for the first time or after a release."""
 
 
 @event("experiment.paused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentPaused(Event, frozen=True, kw_only=True):
-    """No lease and no plan is made until it is resumed; rollouts and the step under way finish."""
+    """A pause: no lease and no plan is made until the experiment is resumed; rollouts and the step under way finish."""
 
     reason: str = ""
     by: str = ""
@@ -143,17 +144,17 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
 
 @event("experiment.resumed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentResumed(Event, frozen=True, kw_only=True):
-    """It goes on."""
+    """The end of a pause."""
 
     reason: str = ""
     by: str = ""
     queued: bool = False
-    """No run had it, as after a release: it waits for its turn, and is then started once more."""
+    """True if no run had the experiment, as after a release: it is queued, and then started once more."""
 
 
 @event("experiment.seen", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentSeen(Event, frozen=True, kw_only=True):
-    """Somebody looked at it. Written now and then, where `limits.unseen_days` asks for it."""
+    """A view of the experiment by a person. Written now and then, if `limits.unseen_days` is set."""
 
     by: str = ""
     """The name of the token."""
@@ -161,12 +162,12 @@ class ExperimentSeen(Event, frozen=True, kw_only=True):
 
 @event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentReleased(Event, frozen=True, kw_only=True):
-    """Its workers have left after a pause that only a person ends; it has no slot, and needs no memory any more."""
+    """The release of the slot and the memory: its workers have left after a pause ended only by a person."""
 
 
 @event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentCancelled(Event, frozen=True, kw_only=True):
-    """Its owner ended it; what it produced stays."""
+    """The end of the experiment by its owner; its results stay."""
 
     reason: str = ""
     by: str = ""
@@ -174,12 +175,12 @@ class ExperimentCancelled(Event, frozen=True, kw_only=True):
 
 @event("experiment.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentCompleted(Event, frozen=True, kw_only=True):
-    """Every stage is done and the last checkpoint is committed."""
+    """The regular end: every stage is done and the last checkpoint is committed."""
 
 
 @event("experiment.failed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentFailed(Event, frozen=True, kw_only=True):
-    """It cannot go on; `code` and `reason` say why, and `role` where it was seen."""
+    """The failure of the experiment: `code` and `reason` state the cause, and `role` the place of its detection."""
 
     code: str
     reason: str
@@ -188,39 +189,39 @@ class ExperimentFailed(Event, frozen=True, kw_only=True):
 
 @event("experiment.forked", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentForked(Event, frozen=True, kw_only=True):
-    """This experiment shares the history of `parent` up to weight version `at_step`, and goes on from there.
+    """A fork: this experiment shares the history of `parent` up to weight version `at_step`, and continues from there.
 
-    Written before it is accepted. Its own steps, plans and groups begin after the shared ones.
+    Written before its acceptance. Its own steps, plans and groups begin after the shared ones.
     """
 
     parent: UUID
     at_step: Index
     checksum: str
-    """The checksum of the weights at `at_step`, as in the parent's step.completed; for step 0 that of the base."""
+    """The checksum of the weights at `at_step`, as in the parent's step.completed; for step 0, of the base model."""
     stage: Index
-    """The stage that `at_step` lies in."""
+    """The stage of `at_step`."""
     first_versions: tuple[Index, ...]
-    """The weight versions at which each stage up to that one began."""
+    """The weight versions at the beginning of each stage up to `stage`."""
     decided_at_ns: Nanoseconds
-    """The last clock reading that the shared history recorded (rule 9)."""
+    """The last clock reading recorded in the shared history (rule 9)."""
     next_sequence: Index = 0
-    """The sequence at which that stage goes on: the groups below were settled in the shared history, but for `redo`.
+    """The first sequence of the fork in its stage: lower groups were settled in the shared history, except `redo`.
 
-    For a stage that trains on a dataset, the rows that the shared steps took.
+    For a stage training on a dataset, the number of rows used by the shared steps.
     """
     redo: tuple[Index, ...] = ()
-    """Groups below it that were open or waited when batch `at_step` was planned: they are given out again here."""
+    """Groups below `next_sequence` open or waiting when batch `at_step` was planned: the fork leases them again."""
     evaluated: tuple[Index, ...] = ()
-    """Tasksets that the parent has answered with the weights of `at_step`, in the stage that goes on from them."""
+    """Tasksets already answered by the parent with the weights of `at_step`, in the stage continued by the fork."""
 
     def fits(self, spec: ExperimentSpec) -> bool:
-        """True if what it shares are stages of the specification; else it says nothing that could be gone on from."""
+        """True if the shared stages exist in the specification; else the event cannot be continued from."""
         return 0 <= self.stage < min(len(spec.stages), len(self.first_versions))
 
 
 @event("experiment.archived", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentArchived(Event, frozen=True, kw_only=True):
-    """Its files are in an archive, and only there; its events stay in the log."""
+    """The move of the experiment's files into an archive; its events stay in the log."""
 
     path: OwnPath
     size_bytes: Bytes
@@ -230,16 +231,16 @@ class ExperimentArchived(Event, frozen=True, kw_only=True):
 
 @event("experiment.restored", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRestored(Event, frozen=True, kw_only=True):
-    """Its files are back in its folder."""
+    """The return of the experiment's files from an archive to its folder."""
 
     path: OwnPath
-    """The archive that they came from."""
+    """The archive of the files."""
     by: str = ""
 
 
 @event("experiment.imported", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentImported(Event, frozen=True, kw_only=True):
-    """Its records and files came from an exported file. Like the places in a log, this is not exported again."""
+    """The import of records and files from an exported file. Like positions in a log, it is not exported again."""
 
     release: str
     """The release of rftd that wrote the file."""
@@ -253,7 +254,7 @@ class ExperimentImported(Event, frozen=True, kw_only=True):
 
 @event("experiment.removed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRemoved(Event, frozen=True, kw_only=True):
-    """Its files are gone, and it is left out of lists; its events stay in the log."""
+    """The deletion of the experiment's files; lists omit the experiment, and its events stay in the log."""
 
     reason: str = ""
     by: str = ""
@@ -261,34 +262,36 @@ class ExperimentRemoved(Event, frozen=True, kw_only=True):
 
 @event("experiment.payloads_dropped", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class PayloadsDropped(Event, frozen=True, kw_only=True):
-    """The log has let go of the token arrays of some experiences; their records and digests stay.
+    """The deletion of the token arrays of experiences from the log; their records and digests stay.
 
-    Written once it is done. Said again after a crash.
+    Written after the deletion. Repeated after a crash.
     """
 
     reason: str
     """`archived` or `removed` like the experiment's files, `ended`, `trained`, or by rule `age` or `size`."""
     records: Count
-    """Records that are without their payload now."""
+    """Number of records without their payload now."""
     size_bytes: Integer
-    """Bytes by which those records became shorter."""
+    """Bytes removed from those records."""
     through_step: Index = 0
-    """The last step whose trained groups lost their payload; 0: the whole experiment did."""
+    """The last step of the trained groups concerned; 0: the whole experiment."""
 
 
 @event("experiment.loss_accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class LossAccepted(Event, frozen=True, kw_only=True):
-    """A person lets it go on although the log has lost what survivors remember; `rftd verify` shows it for ever."""
+    """A person's decision to continue although the log has lost records remembered by survivors; `rftd verify` shows it
+    for ever.
+    """
 
     lost: Annotated[tuple[LostHead, ...], HISTORY]
     by: str
-    """The person."""
+    """The deciding person."""
     reason: str = ""
 
 
 @event("stage.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageStarted(Event, frozen=True, kw_only=True):
-    """Batches of this stage may be planned; its first step makes weight version `first_version` + 1."""
+    """The beginning of a stage: its batches may be planned; its first step makes weight version `first_version` + 1."""
 
     stage: Index
     name: str
@@ -297,19 +300,19 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 @event("stage.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageCompleted(Event, frozen=True, kw_only=True):
-    """All its steps are executed, evaluated and checkpointed."""
+    """The end of a stage: all its steps are executed, evaluated and checkpointed."""
 
     stage: Index
     last_version: Index
 
 
-# Nobody owns it: who writes it is about to become the owner of another role, and its own fields say whether it counts.
+# Owned by nobody: its writer is about to become the owner of another role, and its own fields decide its effect.
 @event("fence", stream=topics.EXPERIMENTS, owner=NOBODY, anywhere=True)
 class Fence(Event, frozen=True, kw_only=True):
-    """A new owner of `role` in the partition that holds this record (rule 2).
+    """A new owner of `role` in the partition of this record (rule 2).
 
-    It has effect only if `previous` is the role's epoch at this place; then later records of the role with an
-    epoch below `epoch` have none.
+    It has effect only if `previous` is the role's epoch at its position; later records of the role with an epoch below
+    `epoch` then have none.
     """
 
     role: str
@@ -330,4 +333,4 @@ TURNS: Final = (
     ExperimentCompleted,
     ExperimentFailed,
 )
-"""Events that change the state: without effect once it is over, for a daemon may ask while another one ends it."""
+"""Events that change the state: without effect after the end, for a daemon may append one while another one ends it."""

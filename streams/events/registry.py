@@ -1,6 +1,6 @@
-"""The declaration of an event type: name, version, stream, whose it is, and how older versions become the current one.
+"""The declaration of an event type: name, version, stream, owner, and upcasters from older versions to the current one.
 
-`catalogue` finds what was declared, by name.
+`catalogue` finds declared types by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PLANNER: Final = "planner"
 DISPATCHER: Final = "dispatcher"
 TRAINER: Final = "trainer"
 NOBODY: Final = ""
-"""The owner of what is written without a lease: by explorers, by workers about themselves, by whoever sees one die."""
+"""The owner of records written without a lease: by explorers, by workers about themselves, by any witness of a death.
+"""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +56,13 @@ def event(
 ) -> Callable[[C], C]:
     """Registers a payload class as the current version of event type `name` on `stream`.
 
-    `owner` is the one role whose records of this type have an effect (rule 2); see `rftd.streams.log.fencing`. What is
-    `commanded` is also appended without a lease, by a command while no run of the experiment is under way. `anywhere`
-    marks the one type (fence) that is written to every stream its role writes.
+    `owner` is the only role with effective records of this type (rule 2); see `rftd.streams.log.fencing`. A `commanded`
+    type is also appended without a lease, by a command while no run of the experiment is under way. `anywhere` marks
+    the one type (fence) written to every stream of its role.
     """
 
     def register(kind: C) -> C:
-        # At import: two types of one name would make what is decoded depend on the order of imports.
+        # At import: with two types of one name, decoding would depend on the order of imports.
         assert name not in _by_name, name
         assert not commanded or owner, name
         definition = Definition(kind, name, version, stream, owner, commanded, anywhere)
@@ -72,7 +73,7 @@ def event(
 
 
 def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
-    """Registers the pure function that turns the fields of `from_version` into those of the next."""
+    """Registers a pure function converting the fields of `from_version` to those of the next version."""
 
     def register(function: Upcast) -> Upcast:
         _by_kind[kind].upcasts[from_version] = function
@@ -82,10 +83,10 @@ def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
 
 
 def definition_of(kind: type[Event]) -> Definition:
-    """The definition of a payload class."""
+    """Returns the definition of a payload class."""
     return _by_kind[kind]
 
 
 def registered() -> Mapping[str, Definition]:
-    """The types of the modules that were imported so far, by name; `catalogue` imports all of them."""
+    """Returns the types of the modules imported so far, by name; `catalogue` imports all of them."""
     return _by_name

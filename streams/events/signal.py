@@ -9,13 +9,15 @@ from rftd.streams.log.bounds import Index
 
 @event("signal.lost", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class SignalLost(Event, frozen=True, kw_only=True):
-    """From batch `step` on nothing is learnt, for this cause; said once for each change of the cause."""
+    """The loss of the learning signal from batch `step` on, with its cause; written once per change of cause."""
 
     number: Index
-    """Losses and returns of the experiment's signal so far, with this one: one that comes again changes nothing."""
+    """Number of losses and returns of the experiment's signal so far, this one included; a repeated number has no
+    effect.
+    """
     stage: Index
     step: Index
-    """The first batch that taught nothing; of one that cannot be formed, its step."""
+    """The first batch without a learning signal; of one that cannot be formed, its step."""
     cause: str
     """A name of `CAUSES` in `streams/folds/signal.py`."""
     reason: str
@@ -24,7 +26,7 @@ class SignalLost(Event, frozen=True, kw_only=True):
 
 @event("signal.regained", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class SignalRegained(Event, frozen=True, kw_only=True):
-    """Batch `step` taught something again."""
+    """The return of the learning signal with batch `step`."""
 
     number: Index
     stage: Index

@@ -1,4 +1,4 @@
-"""Sweeps: experiments that differ in a few fields of one file, each sweep on the spine of an id of its own."""
+"""Sweeps: experiments differing in a few fields of one file, each sweep on the spine of its own id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rftd.streams.log.bounds import Count, Finite, Index, Integer
 
 
 class FieldChange(msgspec.Struct, frozen=True, array_like=True):
-    """A field of an experiment file, and the value that one run of a sweep has there."""
+    """A field of an experiment file, and its value in one run of a sweep."""
 
     field: tuple[str | int, ...]
-    """The keys and indices that lead to the field; none: the whole file."""
+    """The path of keys and indices to the field; empty: the whole file."""
     value: Any
 
 
@@ -23,76 +23,76 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a sweep."""
 
     name: str
-    """The name of its experiment."""
+    """The name of the run's experiment."""
     settings: dict[str, str] = {}
-    """The value of each swept field, as it was written; runs of equal settings differ in their seed alone."""
+    """The value of each swept field, as written by the user; runs with equal settings differ only in their seed."""
     seed: Integer = 0
     changes: tuple[FieldChange, ...] = ()
-    """Every field in which its file differs from the sweep's, such as those that refer to a swept one."""
+    """Every field of the run's file differing from the sweep's, references to a swept field included."""
 
 
 class Halving(msgspec.Struct, frozen=True, kw_only=True):
-    """At some weight versions, the half of a sweep's settings with the lower held-out scores is stopped."""
+    """A rule stopping, at several weight versions, the half of a sweep's settings with the lower held-out scores."""
 
     at: tuple[Index, ...]
-    """The weight versions, in order. Each run waits there for the others."""
+    """The weight versions, ascending. Each run waits there for the others."""
     taskset: str
-    """The held-out taskset whose score decides."""
+    """The held-out taskset providing the score."""
 
 
 @event("sweep.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepSubmitted(Event, frozen=True, kw_only=True):
-    """A client handed in a sweep. Its runs are experiments, which daemons make of this event one after the other."""
+    """The submission of a sweep by a client. Daemons start its runs, which are experiments, one after the other."""
 
     name: str
     config: dict[str, Any]
-    """The experiment file that the runs change, normalised as that of an experiment."""
+    """The experiment file changed by the runs, normalised like an experiment's file."""
     points: tuple[SweepPoint, ...]
-    """The runs, in the order in which they begin."""
+    """The runs, in the order of their starts."""
     at_once: Count
-    """The most runs that have begun and not ended."""
+    """Maximum number of runs under way."""
     halving: Halving | None = None
     by: str = ""
-    """The name of the token that submitted it, in whose name the runs are submitted."""
+    """The name of the submitting token, also used for submitting the runs."""
     role: str = ""
-    """The role of that token."""
+    """The role of the token."""
 
 
 @event("sweep.refused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepRefused(Event, frozen=True, kw_only=True):
-    """One run of a sweep could not be submitted when its turn came, and is left out."""
+    """A run of a sweep refused at its submission, and left out."""
 
     point: Index
-    """The run's place in the sweep, from 0."""
+    """The run's index in the sweep, from 0."""
     code: str
     reason: str
 
 
 class SettingScore(msgspec.Struct, frozen=True, array_like=True):
-    """A setting of a sweep when it was halved."""
+    """The mean score of one setting of a sweep at a halving."""
 
     point: Index
-    """Its first run."""
+    """The index of the setting's first run."""
     runs: Count
-    """The number of runs that had a score."""
+    """Number of runs with a score."""
     mean: Finite | None
-    """Their mean score; None of no run."""
+    """Mean score of the runs; None without any."""
 
 
 @event("sweep.halved", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepHalved(Event, frozen=True, kw_only=True):
-    """Every run of the sweep has come to a weight version, and some settings do not go on behind it."""
+    """A halving: every run of the sweep has reached a weight version, and several settings are stopped there."""
 
     version: Index
     stopped: tuple[Index, ...]
-    """The first run of each setting that is stopped."""
+    """The first run of each stopped setting."""
     scores: tuple[SettingScore, ...] = ()
-    """The scores by which that was decided."""
+    """The scores used for the decision."""
 
 
 @event("sweep.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepCancelled(Event, frozen=True, kw_only=True):
-    """No further run of the sweep begins, and those that have not ended are cancelled."""
+    """The end of a sweep: no further run begins, and unfinished ones are cancelled."""
 
     reason: str = ""
     by: str = ""

@@ -1,4 +1,4 @@
-"""Leases and groups. Written by the dispatcher, but for offers; leases go to the partition of the worker's slot."""
+"""Leases and groups. Written by the dispatcher, except offers; leases go to the partition of the worker's slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.streams.log.log_place import ExperienceOffset
 
 @event("task.leased", stream=topics.TASKS, owner=DISPATCHER)
 class TaskLeased(Event, frozen=True, kw_only=True):
-    """One group of rollouts of one task, given to a worker slot. Consumed by the explorer in that slot.
+    """One group of rollouts of one task, leased to a worker slot. Consumed by the explorer in the slot.
 
     Row `row` of the stage's tasksets, counted on from one to the next, in epoch `epoch`; `rollouts` are the indices
     still to do: rollout i of the group has the id derive(group, "rollout", i).
@@ -25,7 +25,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     worker: UUID
     group: UUID
     sequence: Number
-    """The group's place in its stage, from 0: the dataset position is a fold of it."""
+    """The group's number in its stage, from 0: the dataset position is a fold of it."""
     stage: Index
     row: Index
     epoch: Index
@@ -34,60 +34,61 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     attempt: Index
     deadline_s: Finite
     min_version: Index
-    """The rollout must begin on this weight version or a later one."""
+    """The lowest weight version for beginning the rollout."""
     pinned: bool = False
-    """The rollout begins on exactly `min_version`, and keeps it to its end: weights change only between groups."""
+    """True if the rollout runs on exactly `min_version` to its end: weights change only between groups."""
     digest: str = ""
-    """sha256 of the bytes of the row's taskset; a worker that reads another dataset must refuse."""
+    """sha256 of the bytes of the row's taskset; a worker with another dataset must refuse the lease."""
     alone: bool = False
-    """The worker has no other lease while it has this one: if it dies, it is known of which group."""
+    """True if the worker gets no other lease meanwhile: its death can be attributed to this group."""
     timeout_s: Finite = 0.0
-    """Longest attempt at one of its rollouts, which the explorer enforces; 0: the stage's `max_timeout_s`."""
+    """Time limit of an attempt at one rollout, enforced by the explorer; 0: the stage's `max_timeout_s`."""
     reissue: bool = False
-    """Its rollouts are under way elsewhere too, where they are slow: the first completion of each wins. No attempt."""
+    """True if the rollouts are slow under another lease: the first completion of each wins. Not counted as an attempt.
+    """
     held_version: Index = -1
-    """The weights that its worker was known to hold, or would load first: its rollouts begin on these or newer ones."""
+    """The weights known to be loaded, or loaded first, by the worker: its rollouts begin on these or newer ones."""
     window: Index = -1
-    """Groups of a stage between two sync points: they begin on one weight version. -1: of none."""
+    """Number of the window, the groups of a stage between two sync points, on one weight version; -1: none."""
     place: Index = -1
-    """Groups of the window that were begun before this one."""
+    """Number of the window's groups begun before this one."""
 
 
 @event("tasks.drawn", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class TasksDrawn(Event, frozen=True, kw_only=True):
-    """The rows of a taskset that its selector drew for the next places in it, before any of them is leased.
+    """The rows drawn by a taskset's selector for its next tasks, before any of them is leased.
 
-    Consumed by the dispatcher: what depends on rewards is decided once, and no restart decides it anew.
+    Consumed by the dispatcher: a choice by rewards is decided once, and never again after a restart.
     """
 
     stage: Number
     taskset: Number
     """Index among the stage's tasksets."""
     first: Number
-    """The place of the first row within the taskset, from 0; the others follow it."""
+    """The number of the first row's draw within the taskset, from 0; the other rows follow."""
     rows: tuple[Number, ...]
     """Rows of the taskset, counted from its own first."""
     seen: Count = 0
-    """The closed groups of the taskset whose rewards the selector was told."""
+    """Number of the taskset's closed groups known to the selector."""
 
 
 @event("tasks.offered", stream=topics.EXPERIENCES, owner=NOBODY)
 class TasksOffered(Event, frozen=True, kw_only=True):
-    """The stage's taskset has so many rows by now: they come while it runs. Consumed by the dispatcher. Key: the stage.
+    """The number of rows of a taskset growing during its stage. Consumed by the dispatcher. Key: the stage.
 
-    Written by explorers that serve, once the rows are on disk, and again whenever one starts: the largest counts.
+    Written by serving explorers, once the rows are on disk, and again at each start of one: the largest counts.
     """
 
     stage: Number
     rows: Count
     history: str = ""
-    """The id, in hex, of the history that holds the rows."""
+    """The id, in hex, of the history with the rows."""
     digest: str = ""
-    """Hex sha256, chained over these rows of the history: an older or another one put in its place is noticed."""
+    """Hex sha256, chained over these rows of the history: detects an older or another history in its place."""
 
 
 def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
-    """Keeps the largest offer of each stage, of equal ones the first."""
+    """Updates the largest offer of each stage; of equal offers the first stays."""
     largest = offers.get(offered.stage)
     if largest is None or offered.rows > largest.rows:
         offers[offered.stage] = offered
@@ -97,21 +98,21 @@ def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
 class TasksAdded(Event, frozen=True, kw_only=True):
     """Tasks appended to a queue. Written by the controller, on request.
 
-    Rows are numbered on in the order of the spine, so that a row names the same task for every reader.
+    Rows are numbered on in the order of the spine: a row number means one task for every reader.
     """
 
     stage: Index
     tasks: tuple[str, ...]
-    """Each is a JSON object, the row of a taskset."""
+    """JSON objects, each the row of a taskset."""
     by: str = ""
 
 
 @event("tasks.ended", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class TasksEnded(Event, frozen=True, kw_only=True):
-    """No task is added to a queue any more. Written by the controller, on request.
+    """The end of a queue: no task is added to it any more. Written by the controller, on request.
 
-    The stage ends with the step that takes in the last task, or the next one if that is planned; a batch that is not
-    full is filled with the first tasks of the queue.
+    The stage ends with the step including the last task, or the next one if that is planned; an incomplete batch is
+    filled with the first tasks of the queue.
     """
 
     stage: Index
@@ -141,29 +142,30 @@ class EvalLeased(Event, frozen=True, kw_only=True):
 
 @event("task.expired", stream=topics.TASKS, owner=DISPATCHER)
 class TaskExpired(Event, frozen=True, kw_only=True):
-    """A lease (of a group or an eval range) ended without completion; it is given out anew."""
+    """A lease (of a group or an eval range) ended without completion; the work is leased again."""
 
     lease: UUID
     slot: Index
     reason: str
     worker_gone: bool = False
-    """The worker left or died; unless the group was leased alone, that is no attempt of it."""
+    """True if the worker left or died; unless the group was leased alone, not counted as an attempt."""
     excused: bool = False
-    """No attempt, and no loss either: the worker left for a reason of its own, in good order or for want of a disk or a
-    log; or it has waited for weights ever since."""
+    """Neither an attempt nor a loss: the worker left for a reason unrelated to the task, in good order or for want of a
+    disk or a log; or it only waited for weights.
+    """
 
 
 @event("task.retried", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class TaskRetried(Event, frozen=True, kw_only=True):
-    """A task whose group closed without enough members is given out once more. Written by the controller, on request.
+    """A second chance for a task whose group closed without enough members. Written by the controller, on request.
 
-    The new group is of the same row and has the same sequence; its attempts are counted from the beginning.
+    The new group has the same row and sequence; its attempts are counted from the beginning.
     """
 
     group: UUID
-    """The one that failed."""
+    """The failed group."""
     retry: UUID
-    """The new one; it follows from the other, so that a second request changes nothing."""
+    """The new group; its id is derived from the failed one's, so a second request changes nothing."""
     stage: Index
     sequence: Number
     row: Index
@@ -177,7 +179,7 @@ class TaskRetried(Event, frozen=True, kw_only=True):
 
 # Laid out as an array: `limits.GROUP_MEMBERS` of these must fit the record that closes their group.
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One experience of a closed group, and where its payload lies."""
+    """One experience of a closed group, and the position of its payload."""
 
     experience: UUID
     rollout: Rollouts
@@ -193,7 +195,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @event("group.closed", stream=topics.TASKS, owner=DISPATCHER)
 class GroupClosed(Event, frozen=True, kw_only=True):
-    """Every rollout of the group is terminal, or its deadline passed; advantages come from these members.
+    """The end of a group: every rollout is terminal, or its deadline passed; advantages come from these members.
 
     The records of `members` lie below this event's decision; a later completion of a missing rollout has no effect.
     """
@@ -207,8 +209,8 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     """The error code of the last failure, if any."""
     reason: str = ""
     busy_ms: Milliseconds = 0
-    """Milliseconds that its members took together: time-outs that follow recent durations are made from them."""
+    """Total milliseconds of its members' rollouts: the basis of time-outs following recent durations."""
     taskset: Index = -1
-    """Index of its taskset, where the rewards of its rows decide which are drawn next; -1: of another."""
+    """Index of its taskset, if the rewards of the taskset's rows decide the next draws; else -1."""
     row: Index = -1
-    """The row of that taskset, counted from its own first."""
+    """The row of the taskset, counted from its own first."""

@@ -1,6 +1,6 @@
 """Announcements of weights. Published and retired by the trainer, activated by explorers.
 
-With `sync_style: explorer_driven` the dispatcher asks for weights at each sync point and the trainer answers.
+With `sync_style: explorer_driven` the dispatcher requests weights at each sync point and the trainer answers.
 """
 
 from __future__ import annotations
@@ -21,42 +21,45 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     generation: Index
     stage: Index
     method: str
-    """The weight channel that carries them."""
+    """The weight channel of the publication."""
     path: OwnPath
-    """The place where the channel finds them; for `checkpoint` a folder with model.safetensors and manifest.json, for
-    `memory` a file that is mapped."""
+    """The path for the channel; for `checkpoint` a folder with model.safetensors and manifest.json, for `memory` a file
+    mapped into memory.
+    """
     manifest: str
     """xxh3-128 of the manifest; an explorer echoes it."""
     checksum: str
     size_bytes: Bytes
     host: str = ""
-    """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
+    """The machine with the weights in memory; empty if every machine with access to the path can read them."""
     trained: str = ""
-    """The checksum of the step that made them, if it is another: they were rounded to the dtype that explorers run them
-    in, or the trainer's is of another form, made on its device."""
+    """The checksum of the weights' step, if different: the published ones were rounded to the explorers' dtype, or the
+    trainer's checksum has another form, computed on its device.
+    """
     duration_s: Seconds = 0.0
-    """The time that it took to bring them where explorers find them."""
+    """Seconds spent bringing the weights to the explorers' channel."""
 
     @property
     def step_checksum(self) -> str:
-        """The checksum that step.completed has of the weights; of version 0 the base model's."""
+        """The checksum of the weights in step.completed; for version 0, of the base model."""
         return self.trained or self.checksum
 
 
 @event("weights.retired", stream=topics.WEIGHTS, owner=TRAINER)
 class WeightsRetired(Event, frozen=True, kw_only=True):
-    """The files of (version, generation) are gone; the version can be recomputed from the log."""
+    """The deletion of the files of (version, generation); the version can be recomputed from the log."""
 
     version: Index
     generation: Index
     reason: str
     lost: bool = False
-    """True if they went with the memory of a machine, and not because nobody needs them: a later version serves."""
+    """True if the files were lost with the memory of a machine, rather than no longer needed: a later version serves.
+    """
 
 
 @event("weights.activated", stream=topics.WEIGHTS, owner=NOBODY)
 class WeightsActivated(Event, frozen=True, kw_only=True):
-    """A worker generates with (version, generation) from now on."""
+    """The switch of a worker to (version, generation) for all further generation."""
 
     worker: UUID
     version: Index
@@ -64,29 +67,31 @@ class WeightsActivated(Event, frozen=True, kw_only=True):
     manifest: str
     checksum: str
     duration_s: Seconds
-    """The time from the worker's decision to load them until rollouts go on with them."""
+    """Seconds from the worker's decision to load the weights until rollouts continue with them."""
     transfer_s: Seconds = 0.0
-    """The part of it in which they were fetched and verified, while the engine went on; 0: its engine does not say."""
+    """The part spent fetching and verifying, while the engine continued; 0 if the engine does not report it."""
     resume_s: Seconds = 0.0
-    """The part of it from the engine's having them until rollouts that waited may begin."""
+    """The part from the end of loading until waiting rollouts may begin."""
 
 
 @event("weights.requested", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class WeightsRequested(Event, frozen=True, kw_only=True):
-    """Explorers have finished a window and ask for newer weights. Written by the dispatcher."""
+    """The request for newer weights after explorers have finished a window. Written by the dispatcher."""
 
     stage: Index
     window: Index
-    """The window that waits to begin."""
+    """The window waiting to begin."""
     number: Index
-    """The request's number for this window, from 0: it is made again if the answer was too old to train on."""
+    """The request's number for this window, from 0: it is repeated if the answer was too old to train on."""
     version: Index
-    """The version that explorers have."""
+    """The version of the explorers."""
 
 
 @event("weights.answered", stream=topics.WEIGHTS, owner=TRAINER)
 class WeightsAnswered(Event, frozen=True, kw_only=True):
-    """The trainer's answer to weights.requested: its newest version, published before; the same one if it has none."""
+    """The trainer's answer to weights.requested: its newest version, published before; unchanged if it has no newer
+    one.
+    """
 
     stage: Index
     window: Index
@@ -96,19 +101,19 @@ class WeightsAnswered(Event, frozen=True, kw_only=True):
 
 @event("weights.overdue", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class WeightsOverdue(Event, frozen=True, kw_only=True):
-    """Explorers have waited at a sync point for `sync_timeout`. Written by the dispatcher."""
+    """The end of the explorers' wait at a sync point after `sync_timeout`. Written by the dispatcher."""
 
     stage: Index
     window: Index
-    """The window that waits to begin."""
+    """The window waiting to begin."""
     wanted: Index
-    """The version that was waited for; -1: any that is newer."""
+    """The version waited for; -1: any newer one."""
     version: Index
-    """The version that the window runs on instead; -1: it goes on waiting, for nothing older could be trained."""
+    """The version used by the window instead; -1: the wait continues, as nothing older could be trained."""
     waited_s: Finite
     reason: str
 
 
 def order_of(event: WeightsRequested | WeightsAnswered) -> tuple[int, int, int]:
-    """The place of a request among those of its experiment; an answer has that of its request."""
+    """Returns the sort key of a request among those of its experiment; an answer has its request's."""
     return event.stage, event.window, event.number

@@ -1,4 +1,4 @@
-"""Workers: that they live, and what they are doing."""
+"""Workers: their life and their activity."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from rftd.streams.log.log_place import PointerOffset
 
 @event("worker.started", stream=topics.WORKERS, owner=NOBODY)
 class WorkerStarted(Event, frozen=True, kw_only=True):
-    """A worker process joined. Written by itself; its experiment is the envelope's."""
+    """The start of a worker process, written by the worker; its experiment is the envelope's."""
 
     worker: UUID
     role: str
     """`explorer` or `trainer`."""
     slot: Index
-    """The partition of `rftd.tasks` that it reads; -1 for a trainer."""
+    """The worker's partition of `rftd.tasks`; -1 for a trainer."""
     host: str
     pid: Index
     process_start_s: Finite
-    """The operating system's start time of the process: (host, pid, this) names it for ever."""
+    """The operating system's start time of the process: (host, pid, start time) identifies it for ever."""
     capacity: Count = 0
-    """Rollouts that it runs at once."""
+    """Maximum number of concurrent rollouts."""
     boot_id: str = ""
-    """The id of the present start of its machine; empty if it did not say."""
+    """The id of the present boot of its machine; empty if not reported."""
     pid_namespace: Integer = 0
-    """The namespace in which `pid` is a name; 0 if it did not say."""
+    """The namespace of `pid`; 0 if not reported."""
 
 
 @event("worker.stopped", stream=topics.WORKERS, owner=NOBODY)
 class WorkerStopped(Event, frozen=True, kw_only=True):
-    """A worker left by itself; without a code it drained cleanly."""
+    """The regular end of a worker; without a code it drained cleanly."""
 
     worker: UUID
     role: str
@@ -41,50 +41,51 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
     code: str = ""
     reason: str = ""
     memory_peak_bytes: Bytes = 0
-    """The most memory that its processes had at any heartbeat; 0 if it does not say."""
+    """Maximum memory of its processes at any heartbeat, in bytes; 0 if not reported."""
 
 
 @event("worker.lost", stream=topics.WORKERS, owner=NOBODY)
 class WorkerLost(Event, frozen=True, kw_only=True):
-    """The supervisor saw the process end, or heard nothing of it for too long."""
+    """The end of a worker process as seen by the supervisor, or a silence too long."""
 
     worker: UUID
     role: str
     slot: Index
     reason: str
     memory_bytes: Bytes = 0
-    """The memory that its processes had at its last heartbeat; 0 if nobody knows."""
+    """Memory of its processes at its last heartbeat, in bytes; 0 if unknown."""
 
 
 @event("worker.heartbeat", stream=topics.HEARTBEATS, owner=NOBODY)
 class Heartbeat(Event, frozen=True, kw_only=True):
-    """Liveness, credits and progress; never folded into truth."""
+    """Liveness, credits and progress of a worker; never folded into truth."""
 
     worker: UUID
     role: str
     slot: Index
     state: str
-    """Its work, or what it waits for: one of `WorkerState`, or of those that a newer release knows."""
+    """The worker's work, or the reason of its wait: one of `WorkerState`, or a state of a newer release."""
     free: Count = 0
-    """Rollouts that it could take now."""
+    """Number of further rollouts it could take now."""
     leases: tuple[UUID, ...] = ()
-    """Leases under way that made progress since the last heartbeat."""
+    """Leases under way with progress since the last heartbeat."""
     version: Index = -1
     tokens_total: Count = 0
     rollouts_total: Count = 0
     memory_bytes: Bytes = 0
-    """The memory that its processes have; 0 if it does not say."""
+    """Memory of its processes in bytes; 0 if not reported."""
     cpu_s: Seconds = 0.0
-    """The processor time that its processes have used; it falls when one of them ends."""
+    """Processor time used by its processes in seconds; decreases when one of them ends."""
     spans_dropped_total: Count = 0
-    """Spans of its traces that never arrived at their receiver."""
+    """Number of its trace spans lost before their receiver."""
     sync_failures: tuple[tuple[str, Count], ...] = ()
-    """Weight syncs that failed since it began, by reason: one of `SyncFailure`, or of a newer release."""
+    """Number of failed weight syncs since the worker's start, by reason: one of `SyncFailure`, or of a newer release.
+    """
 
 
 @event("record.dead_lettered", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordDeadLettered(Event, frozen=True, kw_only=True):
-    """A record that a consumer could not use; a pointer, not a copy."""
+    """A record unusable for a consumer; a pointer, not a copy."""
 
     stream: str
     partition: Index
@@ -93,32 +94,34 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
     code: str
     reason: str
     unreadable: bool = False
-    """No reader of that release could decode it, so it had no effect; in a release that can, it has."""
+    """True if no reader of the release could decode the record, leaving it without effect; readers of a later release
+    may.
+    """
 
 
 @event("record.retried", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordRetried(Event, frozen=True, kw_only=True):
-    """A record that was set aside takes effect after all, by another event; the record itself stays as it was.
+    """The effect of a dead letter after all, by another event; the record itself stays unchanged.
 
-    For the group.closed of a task that failed, the other event is its task.retried.
+    For the group.closed of a failed task, the other event is its task.retried.
     """
 
     stream: str
     partition: Index
     offset: PointerOffset
     event: UUID
-    """Id of the other event; it follows from what was set aside, so that a second retry changes nothing."""
+    """Id of the other event; derived from the dead letter, so that a second retry changes nothing."""
     by: str = ""
-    """The person who asked for it."""
+    """The requesting person."""
 
 
 @event("record.dropped", stream=topics.DEADLETTERS, owner=NOBODY)
 class RecordDropped(Event, frozen=True, kw_only=True):
-    """Somebody looked at a record that was set aside, or at a task that failed, and wants to be told of it no more."""
+    """A person's decision to ignore a dead letter, or a failed task, from now on."""
 
     stream: str
     partition: Index
     offset: PointerOffset
     reason: str
     by: str = ""
-    """The person."""
+    """The deciding person."""

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
-"""The share of intervals that hold the true value."""
+"""The share of intervals containing the true value."""
 _EXACT_PAIRS: Final = 1000
-"""Decided pairs up to which the sign test counts exactly; beyond it the normal distribution is as good."""
+"""Maximum number of decided pairs for an exact sign test; beyond it the normal distribution is as good."""
 
 
 def pass_at(right: NDArray[np.bool_], k: int) -> float:
-    """The share of tasks that `k` of their tries solve at least once  # right: [tasks, tries]
+    """Estimates the share of tasks solved at least once in `k` tries  # right: [tasks, tries]
 
     Unbiased: 1 - C(n - c, k) / C(n, k), where c of n tries are right. Source: Chen et al. 2021, arXiv 2107.03374.
     """
@@ -29,39 +29,39 @@ def pass_at(right: NDArray[np.bool_], k: int) -> float:
 
 
 def best_at(values: NDArray[np.floating[Any]], k: int) -> float:
-    """The mean over tasks of the highest of `k` of their tries  # values: [tasks, tries]
+    """Estimates the mean over tasks of the highest of `k` tries  # values: [tasks, tries]
 
     Unbiased: the mean over all choices of k tries.
     """
     import numpy as np
 
     tries = values.shape[1]
-    shares = np.array([math.comb(place, k - 1) / math.comb(tries, k) for place in range(tries)])
+    shares = np.array([math.comb(rank, k - 1) / math.comb(tries, k) for rank in range(tries)])
     return float((np.sort(values.astype("f8"), axis=1) @ shares).mean())
 
 
 def worst_at(values: NDArray[np.floating[Any]], k: int) -> float:
-    """The mean over tasks of the lowest of `k` of their tries, as `best_at` of the highest."""
+    """Estimates the mean over tasks of the lowest of `k` tries, as `best_at` of the highest."""
     return -best_at(-values, k)
 
 
 def majority_at(right: NDArray[np.bool_], votes: NDArray[np.integer[Any]], k: int) -> float:
-    """The share of tasks whose most frequent answer among `k` tries is right  # both: [tasks, tries]
+    """Estimates the share of tasks with a right answer as the most frequent of `k` tries  # both: [tasks, tries]
 
-    The mean over as many distinct choices of k tries as there are side by side, which is unbiased. Of answers that are
-    equally frequent each counts alike.
+    The mean over as many distinct choices of k tries as there are side by side, which is unbiased. Equally frequent
+    answers count alike.
     """
     blocks = int(right.shape[1]) // k
     total = 0.0
     for flags, names in zip(right, votes, strict=True):
         for block in range(blocks):
-            chosen = slice(block * k, (block + 1) * k)
-            total += _majority(flags[chosen].tolist(), names[chosen].tolist())
+            block_slice = slice(block * k, (block + 1) * k)
+            total += _majority(flags[block_slice].tolist(), names[block_slice].tolist())
     return total / (blocks * len(right))
 
 
 def _majority(right: list[bool], votes: list[int]) -> float:
-    """The share of the most frequent answers that is right."""
+    """Computes the share of right answers among the most frequent ones."""
     counts: dict[int, int] = {}
     solved: dict[int, int] = {}
     for flag, vote in zip(right, votes, strict=True):
@@ -73,20 +73,20 @@ def _majority(right: list[bool], votes: list[int]) -> float:
 
 
 def wilson(successes: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of a share. Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212."""
+    """Computes Wilson's confidence interval of a share. Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = successes / trials
     shrink = 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / shrink
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / shrink
-    # At the ends the two terms are equal but for their rounding.
+    # At the ends the two terms are equal except for rounding.
     low = 0.0 if successes == 0 else middle - half
     high = 1.0 if successes == trials else middle + half
     return low, high
 
 
 def resampled_means(values: NDArray[np.floating[Any]], indices: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """The mean of each resample  # values: [n], indices: [resamples, n]"""
+    """Computes the mean of each resample  # values: [n], indices: [resamples, n]"""
     means: NDArray[np.float64] = values.astype("f8")[indices].mean(axis=1)
     return means
 
@@ -94,7 +94,7 @@ def resampled_means(values: NDArray[np.floating[Any]], indices: NDArray[np.integ
 def bootstrap(
     values: NDArray[np.floating[Any]], indices: NDArray[np.integer[Any]], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """The percentile interval of a mean. Source: Efron 1979, Ann. Stat. 7, 1-26  # indices: [resamples, n]"""
+    """Computes the percentile interval of a mean. Source: Efron 1979, Ann. Stat. 7, 1-26  # indices: [resamples, n]"""
     import numpy as np
 
     tail = (1 - confidence) / 2
@@ -103,7 +103,7 @@ def bootstrap(
 
 
 def sign_test(won: int, lost: int) -> float:
-    """The probability of a division at least as uneven by chance, two-sided; pairs that are equal do not count."""
+    """Computes the probability of a division at least as uneven by chance, two-sided; equal pairs do not count."""
     pairs = won + lost
     if pairs == 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""`EvalAnswers`: the texts that an evaluation keeps in an artifact, and which of many answers are kept."""
+"""`EvalAnswers`: the texts kept by an evaluation in an artifact, and the selection of the kept answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rftd.ops.errors import LogCorruptError
 from rftd.streams.log.bounds import Count, Finite, Index
 
 _LARGEST_SIZE_BYTES: Final = 8 * limits.EVAL_ANSWERS_CHARS
-"""A character takes up to four bytes, and beside the texts there are figures."""
+"""Maximum unpacked size: a character takes up to four bytes, and there are figures beside the texts."""
 _ENDS: Final = 8
-"""Of the answers that are kept, one of so many is among the best, and one among the worst."""
+"""One in this many kept answers is among the best, and one among the worst."""
 
 
 class EvalAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,25 +25,25 @@ class EvalAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     row: Index
     attempt: Index = 0
-    """Its number among the answers to the row, from 0."""
+    """Index of the answer among those to its row."""
     reward: Finite
     right: bool | None = None
-    """None where the reward does not say so."""
+    """None if the reward does not report correctness."""
     parts: dict[str, Finite] = {}
     """The named parts of the reward."""
     finish: str = ""
-    """`stop`, `length` or `prompt_truncated`; empty of a rollout that failed."""
+    """`stop`, `length` or `prompt_truncated`; empty for a failed rollout."""
     tokens: Count = 0
-    """The length of the answer."""
+    """The length of the answer in tokens."""
     prompt: str = ""
     text: str = ""
     """The answer, or its beginning."""
     chars: Count = 0
-    """The length of the whole answer."""
+    """The length of the whole answer in characters."""
     truth: str = ""
     category: str = ""
     error: str = ""
-    """The reason why there is no answer."""
+    """Reason for a missing answer."""
 
 
 class EvalAnswers(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,35 +57,35 @@ _decoder: Final = msgpack_decoder(EvalAnswers)
 
 
 def packed(answers: Sequence[EvalAnswer]) -> bytes:
-    """The answers as bytes of an artifact, compressed: prompts and truths are the same for every version."""
+    """Packs answers as bytes of an artifact, compressed: prompts and truths are equal for every version."""
     return zlib.compress(_encoder.encode(EvalAnswers(answers=tuple(answers))))
 
 
 def unpacked(data: bytes) -> tuple[EvalAnswer, ...]:
-    """The answers in an artifact. Raises LogCorruptError."""
+    """Unpacks the answers of an artifact. Raises LogCorruptError."""
     try:
         inflate = zlib.decompressobj()
-        # Bounded, for a few bytes of an artifact that somebody else wrote may stand for more than there is memory.
+        # Bounded: a few bytes of an artifact of another writer may expand beyond the available memory.
         plain = inflate.decompress(data, _LARGEST_SIZE_BYTES)
         if not inflate.eof:
             raise zlib.error("it is cut, or larger than answers may be")
         return _decoder.decode(plain).answers
     except (zlib.error, *UNREADABLE) as error:
-        what = f"an artifact of {len(data)} bytes holds no answers: {error}"
-        raise LogCorruptError(what, fix="restore the artifacts that belong to this log") from error
+        fault = f"an artifact of {len(data)} bytes holds no answers: {error}"
+        raise LogCorruptError(fault, fix="restore the artifacts that belong to this log") from error
 
 
 def kept_places(rewards: Sequence[float], names: Sequence[str], most: int) -> list[int]:
-    """The places of the answers that are kept, in order: all, or of more than `most` the best, the worst and a sample.
+    """Selects the indices of the kept answers, in order: all, or of more than `most` the best, the worst and a sample.
 
-    The sample follows from the names alone, so that of two versions the same rows can be compared.
+    The sample depends on the names alone, making rows comparable between two versions.
     """
     if len(rewards) <= most:
         return list(range(len(rewards)))
     drawn = sorted(range(len(names)), key=lambda place: xxhash.xxh3_128_digest(names[place].encode()))
-    # Among equal rewards, those that are drawn first: a stable sort keeps them in that order.
+    # Among equal rewards, the ones drawn first: a stable sort keeps their order.
     worst = sorted(drawn, key=lambda place: rewards[place])
     ends = max(1, most // _ENDS)
-    # The worst answers first, for where there is room for few.
+    # The worst answers first, for small limits.
     chosen = dict.fromkeys([*worst[:ends], *sorted(drawn, key=lambda place: -rewards[place])[:ends], *drawn])
     return sorted(list(chosen)[:most])

@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 ACCURACY: Final = "accuracy/mean"
 WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
-"""Counts of answers that are worth nothing; only where there are some."""
+"""Counts of answers without any score; reported only if above 0."""
 TRIES: Final = "tries"
-"""Answers to each row; without it one."""
+"""Answers to each row; absent for one."""
 MOST_CATEGORIES: Final = 64
-"""Categories of which figures are reported: the first by name."""
+"""Maximum number of categories with figures: the first by name."""
 _RESAMPLES: Final = 1000
 _DRAWN: Final = 4_000_000
-"""Numbers that are drawn for one interval at most: of many rows, fewer resamples do."""
+"""Maximum number of random numbers for one interval: with many rows, fewer resamples suffice."""
 _FEWEST_RESAMPLES: Final = 100
 
 
 def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
-    """The figures of all scores of an evaluation, in the order of their rows; its id is the seed of resampling.
+    """Computes the figures of all scores of an evaluation, in the order of their rows; its id seeds the resampling.
 
-    `accuracy` and what rests on it is there where every score says which answers are right.
+    `accuracy` and the figures based on it are present if every score reports right answers.
     """
-    import numpy as np  # here: a check of a file, which asks for names of figures, starts without it
+    import numpy as np  # here: a check of a file, which needs names of figures, starts without numpy
 
     rewards = np.concatenate([scored.rewards.view() for scored in scores]).astype("f8")
     tokens = np.concatenate([scored.tokens.view() for scored in scores])
     right = _joined([scored.right for scored in scores])
     tries = scores[0].tries if len({scored.tries for scored in scores}) == 1 else 1
     by_row = rewards.reshape(-1, tries).mean(axis=1)
-    figures = {f"score/{end}": value for end, value in {**_interval(by_row, eval), **_error(by_row)}.items()}
+    figures = {f"score/{end}": figure for end, figure in {**_interval(by_row, eval), **_error(by_row)}.items()}
     if tries > 1:
         figures |= {TRIES: float(tries), **_of_tries(rewards.reshape(-1, tries), tries)}
     if right is not None:
@@ -49,7 +49,7 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
         figures[ACCURACY] = float(flags.mean())
         right_by_row = flags.reshape(-1, tries).mean(axis=1)
         ends = {**_accuracy_interval(flags, tries, eval), **_error(right_by_row)}
-        figures |= {f"accuracy/{end}": value for end, value in ends.items()}
+        figures |= {f"accuracy/{end}": figure for end, figure in ends.items()}
         figures |= _lengths(tokens, flags)
         if tries > 1:
             votes = _joined([scored.votes for scored in scores])
@@ -58,9 +58,9 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
 
 
 def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
-    """The names of the figures that evaluations of a taskset may have, but for those of parts and categories.
+    """Returns the possible names of a taskset's figures, except those of parts and categories.
 
-    Those of accuracy are there where its reward says which answers are right.
+    The names of accuracy exist if the taskset's reward reports right answers.
     """
     tries = taskset.repeat_times
     ends = ("mean", "low", "high", "stderr")
@@ -78,13 +78,13 @@ def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
 
 
 def is_open_figure(name: str) -> bool:
-    """True of the figure of a part of the reward or of a category, which only the evaluation itself can name."""
+    """True for the figure of a reward part or of a category, with names known only to the evaluation itself."""
     ends = ("/answers", "/score", "/accuracy")
     return part_of(name) is not None or (name.startswith("category/") and name.endswith(ends))
 
 
 def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
-    """The numbers of all; None where some are missing."""
+    """Concatenates the numbers of all arrays; None if one is missing."""
     import numpy as np
 
     if any(array is None for array in arrays):
@@ -94,7 +94,7 @@ def _joined(arrays: Sequence[Any]) -> NDArray[Any] | None:
 
 
 def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
-    """The interval of a mean over rows."""
+    """Computes the interval of a mean over rows."""
     import numpy as np
 
     if (values == values[0]).all():
@@ -106,12 +106,14 @@ def _interval(values: NDArray[np.float64], eval: UUID) -> dict[str, float]:
 
 
 def _error(means: NDArray[np.float64]) -> dict[str, float]:
-    """The standard error of a mean over rows, which one row does not tell."""
+    """Computes the standard error of a mean over rows; undefined for one row."""
     return {"stderr": float(means.std(ddof=1) / len(means) ** 0.5)} if len(means) > 1 else {}
 
 
 def _accuracy_interval(right: NDArray[np.bool_], tries: int, eval: UUID) -> dict[str, float]:
-    """Wilson's, of one answer to each row; tries of one row resemble each other, so of several, rows are resampled."""
+    """Computes Wilson's interval for one answer to each row; several tries of one row are correlated, so rows are
+    resampled.
+    """
     if tries > 1:
         return _interval(right.reshape(-1, tries).mean(axis=1), eval)
     low, high = wilson(int(right.sum()), len(right))
@@ -119,8 +121,8 @@ def _accuracy_interval(right: NDArray[np.bool_], tries: int, eval: UUID) -> dict
 
 
 def _counts(tries: int) -> list[int]:
-    """The powers of two up to the number of tries, and the number itself."""
-    powers = [1 << place for place in range(tries.bit_length()) if 1 << place < tries]
+    """Returns the powers of two up to the number of tries, and the number itself."""
+    powers = [1 << exponent for exponent in range(tries.bit_length()) if 1 << exponent < tries]
     return [*powers, tries]
 
 
@@ -140,18 +142,18 @@ def _solved(right: NDArray[np.bool_], votes: NDArray[Any] | None, tries: int) ->
 
 
 def _lengths(tokens: NDArray[Any], right: NDArray[np.bool_]) -> dict[str, float]:
-    """The mean lengths of right and of wrong answers, in tokens, where there are any."""
+    """Computes the mean lengths of right and of wrong answers, in tokens, where there are any."""
     named = {"right": tokens[right], "wrong": tokens[~right]}
-    return {f"response_length/{name}/mean": float(some.mean()) for name, some in named.items() if len(some)}
+    return {f"response_length/{name}/mean": float(lengths.mean()) for name, lengths in named.items() if len(lengths)}
 
 
 def _categories(scores: Sequence[EvalScored], *, accuracy: bool) -> dict[str, float]:
     sums: dict[str, CategoryScore] = {}
     for scored in scores:
         for name, score in scored.categories.items():
-            before = sums.get(name, CategoryScore(0, 0.0, 0))
+            earlier = sums.get(name, CategoryScore(0, 0.0, 0))
             sums[name] = CategoryScore(
-                before.answers + score.answers, before.reward + score.reward, before.right + score.right
+                earlier.answers + score.answers, earlier.reward + score.reward, earlier.right + score.right
             )
     figures: dict[str, float] = {}
     for name in sorted(sums)[:MOST_CATEGORIES]:

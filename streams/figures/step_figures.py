@@ -1,6 +1,6 @@
-"""The telling figures of a training step: the reward, the loss, the KL divergence, the gradient and the length.
+"""The main figures of a training step: the reward, the loss, the KL divergence, the gradient and the length.
 
-Engines and losses report them under names of their own; whoever shows a step to a person asks here.
+Engines and losses report them under various names; code showing a step to a person reads them here.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ Metrics = Mapping[str, float | None]
 
 _REWARD: Final = ("critic/rewards/mean",)
 _LOSS: Final = ("actor/final_loss", "actor/sft_loss", "actor/pg_loss", "loss")
-"""The whole loss first: the others are parts of it, where they stand beside it."""
+"""The whole loss first: the others are parts of it, if both are reported."""
 _KL: Final = ("actor/kl_loss", "critic/kl", "actor/ppo_kl")
-"""To the reference, in the loss or taken from the rewards; else to the weights that drew the tokens."""
+"""To the reference, in the loss or subtracted from the rewards; else to the weights that drew the tokens."""
 _GRADIENT: Final = ("actor/grad_norm",)
 _LENGTH: Final = ("response_length/mean",)
 _STALENESS: Final = ("staleness_versions/mean",)
 
 
 def reward_of(metrics: Metrics) -> float | None:
-    """The mean reward of the batch; None of a batch without rollouts."""
+    """Returns the mean reward of the batch; None for a batch without rollouts."""
     return _first(metrics, _REWARD)
 
 
 def loss_of(metrics: Metrics) -> float | None:
-    """The loss that was minimised, None if the engine does not say."""
+    """Returns the minimised loss; None if the engine does not report it."""
     return _first(metrics, _LOSS)
 
 
 def critic_loss_of(metrics: Metrics) -> float | None:
-    """The loss of the critic's values, None without a critic; in its warm-up it is the only one."""
+    """Returns the loss of the critic's values; None without a critic. In the critic's warm-up it is the only loss."""
     return metrics.get("critic/vf_loss")
 
 
 def kl_of(metrics: Metrics) -> float | None:
-    """The KL divergence to the reference; without one, to the weights that drew the tokens."""
+    """Returns the KL divergence to the reference; without one, to the weights that drew the tokens."""
     return _first(metrics, _KL)
 
 
 def grad_norm_of(metrics: Metrics) -> float | None:
-    """The norm of the gradient before it is clipped."""
+    """Returns the norm of the gradient before clipping."""
     return _first(metrics, _GRADIENT)
 
 
 def response_length_of(metrics: Metrics) -> float | None:
-    """The mean number of response tokens."""
+    """Returns the mean number of response tokens."""
     return _first(metrics, _LENGTH)
 
 
 def staleness_of(metrics: Metrics) -> float | None:
-    """The mean staleness of the batch's rollouts, in weight versions."""
+    """Returns the mean staleness of the batch's rollouts, in weight versions."""
     return _first(metrics, _STALENESS)
 
 
 def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
-    return next((value for name in names if (value := metrics.get(name)) is not None), None)
+    return next((figure for name in names if (figure := metrics.get(name)) is not None), None)

@@ -93,9 +93,9 @@ class Direct:
                 places = unread[partition]
                 chains = {record.offset: record.chain for record in batch}
                 while places and batch and places[0] <= batch[-1].offset:
-                    place = places.popleft()
-                    if place in chains:
-                        chains_by_position[partition, place] = chains[place]
+                    offset = places.popleft()
+                    if offset in chains:
+                        chains_by_position[partition, offset] = chains[offset]
             if not records.get(first):
                 unread[first].popleft()  # unusual: the caller asks a consumer
             # The broker owes a whole batch only to the first partition of a request: the partitions take turns.
@@ -125,7 +125,7 @@ class Direct:
     async def _fetched(
         self, leader: int | None, topics: Mapping[str, list[tuple[int, int, int]]]
     ) -> list[tuple[TopicPartition, Any, bytes]]:
-        """Sends one request to a broker; returns its answer by partition, without partitions in error; [] if it fails."""
+        """Sends one request to a broker; returns its answer by partition, without those in error; [] if it fails."""
         if leader in (None, -1):
             return []
         request = FetchRequest(0, 0, _REQUEST_SIZE_BYTES, _READ_COMMITTED, list(topics.items()))
@@ -157,10 +157,14 @@ class Direct:
         requested: dict[Partition, _PendingRead] = {}
         topics: dict[str, list[tuple[int, int, int]]] = {}
         # The broker sends at least one batch of the request's first partition, and of the others while there is room.
-        for queued_partition in (partition, *(other for other in self._waiting if other != partition)):
+        for queued_partition in (
+            partition,
+            *(waiting_partition for waiting_partition in self._waiting if waiting_partition != partition),
+        ):
             name = self._names.kafka(queued_partition)
             unread = sorted(
-                (wanted for wanted in self._waiting[queued_partition] if not wanted.over), key=lambda read: read.start
+                (pending_read for pending_read in self._waiting[queued_partition] if not pending_read.over),
+                key=lambda read: read.start,
             )
             if unread and client.cluster.leader_for_partition(name) == leader:
                 requested[queued_partition] = unread[0]
