@@ -66,7 +66,7 @@ class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowAnswers(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The answers of auxiliary models about a held-out row, in the order of arrival: a judge's answers are its reasons."""
+    """The answers of auxiliary models about a held-out row, in order of arrival: a judge's answers are its reasons."""
 
     row: Index
     turns: tuple[AuxiliaryTurn, ...]

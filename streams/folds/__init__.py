@@ -1,32 +1,32 @@
-"""Pure state, folded from one experiment's events; the same for every interleaving of the partitions (rule 6).
+"""Pure state, folded from one experiment's events; equal for every interleaving of the partitions (rule 6).
 
 spine              the experiment's life, stages, plans and steps: one partition, so its order is given
-task_queue         the tasks that were added to a stage while it runs
-signal             whether the newest batches teach anything, and since when not
-scoreboard         the figures of a stage's evaluations, version by version, and what they decide
-spending           what was spent of the experiment's budgets, and when somebody last looked
-group              one open group: its leases, and how its rollouts ended
-selection          the rows that selectors drew, and the rewards that they are told
-groups             leases and rollouts of groups that are not closed yet
+task_queue         the tasks added to a running stage
+signal             the learning signal of the newest batches, or the beginning of its loss
+scoreboard         the figures of a stage's evaluations, version by version, and their consequences
+spending           the spending of an experiment's budgets, and the last view by a person
+group              one open group: its leases, and the ends of its rollouts
+selection          the rows drawn by selectors, and the rewards reported to them
+groups             leases and rollouts of groups still open
 replay_buffer      every experience of closed groups: waiting, planned or retired
-weights            published versions, and which of them count
+weights            published versions, and the effective ones among them
 evals              evaluations under way
-roster             the workers that joined and left
+roster             the workers joined and departed
 ranges             intervals: closed groups, versions of weights; numbers in few bytes
-once               what must not count twice: plans by their steps, other decisions by their newest ids
-key_use            one record that a command became
-keyed_rows         what belongs to many keys, in few bytes
-added_keys         the keys of requests that added tasks, in few bytes
-commands           which key was used for which command: of the whole log
-answered_requests  the request that each key was first used for, in few bytes
-requests           what other programs asked for and nobody has answered yet: of the whole log
+once               events counted only once: plans by their steps, other decisions by their newest ids
+key_use            one record written by a command
+keyed_rows         values of many keys, in few bytes
+added_keys         the keys of requests adding tasks, in few bytes
+commands           the use of keys by commands: of the whole log
+answered_requests  the first request of each key, in few bytes
+requests           unanswered requests of other programs: of the whole log
 sweeps             sweeps of experiments: of the whole log
-letters            dead letters, and what became of each: of the whole log
-failed_tasks       tasks of which too few rollouts succeeded: of the whole log
-run_state          all of it, and the kept checkpoints: what the planner, the dispatcher and the controller decide on
-pieces             a fold in pieces, none of which takes long to encode
-snapshot           a fold as bytes, with what must be true of the log for it to be believed
-worker_state       what a worker does or waits for: the list of its states
-sync_failure       how a weight sync fails: the list of reasons
-evaluations        evaluations that are due by that state
+letters            dead letters, and the decision on each: of the whole log
+failed_tasks       tasks with too few successful rollouts: of the whole log
+run_state          all of these, and the kept checkpoints: the basis of planner, dispatcher and controller
+pieces             a fold in pieces, each quick to encode
+snapshot           a fold as bytes, with the facts about the log required for its use
+worker_state       the work of a worker or the reason of its wait: the list of states
+sync_failure       the failures of a weight sync: the list of reasons
+evaluations        evaluations due in a state
 """

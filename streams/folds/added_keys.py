@@ -1,4 +1,4 @@
-"""`OlderKeys`: the keys of requests that added tasks to one experiment, packed, so that none is ever forgotten.
+"""`OlderKeys`: the keys of requests adding tasks to one experiment, packed, for remembering every key for ever.
 
 the newest ─► a dict of `KeyUse`, some 400 bytes each ─► the older ones ─► packed rows: 59 bytes each
 """
@@ -18,20 +18,20 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.log.topics import EXPERIMENTS, Partition
 
 UNPACKED: Final = 4096
-"""The newest requests of an experiment that are kept unpacked, at least; twice as many at most."""
+"""Minimum number of an experiment's newest requests kept unpacked; the maximum is twice as high."""
 ADDED: Final = "tasks.added"
 _VALUE: Final = struct.Struct("<16sqqH?")
 
 
 class OlderKeys(msgspec.Struct):
-    """The requests of one experiment that are packed."""
+    """The packed requests of one experiment."""
 
     runs: list[KeyedRows] = []
 
     def of(self, key: UUID, experiment: UUID) -> Iterator[KeyUse]:
-        """The records that requests with this key became, in the order of the log."""
-        for value in (value for run in self.runs for value in run.find(key)):
-            event, time_ns, offset, partition, effective = _VALUE.unpack(value)
+        """Yields the records written by requests with this key, in the order of the log."""
+        for packed_use in (packed_use for run in self.runs for packed_use in run.find(key)):
+            event, time_ns, offset, partition, effective = _VALUE.unpack(packed_use)
             yield KeyUse(
                 event=UUID(bytes=event),
                 type=ADDED,
@@ -42,7 +42,7 @@ class OlderKeys(msgspec.Struct):
             )
 
     def pack(self, uses: Sequence[tuple[UUID, KeyUse]]) -> None:
-        """Takes in uses by their keys, all of this experiment."""
+        """Adds uses by their keys, all of this experiment."""
         self.runs.append(KeyedRows.of([(key, _packed(use)) for key, use in uses]))
 
 

@@ -1,4 +1,4 @@
-"""`AnsweredRequests`: the request that each key was first used for, so that no repetition of it is carried out again.
+"""`AnsweredRequests`: the first request of each key, for never executing a repetition again.
 
 the newest ─► a dict of `OpenRequest`, some 400 bytes each ─► the older ones ─► packed rows: 50 bytes each
 """
@@ -20,37 +20,37 @@ _VALUE: Final = struct.Struct("<qH16s")
 
 
 class OpenRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that waits for its answer."""
+    """A request waiting for its answer."""
 
     position: Position
     key: UUID | None
-    """None: it has no identity, and will be refused."""
+    """None for a request without an identity, to be refused."""
     digest: bytes
-    """Of 16 bytes."""
+    """16 bytes."""
 
 
 class AnsweredRequests(msgspec.Struct):
-    """The first request of each key, however many there are."""
+    """The first request of each key, in unlimited number."""
 
     newest: dict[UUID, OpenRequest] = {}
     older: list[KeyedRows] = []
 
     def get(self, key: UUID) -> OpenRequest | None:
-        """The request that the key was used for; None if there is none."""
+        """Returns the first request with this key; None without one."""
         newest = self.newest.get(key)
         if newest is not None:
             return newest
-        for value in (value for run in self.older for value in run.find(key)):
-            offset, partition, digest = _VALUE.unpack(value)
+        for packed_request in (packed_request for run in self.older for packed_request in run.find(key)):
+            offset, partition, digest = _VALUE.unpack(packed_request)
             return OpenRequest(Position(Partition(REQUESTS, partition), offset), key, digest)
         return None
 
     def first(self, request: OpenRequest) -> OpenRequest:
-        """The request that its key was used for: this one, if there is no other."""
+        """Returns the first request with a request's key: the request itself, if there is no earlier one."""
         assert request.key is not None
-        known = self.get(request.key)
-        if known is not None:
-            return known
+        earlier = self.get(request.key)
+        if earlier is not None:
+            return earlier
         self.newest[request.key] = request
         if len(self.newest) >= 2 * UNPACKED:
             oldest = list(self.newest.items())[:UNPACKED]

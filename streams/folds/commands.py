@@ -1,4 +1,4 @@
-"""Commands: which key was used for what. A fold of the records that commands became."""
+"""Commands: the use of each key. A fold of the records written by commands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rftd.streams.log.envelope import Position
 
 
 class Commands(msgspec.Struct):
-    """Uses by key, which a record carries as its correlation, and by event; of a repeated record the first counts."""
+    """Uses by key, carried by a record as its correlation, and by event; of a repeated record the first counts."""
 
     _of: dict[UUID, list[KeyUse]] = {}
     _at: dict[UUID, KeyUse] = {}
     _adding: dict[UUID, list[tuple[UUID, UUID]]] = {}
-    """Key and event of the newest requests that added tasks, by experiment, in the order of its spine."""
+    """Key and event of the newest requests adding tasks, by experiment, in the order of its spine."""
     _older: dict[UUID, OlderKeys] = {}
-    """The requests before them: tasks are added as often as somebody likes, other commands are few."""
+    """The earlier requests: tasks may be added any number of times, while other commands are few."""
 
     def take(self, ruling: Ruling) -> None:
-        """Takes in one record, also if it is void; those that no command became change nothing."""
+        """Adds one record, even a void one; records without a command change nothing."""
         decoded = ruling.decoded
         head = decoded.head
         if head.type not in VERBS or head.correlation is None or self.at(head.id, head.correlation) is not None:
@@ -45,20 +45,20 @@ class Commands(msgspec.Struct):
                 self._pack(head.experiment, newest[:UNPACKED])
                 del newest[:UNPACKED]
 
-    def adopt(self, other: Commands) -> None:
-        """Takes over what a snapshot holds."""
-        self._of = other._of
-        self._at = other._at
-        self._adding = other._adding
-        self._older = other._older
+    def adopt(self, restored: Commands) -> None:
+        """Replaces the state with a snapshot's."""
+        self._of = restored._of
+        self._at = restored._at
+        self._adding = restored._adding
+        self._older = restored._older
 
     def of(self, key: UUID) -> list[KeyUse]:
-        """The records that commands with this key became, those of one experiment in the order of the log."""
+        """Returns the records written by commands with this key, those of one experiment in the order of the log."""
         older = [use for experiment, keys in self._older.items() for use in keys.of(key, experiment)]
         return [*older, *self._of.get(key, [])]
 
     def at(self, event: UUID, key: UUID) -> KeyUse | None:
-        """The record that has this id; one that added tasks is remembered by its key."""
+        """Returns the use with this event id; one that added tasks is found by its key."""
         newest = self._at.get(event)
         if newest is not None or not self._older:
             return newest

@@ -1,4 +1,4 @@
-"""Evaluations under way: which rows of a held-out taskset are leased, and which are scored."""
+"""Evaluations under way: the leased and the scored rows of held-out tasksets."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ class Evaluation(msgspec.Struct):
     version: int
     leases: dict[UUID, task.EvalLeased] = {}
     attempts: dict[int, int] = {}
-    """Leases given out so far, by first row."""
+    """Number of leases so far, by first row."""
     scores: dict[int, experience.EvalScored] = {}
     """The first score of each range of rows, by first row."""
     over: dict[UUID, int] = {}
-    """Leases that expired, with their first rows, while these have no score: one that comes again is none."""
+    """Expired leases with their first rows, while the rows have no score: a repeated lease is not counted as one."""
     holders: dict[UUID, str] = {}
-    """The source of the worker that each lease was given to, whether or not the lease is over."""
+    """The source of each lease's worker, even after the lease's end."""
 
     def holder(self, lease: UUID) -> str | None:
-        """The source of the worker that a lease was given to; None if there was no such lease yet."""
+        """Returns the source of a lease's worker; None for an unknown lease."""
         return self.holders.get(lease)
 
     def rows_scored(self) -> int:
-        """Rows that have a score."""
+        """Returns the number of rows with a score."""
         return sum(scored.rows for scored in self.scores.values())
 
     def in_order(self) -> list[experience.EvalScored]:
-        """The scores, by their rows."""
+        """Returns the scores, in the order of their rows."""
         return [self.scores[row] for row in sorted(self.scores)]
 
     def mean_reward(self) -> float:
-        """Mean score over the answers, in row order."""
-        # The order matters to the last bit: a sum of floats depends on it, and every daemon must write the same score.
+        """Computes the mean score over the answers, in row order."""
+        # The order matters to the last bit: a sum of floats depends on it, and every daemon must write an equal score.
         return float(np.concatenate([scored.rewards.view() for scored in self.in_order()]).mean())
 
     def mean_tokens(self) -> float:
-        """Mean response length in tokens."""
+        """Computes the mean response length in tokens."""
         return float(np.concatenate([scored.tokens.view() for scored in self.in_order()]).mean())
 
     def reward_parts(self) -> dict[str, float]:
-        """Mean of each named part of the rewards over the answers, by the names of figures."""
+        """Computes the mean of each named part of the rewards over the answers, by the names of figures."""
         answers = sum(len(scored.rewards) for scored in self.scores.values())
         return part_means(part_sums(scored.reward_parts for scored in self.in_order()), answers)
 
 
 class EarlyScore(NamedTuple):
-    """A score whose lease was not read yet."""
+    """A score read before its lease."""
 
     source: str
     event: experience.EvalScored
 
 
 class EvalFold(msgspec.Struct):
-    """Evaluations that are not completed."""
+    """Evaluations not yet completed."""
 
     open: dict[UUID, Evaluation] = {}
     early: dict[UUID, list[EarlyScore]] = {}
-    """Scores of leases that were not read yet, by evaluation: those that lie before the one that counts."""
-    _completed: set[UUID] = set()  # else a score that is read late would open its evaluation anew
+    """Scores read before their leases, by evaluation: those below the counting one."""
+    _completed: set[UUID] = set()  # else a score read late would open its evaluation anew
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in eval.leased, eval.scored, task.expired and eval.completed."""
+        """Folds eval.leased, eval.scored, task.expired and eval.completed."""
         event = decoded.event
         match event:
             case task.EvalLeased():
@@ -96,30 +96,30 @@ class EvalFold(msgspec.Struct):
         evaluation = self.open.setdefault(event.eval, fresh)
         evaluation.attempts[event.row_start] = max(event.attempt, evaluation.attempts.get(event.row_start, 0))
         evaluation.holders[event.lease] = source_of("explorer", event.worker)
-        # A score or an expiry may be read before its lease, which lies in another partition.
+        # A score or an expiry may be read before its lease, as they lie in another partition.
         if event.lease not in evaluation.over and event.row_start not in evaluation.scores:
             evaluation.leases[event.lease] = event
         if event.eval in self.early:
             self._hand_out_early(event, evaluation)
 
     def _hand_out_early(self, leased: task.EvalLeased, evaluation: Evaluation) -> None:
-        """Takes in the score that the lease's holder wrote before the lease was read, if there is one."""
+        """Counts the score written by the lease's holder before the lease was read, if there is one."""
         holder = evaluation.holder(leased.lease)
-        kept: list[EarlyScore] = []
+        remaining: list[EarlyScore] = []
         first: experience.EvalScored | None = None
         for score in self.early.pop(leased.eval):
             if score.event.lease == leased.lease:
                 first = score.event if first is None and score.source == holder else first
-            # What comes after the score that counts does not count any more.
+            # Scores after the counting one no longer count.
             elif first is None or score.event.row_start != first.row_start:
-                kept.append(score)
-        if kept:
-            self.early[leased.eval] = kept
+                remaining.append(score)
+        if remaining:
+            self.early[leased.eval] = remaining
         if first is not None:
             _score(evaluation, first)
 
     def _scored(self, event: experience.EvalScored, source: str) -> None:
-        """Takes in the first score of some rows; before its lease is read nobody knows whose it is."""
+        """Counts the first score of a range of rows; before its lease is read, the right author is unknown."""
         evaluation = self.open.get(event.eval)
         if evaluation is not None and event.row_start in evaluation.scores:
             return
@@ -131,9 +131,9 @@ class EvalFold(msgspec.Struct):
 
     def _note_early(self, score: EarlyScore) -> None:
         scores = self.early.setdefault(score.event.eval, [])
-        place = (score.source, score.event.lease, score.event.row_start)
-        # Of one writer and lease the first: a transport may repeat it.
-        if not any((known.source, known.event.lease, known.event.row_start) == place for known in scores):
+        identity = (score.source, score.event.lease, score.event.row_start)
+        # For one writer and lease the first: a transport may repeat the record.
+        if not any((earlier.source, earlier.event.lease, earlier.event.row_start) == identity for earlier in scores):
             scores.append(score)
 
     def _expire(self, lease: UUID) -> None:
@@ -143,7 +143,7 @@ class EvalFold(msgspec.Struct):
 
 
 def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
-    """Takes in the score of some rows; every lease of the same rows is over, whichever was read first."""
+    """Stores the score of a range of rows; every lease of the rows is over, whichever was read first."""
     evaluation.scores[event.row_start] = _without_texts(event)
     for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:
         del evaluation.leases[lease]
@@ -152,5 +152,5 @@ def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
 
 
 def _without_texts(event: experience.EvalScored) -> experience.EvalScored:
-    """The score without a judge's words and without the answers, which are long and decide nothing."""
+    """Returns the score without a judge's words and without the answers, which are long and decide nothing."""
     return msgspec.structs.replace(event, auxiliary=(), answers=None)

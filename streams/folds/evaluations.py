@@ -1,4 +1,4 @@
-"""Evaluations that are due: a pure function of the run's folded state, asked by the daemon and by the trainer."""
+"""Due evaluations: a pure function of the run's folded state, called by the daemon and by the trainer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rftd.streams.spec.spec import StageSpec
 
 
 def eval_id(experiment: UUID, stage: int, version: int, taskset: int) -> UUID:
-    """The id of the evaluation of one taskset by one weight version."""
+    """Derives the id of the evaluation of one taskset by one weight version."""
     return derive(experiment, "eval", stage, version, taskset)
 
 
 def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
-    """(version, taskset index) of each evaluation of the stage that is due and not completed, oldest first."""
+    """Yields (version, taskset index) of each evaluation of the stage due and not completed, oldest first."""
     spine = state.spine
     done = min(spine.furthest, spine.last_version) - spine.first_version
     shared = spine.forked.at_step if spine.forked else -1
@@ -27,7 +27,7 @@ def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
         version = spine.first_version + step
         if step > done:
             return
-        if step <= through or version < shared:  # the parent's to evaluate
+        if step <= through or version < shared:  # evaluated by the parent
             continue
         for taskset in range(len(stage.evals)):
             if version == shared and spine.forked and taskset in spine.forked.evaluated:
@@ -35,6 +35,6 @@ def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
             if eval_id(state.experiment, spine.stage, version, taskset) not in spine.evaluated:
                 complete = False
                 yield version, taskset
-        # Only an unbroken beginning is noted: behind a gap each step is looked at again.
+        # Only an unbroken beginning is noted: behind a gap each step is checked again.
         if complete:
             state.evaluated_through[spine.stage] = step

@@ -1,4 +1,4 @@
-"""Failed tasks, of which too few rollouts succeeded: a fold of `rftd.tasks`, for whoever has no tables."""
+"""Failed tasks, with too few successful rollouts: a fold of `rftd.tasks`, for readers without tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TASKS, TRUTH
 
 STAGE_ENDED = "the stage ended"
-"""The reason of a group that closed because nothing of its stage could be trained any more: no failure of its task."""
+"""The reason of a group closed because nothing of its stage could be trained any more: no failure of its task."""
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +26,11 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     leased_ns: int
     ended: str
-    """Why it ended without completion; empty if it did not expire."""
+    """Reason of an end without completion; empty if the lease did not expire."""
 
 
 class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that closed with failed rollouts; whether its members suffice is its stage's to say."""
+    """A group closed with failed rollouts; its stage decides if its members suffice."""
 
     experiment: UUID
     group: UUID
@@ -44,12 +44,12 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     closed_ns: int
     place: RecordPlace
-    """The place of its group.closed."""
+    """The position of its group.closed."""
     tries: tuple[Try, ...] = ()
 
 
 class FailedTasks:
-    """Every group that closed with failed rollouts, with its leases."""
+    """Every group closed with failed rollouts, with its leases."""
 
     def __init__(self) -> None:
         self._closed: dict[UUID, tuple[task.GroupClosed, Decoded]] = {}
@@ -57,15 +57,15 @@ class FailedTasks:
         self._ended: dict[UUID, str] = {}
 
     async def read(self, log: EventLog) -> list[FailedTask]:
-        """All of a log's, newest first. Reads every record of `rftd.tasks`."""
+        """Reads every record of `rftd.tasks`; returns all failed tasks of the log, newest first."""
         fences = FenceView()
-        for partition in (each for each in TRUTH if each.stream == TASKS):
+        for partition in (task_partition for task_partition in TRUTH if task_partition.stream == TASKS):
             async for decoded in effective_records(log, partition, fences):
                 self.apply(decoded)
         return self.found()
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in one effective event."""
+        """Folds one effective event."""
         match decoded.event:
             case task.TaskLeased() as event:
                 self._leases.setdefault(event.group, {})[event.lease] = (event, decoded.head.time_ns)
@@ -78,22 +78,22 @@ class FailedTasks:
                 pass
 
     def found(self) -> list[FailedTask]:
-        """The tasks that were taken in, newest first."""
+        """Returns the failed tasks folded so far, newest first."""
         tasks = [self._task(event, decoded) for event, decoded in self._closed.values()]
-        return sorted(tasks, key=lambda each: (each.closed_ns, each.place), reverse=True)
+        return sorted(tasks, key=lambda failed_task: (failed_task.closed_ns, failed_task.place), reverse=True)
 
     def _task(self, event: task.GroupClosed, decoded: Decoded) -> FailedTask:
-        leases = sorted(self._leases.get(event.group, {}).values(), key=lambda entry: entry[0].attempt)
+        leases = sorted(self._leases.get(event.group, {}).values(), key=lambda leased: leased[0].attempt)
         experiment = decoded.head.experiment
-        last = leases[-1][0] if leases else None
+        last_lease = leases[-1][0] if leases else None
         assert experiment is not None, decoded.head
         return FailedTask(
             experiment=experiment,
             group=event.group,
             stage=event.stage,
             sequence=event.sequence,
-            row=last.row if last else -1,
-            epoch=last.epoch if last else -1,
+            row=last_lease.row if last_lease else -1,
+            epoch=last_lease.epoch if last_lease else -1,
             members=len(event.members),
             failed=event.failed,
             code=event.code,

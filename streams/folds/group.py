@@ -1,4 +1,4 @@
-"""One open group: who holds leases of it, and which of its rollouts are terminal."""
+"""One open group: the holders of its leases, and its terminal rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.streams.events import task
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease of a group that has neither expired nor been overtaken."""
+    """A lease of a group, neither expired nor overtaken."""
 
     id: UUID
     slot: int
@@ -24,25 +24,25 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     reissue: bool = False
     held_version: int = -1
     leased_ns: int = 0
-    """When it was written; for display."""
+    """Time of the lease's record; for display."""
 
 
 class RolloutEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A terminal event of a rollout: an experience, or a failure."""
 
     lease: UUID
-    """The lease that it answers."""
+    """The lease answered by the event."""
     source: str
-    """Its writer."""
+    """The writer of the event."""
     member: task.Member | None = None
-    """The experience; None if the rollout failed."""
+    """The experience; None for a failed rollout."""
     duration_ms: int = 0
     code: str = ""
     reason: str = ""
 
 
 class Group(msgspec.Struct):
-    """One open group. Of a rollout's terminal events the first one in the log that a lease's holder wrote counts."""
+    """One open group. Of a rollout's terminal events, the first in the log by a lease's holder counts."""
 
     id: UUID
     sequence: int = -1
@@ -51,15 +51,15 @@ class Group(msgspec.Struct):
     epoch: int = -1
     repeat_times: int = 0
     attempts: int = 0
-    """Leases so far, of any of its rollouts: the number of the last."""
+    """Number of leases so far, of any of its rollouts: the number of the last."""
     spent: dict[int, int] = {}
-    """Leases that are attempts of a rollout, by rollout. Those that ended for a reason of their worker's are none."""
+    """Leases counted as attempts, by rollout. Leases ended for a reason of their worker are not counted."""
     lost_with: set[UUID] = set()
-    """Workers that died with it while they held other groups too."""
+    """Workers lost while holding other groups, too."""
     losses_alone: int = 0
-    """Leases whose worker died while it held nothing else: these are attempts."""
+    """Leases whose worker died while holding nothing else: counted as attempts."""
     retry: bool = False
-    """It takes the place of one that failed, on request."""
+    """True if it replaces a failed group, on request."""
     min_version: int = 0
     pinned: bool = False
     window: int = -1
@@ -68,31 +68,31 @@ class Group(msgspec.Struct):
     members: dict[int, task.Member] = {}
     failed: dict[int, tuple[str, str]] = {}
     expired: tuple[int, str] = (0, "")
-    """The last lease that ended without it: its attempt, and why."""
+    """The last lease ended without completing the group: its attempt, and the reason."""
     durations_ms: dict[int, int] = {}
     """The durations of its members, by rollout."""
     _counted: set[int] = set()
-    """Leases that were counted, by number."""
+    """Leases already counted, by number."""
     _over: set[UUID] = set()
-    """Its leases that expired: one that comes again is none."""
+    """Its expired leases: a repeated lease is not counted as one."""
     holders: dict[UUID, str] = {}
-    """The source of the worker that each lease was given to, whether or not the lease is over."""
+    """The source of each lease's worker, even after the lease's end."""
     early: dict[int, list[RolloutEnd]] = {}
-    """Terminal events of leases that were not read yet, by rollout: those that lie before the one that counts."""
+    """Terminal events read before their leases, by rollout: those below the counting one."""
 
     @property
     def attempts_spent(self) -> int:
-        """Leases that count against the task's bound, of the missing rollout that had most."""
+        """Number of leases counted against the task's bound, maximum over the missing rollouts."""
         return max((self.spent.get(rollout, 0) for rollout in self.missing), default=0)
 
     @property
     def losses(self) -> int:
-        """Workers that died with it while they held other groups too."""
+        """Number of workers lost with it while holding other groups, too."""
         return len(self.lost_with)
 
     @property
     def under_way(self) -> set[int]:
-        """Rollouts that are leased."""
+        """Leased rollouts."""
         return set().union(*(lease.rollouts for lease in self.leases.values()))
 
     @property
@@ -101,43 +101,43 @@ class Group(msgspec.Struct):
         return self._without_end(range(self.repeat_times))
 
     def holder(self, lease: UUID) -> str | None:
-        """The source of the worker that a lease of the group was given to; None if there was no such lease yet."""
+        """Returns the source of a lease's worker; None for an unknown lease."""
         return self.holders.get(lease)
 
     def expects(self, rollout: int) -> bool:
-        """False if the rollout has ended, or is known to be none of it: then nobody asked for an answer."""
+        """False if the rollout has ended, or is known not to belong to the group: its answer was not requested."""
         may_be_its = self.sequence < 0 or 0 <= rollout < self.repeat_times
         return may_be_its and rollout not in self.members and rollout not in self.failed
 
     def drop_beyond(self, repeat_times: int) -> None:
-        """Drops ends that came before it was known how many rollouts it has, and are of none of them."""
+        """Drops early ends with an invalid rollout number, once the number of rollouts is known."""
         self.early = {rollout: ends for rollout, ends in self.early.items() if 0 <= rollout < repeat_times}
 
     def note_early(self, rollout: int, end: RolloutEnd) -> None:
         """Keeps the end of a rollout until its lease is read."""
         ends = self.early.setdefault(rollout, [])
-        # Of one writer and lease the first: a transport may repeat it.
+        # For one writer and lease the first: a transport may repeat the record.
         if not any((earlier.lease, earlier.source) == (end.lease, end.source) for earlier in ends):
             ends.append(end)
 
     def hand_out_early(self, lease: UUID) -> list[tuple[int, RolloutEnd]]:
-        """Takes out the ends that the lease's holder wrote: each comes before what counted for its rollout so far."""
+        """Removes and returns the ends written by the lease's holder: each precedes the rollout's counting end."""
         source = self.holder(lease)
-        taken: list[tuple[int, RolloutEnd]] = []
+        early_ends: list[tuple[int, RolloutEnd]] = []
         for rollout, ends in list(self.early.items()):
             index = next((at for at, end in enumerate(ends) if (end.lease, end.source) == (lease, source)), None)
             if index is not None:
-                taken.append((rollout, ends[index]))
-            # What another one wrote of this lease counts never, and what comes after the one that counts no more.
-            kept = [end for end in ends[:index] if end.lease != lease]
-            if kept:
-                self.early[rollout] = kept
+                early_ends.append((rollout, ends[index]))
+            # Ends of this lease by other writers never count, and ends after the counting one no longer do.
+            remaining = [end for end in ends[:index] if end.lease != lease]
+            if remaining:
+                self.early[rollout] = remaining
             else:
                 del self.early[rollout]
-        return taken
+        return early_ends
 
     def settle(self, rollout: int, end: RolloutEnd) -> None:
-        """The rollout ended so, whatever was known of its end before."""
+        """Sets the end of a rollout, replacing any known end."""
         self.members.pop(rollout, None)
         self.durations_ms.pop(rollout, None)
         self.failed.pop(rollout, None)
@@ -148,7 +148,7 @@ class Group(msgspec.Struct):
             self.durations_ms[rollout] = end.duration_ms
 
     def left_of(self, lease: Lease) -> tuple[int, ...]:
-        """Rollouts of the lease without a terminal event."""
+        """Returns the lease's rollouts without a terminal event."""
         return self._without_end(lease.rollouts)
 
     def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
@@ -158,12 +158,12 @@ class Group(msgspec.Struct):
 
     @property
     def terminal(self) -> bool:
-        """True if every rollout ended."""
+        """True if every rollout has ended."""
         return len(self.members) + len(self.failed) >= self.repeat_times > 0
 
     @property
     def loose(self) -> bool:
-        """True if it may have to be closed or leased: it ended, or a rollout that has not is not under way either."""
+        """True if it may have to be closed or leased: it has ended, or a rollout has neither ended nor is under way."""
         if self.terminal or not self.leases:
             return True
         if any(len(lease.rollouts) == self.repeat_times for lease in self.leases.values()):

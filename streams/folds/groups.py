@@ -1,4 +1,4 @@
-"""Groups under way: which rollouts are leased to whom, and which are terminal."""
+"""Groups under way: the leases of rollouts, and the terminal rollouts."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from rftd.streams.log.codec import Decoded
 from rftd.streams.log.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
-"""Codes of groups that were closed although nothing was wrong with them: no sign that rollouts come to nothing."""
+"""Codes of groups closed without a fault of their own: no sign of failing rollouts."""
 
 MINIMUMS: Final = 1024
-"""Largest minimum of members that short groups are counted for, whatever number of failures a record claims."""
+"""Largest minimum of members tracked for short groups, whatever number of failures a record claims."""
 
 
 class GroupWindow(NamedTuple):
-    """The last group that was begun in the stage's newest window."""
+    """The last group begun in the stage's newest window."""
 
     number: int
     place: int
     version: int
-    """The weights that it begins on."""
+    """The group's first weight version."""
 
 
 class GroupFold(msgspec.Struct):
-    """Every open group of an experiment, and where the next one begins."""
+    """Every open group of an experiment, and the dataset position of the next one."""
 
     open: dict[UUID, Group] = {}
     leases: dict[UUID, Lease] = {}
     """Leases under way, of open groups."""
     loose: set[UUID] = set()
-    """Open groups that were leased, and that now may have to be closed or leased again: those alone are looked at."""
+    """Leased open groups possibly due to be closed or leased again: only these are examined."""
     to_close: int = 0
-    """Open groups that were leased. Answers to a lease without effect open one that may never be."""
+    """Number of leased open groups. Answers to a void lease may open a group never leased."""
     inflight_rollouts: int = 0
-    """Rollouts of those groups that did not fail."""
+    """Number of rollouts of those groups, without failed ones."""
     load: dict[UUID, int] = {}
-    """Rollouts of a worker's leases that have not ended, by worker."""
+    """Number of unfinished rollouts of a worker's leases, by worker."""
     alone: dict[UUID, UUID] = {}
-    """Leases of which each is all that its worker has, and the worker."""
+    """Exclusive leases, each the only one of its worker, with the worker."""
     next_sequence: dict[int, int] = {}
     """The dataset position, by stage."""
     offers: dict[int, task.TasksOffered] = {}
-    """The largest offer of rows of a taskset that comes while its stage runs, by stage."""
+    """The largest offer of rows of a taskset growing during its stage, by stage."""
     windows: dict[int, GroupWindow] = {}
-    """The newest window, by stage, where the schedule has sync points."""
+    """The newest window, by stage, for schedules with sync points."""
     last_error: tuple[str, str] = ("", "")
-    """Code and reason of the last closed group that lacked a member."""
+    """Code and reason of the last closed group with a missing member."""
     tokens: int = 0
     """Tokens of the members of closed groups, prompts and answers."""
     recent: list[tuple[int, int]] = []
-    """The newest closed groups of one stage: the milliseconds that the members took, and their number."""
+    """The newest closed groups of one stage: the members' total milliseconds, and their number."""
     closed_in_stage: int = 0
-    """Groups of that stage that closed."""
+    """Number of closed groups of that stage."""
     recent_stage: int = -1
-    """That stage."""
+    """The stage of `recent`."""
     selection: Selection = msgspec.field(default_factory=Selection)
-    """The rows that were drawn, and the rewards that decide which are drawn next."""
+    """The drawn rows, and the rewards deciding the next draws."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an event of the tasks or experiences streams, task.retried, or tasks.drawn."""
+        """Folds an event of the tasks or experiences streams, task.retried, or tasks.drawn."""
         event = decoded.event
         match event:
             case experience.ExperienceProduced():
@@ -92,7 +92,7 @@ class GroupFold(msgspec.Struct):
                 self._failed(event, decoded)
 
     def offered_rows(self, stage: int) -> int:
-        """The number of rows that were offered of a stage whose taskset comes while it runs."""
+        """Returns the number of rows offered for a stage with a taskset growing meanwhile."""
         return self.offers[stage].rows if stage in self.offers else 0
 
     def _group(self, id: UUID, decoded: Decoded) -> Group | None:
@@ -114,7 +114,7 @@ class GroupFold(msgspec.Struct):
         if event.attempt >= group.attempts:  # leases of other slots are read in any order
             group.attempts = event.attempt
             group.min_version, group.pinned = event.min_version, event.pinned
-        # By number: a lease that is repeated in the log is no second attempt.
+        # By number: a lease repeated in the log is no second attempt.
         if event.attempt not in group._counted:
             group._counted.add(event.attempt)
             for rollout in event.rollouts if not event.reissue else ():
@@ -155,7 +155,7 @@ class GroupFold(msgspec.Struct):
         self._place(group, new=new)
 
     def _begin(self, group: Group, event: task.TaskLeased | task.TaskRetried) -> bool:
-        """Its place and size are known from here on. True if they were not before."""
+        """Sets the group's sequence and size, known from here on. True if they were unknown before."""
         new = group.sequence < 0
         if new:
             self.to_close += 1
@@ -167,14 +167,14 @@ class GroupFold(msgspec.Struct):
         return new
 
     def _place(self, group: Group, *, new: bool = False) -> None:
-        """Puts the group among the loose ones, or takes it from them."""
+        """Adds the group to the loose ones, or removes it from them."""
         if group.loose:
             self.loose.add(group.id)
         elif not new:
             self.loose.discard(group.id)
 
     def _drop(self, group: Group, lease: Lease) -> None:
-        """The lease is over."""
+        """Ends a lease."""
         del self.leases[lease.id]
         if lease.alone:
             del self.alone[lease.id]
@@ -182,15 +182,16 @@ class GroupFold(msgspec.Struct):
             self._charge(lease.worker, -len(group.left_of(lease)))
 
     def _charge(self, worker: UUID, rollouts: int) -> None:
-        left = self.load.get(worker, 0) + rollouts
-        if left:
-            self.load[worker] = left
+        remaining = self.load.get(worker, 0) + rollouts
+        if remaining:
+            self.load[worker] = remaining
         else:
             self.load.pop(worker, None)
 
     def _ended(self, group: Group, rollout: int) -> None:
-        """One of its rollouts is terminal."""
-        # Every lease of it: a slow rollout may be under way at a second worker too, and the first answer ends both.
+        """Updates the leases and the loose groups after a rollout's end."""
+        # Every lease of the rollout: a slow one may be under way at a second worker too, and the first answer ends
+        # both.
         for lease in group.leases.values():
             if rollout in lease.rollouts:
                 self._charge(lease.worker, -1)
@@ -210,7 +211,7 @@ class GroupFold(msgspec.Struct):
             group.min_version, group.pinned = event.min_version, event.pinned
 
     def _expire(self, event: task.TaskExpired) -> None:
-        # A lease lies before its end, in the same partition: one that is not here is over, or its group is closed.
+        # A lease lies before its end, in the same partition: an unknown one is over, or its group is closed.
         lease = self.leases.get(event.lease)
         if lease is None:
             return
@@ -244,7 +245,7 @@ class GroupFold(msgspec.Struct):
             oldest,
             newest,
         )
-        # At least 1: a sum of zero would read as "nothing is known".
+        # At least 1: a sum of zero would mean "nothing is known".
         duration_ms = max(1, round(event.duration_s * 1000))
         self._answer(group, event.rollout, RolloutEnd(event.lease, decoded.head.source, member, duration_ms))
 
@@ -256,7 +257,9 @@ class GroupFold(msgspec.Struct):
         self._answer(group, event.rollout, end)
 
     def _answer(self, group: Group, rollout: int, end: RolloutEnd) -> None:
-        """Takes in the end of a rollout if the holder of its lease wrote it; before that lease is read nobody knows."""
+        """Counts a rollout's end written by the holder of its lease; before the lease is read, the end is kept as
+        early.
+        """
         holder = group.holder(end.lease)
         if holder is None:
             group.note_early(rollout, end)
@@ -272,7 +275,7 @@ class GroupFold(msgspec.Struct):
             self._ended(group, rollout)
 
     def _close(self, event: task.GroupClosed, decoded: Decoded) -> None:
-        # A close that is repeated in the log changes nothing: batches rest on the first.
+        # A close repeated in the log changes nothing: batches rest on the first.
         if not self._closed.first(decoded.head.experiment, event.group):
             return
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
@@ -291,12 +294,12 @@ class GroupFold(msgspec.Struct):
 
     @property
     def mean_duration_s(self) -> float | None:
-        """Mean duration of a rollout over the newest closed groups; None if nothing is known."""
+        """Mean duration of a rollout over the newest closed groups, in seconds; None if nothing is known."""
         members = sum(count for _, count in self.recent)
         return sum(busy_ms for busy_ms, _ in self.recent) / members / 1000 if members else None
 
     def _count_recent(self, event: task.GroupClosed) -> None:
-        # Every close of an experiment is in one partition, so what is "recent", or "in a row" below, is given.
+        # Every close of an experiment is in one partition, so "recent", and "in a row" below, have one meaning.
         if event.stage != self.recent_stage:
             self.recent_stage, self.closed_in_stage, self.recent = event.stage, 0, []
         self.closed_in_stage += 1
@@ -304,14 +307,14 @@ class GroupFold(msgspec.Struct):
             self.recent = [*self.recent[1 - limits.RECENT_GROUPS :], (event.busy_ms, len(event.members))]
 
     def short_in_a_row(self, stage: int, minimum: int) -> int:
-        """Closed groups of the stage with fewer members than `minimum`, since its last one with as many."""
+        """Returns the number of groups with fewer members than `minimum`, closed since the last sufficient one."""
         return self._short.get(minimum, 0) if stage == self._short_stage else 0
 
     def _count_short(self, event: task.GroupClosed) -> None:
         if event.stage != self._short_stage:
             self._short_stage, self._short = event.stage, {}
         members = len(event.members)
-        # Beyond its own size a group says nothing: no policy can ask for more members than were rolled out.
+        # Beyond its own size a group proves nothing: no policy can require more members than rollouts.
         for minimum in range(1, min(members + event.failed, MINIMUMS) + 1):
             self._short[minimum] = 0 if members >= minimum else self._short.get(minimum, 0) + 1
         if event.failed:

@@ -1,4 +1,4 @@
-"""`KeyUse`: one record that a command became, and the verbs of commands."""
+"""`KeyUse`: one record written by a command, and the verbs of commands."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ VERBS: Final = {
     "sweep.submitted": "sweep",
     "sweep.cancelled": "cancel sweep",
 }
-"""The verb of each command, by the type of the event that it becomes."""
+"""The verb of each command, by the type of its event."""
 
 
 class KeyUse(msgspec.Struct, frozen=True, gc=False):
-    """One record that a command became."""
+    """One record written by a command."""
 
     event: UUID
     type: str
@@ -40,7 +40,7 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
     time_ns: int
     position: Position
     effective: bool
-    """False: a fence made it void."""
+    """False if a fence made the record void."""
 
     @property
     def verb(self) -> str:

@@ -1,4 +1,4 @@
-"""`KeyedRows`: values of many keys in rows of equal length, sorted, so that a key is found by halving."""
+"""`KeyedRows`: values of many keys in rows of equal length, sorted for finding a key by bisection."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _KEY_SIZE_BYTES: Final = 16
 
 
 class KeyedRows(msgspec.Struct, frozen=True):
-    """Rows that were packed at once, each its key and its value. They are sorted by the last 64 bits of the keys."""
+    """Rows packed at once, each a key and a value, sorted by the last 64 bits of the keys."""
 
     lows: Ascending
     """The last 64 bits of each key, as a number."""
     rows: bytes
 
     @classmethod
-    def of(cls, values: Sequence[tuple[UUID, bytes]]) -> KeyedRows:
-        """The values by their keys; all of them are equally long."""
+    def of(cls, contents: Sequence[tuple[UUID, bytes]]) -> KeyedRows:
+        """Packs values with their keys; all values have equal length."""
         lows = Ascending()
         rows = bytearray()
-        for key, value in sorted(values, key=lambda keyed: _low(keyed[0])):
+        for key, content in sorted(contents, key=lambda keyed: _low(keyed[0])):
             lows.append(_low(key))
-            rows += key.bytes + value
+            rows += key.bytes + content
         return cls(lows=lows, rows=bytes(rows))
 
     def find(self, key: UUID) -> Iterator[bytes]:
-        """The values of a key."""
+        """Yields the values of a key."""
         low = _low(key)
         size_bytes = len(self.rows) // max(1, len(self.lows))
         number = self.lows.at_least(low)

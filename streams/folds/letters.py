@@ -1,4 +1,4 @@
-"""Dead letters: records that were set aside, and what became of each. A fold of `rftd.deadletters`."""
+"""Dead letters: records set aside, and the decision on each. A fold of `rftd.deadletters`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOME = Partition(topics.DEADLETTERS, 0)
 
 
 class RecordPlace(NamedTuple):
-    """The place of a record that was set aside, or of the group.closed of a task that failed."""
+    """The position of a dead letter's record, or of the group.closed of a failed task."""
 
     stream: str
     partition: int
@@ -44,24 +44,24 @@ class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A person's decision about a dead letter."""
 
     retried: bool
-    """False: it was dropped."""
+    """False for a drop."""
     by: str
     reason: str
     event: UUID | None
-    """The event that takes effect instead of it."""
+    """The event taking effect instead of the record."""
     decided_ns: int
 
 
 class Letters:
-    """Pointers and verdicts by place. A retry counts for more than a drop; of two alike the first counts."""
+    """Pointers and verdicts by position. A retry overrides a drop; of two equal verdicts the first counts."""
 
     def __init__(self) -> None:
         self.letters: dict[RecordPlace, Letter] = {}
         self.verdicts: dict[RecordPlace, LetterDecision] = {}
         self.commands = Commands()
-        """The keys of commands that dropped one."""
+        """The keys of commands dropping a letter."""
         self.next_offset = 0
-        """The offset of the stream at which to read on."""
+        """The next offset of the stream to read."""
         self._fences = FenceView()
 
     async def catch_up(self, log: EventLog) -> None:
@@ -76,14 +76,14 @@ class Letters:
                 self.next_offset = record.offset + 1
 
     def apply(self, event: object, time_ns: int) -> None:
-        """Takes in one event of the stream; others change nothing."""
+        """Folds one event of the stream; events of other types change nothing."""
         match event:
             case worker.RecordDeadLettered():
-                place = RecordPlace(event.stream, event.partition, event.offset)
+                position = RecordPlace(event.stream, event.partition, event.offset)
                 self.letters.setdefault(
-                    place,
+                    position,
                     Letter(
-                        place=place,
+                        place=position,
                         consumer=event.consumer,
                         code=event.code,
                         reason=event.reason,
@@ -92,18 +92,18 @@ class Letters:
                     ),
                 )
             case worker.RecordRetried():
-                place = RecordPlace(event.stream, event.partition, event.offset)
-                # A retry has taken effect already, whatever was decided meanwhile; a drop only says what is shown.
-                known = self.verdicts.get(place)
-                if known is None or not known.retried:
-                    self.verdicts[place] = LetterDecision(
+                position = RecordPlace(event.stream, event.partition, event.offset)
+                # A retry has already taken effect, whatever was decided meanwhile; a drop only changes lists.
+                decision = self.verdicts.get(position)
+                if decision is None or not decision.retried:
+                    self.verdicts[position] = LetterDecision(
                         retried=True, by=event.by, reason="", event=event.event, decided_ns=time_ns
                     )
             case worker.RecordDropped():
-                place = RecordPlace(event.stream, event.partition, event.offset)
+                position = RecordPlace(event.stream, event.partition, event.offset)
                 dropped = LetterDecision(
                     retried=False, by=event.by, reason=event.reason, event=None, decided_ns=time_ns
                 )
-                self.verdicts.setdefault(place, dropped)
+                self.verdicts.setdefault(position, dropped)
             case _:
                 pass

@@ -1,7 +1,7 @@
-"""Events that must not count twice: plans by their steps, other decisions by their ids, of which the newest are known.
+"""Events counted only once: plans by their steps, other decisions by their ids, of which the newest are remembered.
 
-An event may lie in a partition twice where a writer could not know that it was heard (Kafka). The second comes before
-the writer's next append, or it is of a writer that a fence has replaced since; so the newest ids suffice.
+An event may lie in a partition twice if its writer got no acknowledgement (Kafka). The repetition precedes the writer's
+next append, or its writer has been replaced by a fence since; so the newest ids suffice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.ranges import Ranges
 
 REMEMBERED: Final = 4096
-"""Newest ids, and newest steps, that are known at least; twice as many are at most."""
+"""Minimum number of newest ids, and newest steps, remembered; the maximum is twice as high."""
 
 
 class Recent(msgspec.Struct):
@@ -29,11 +29,11 @@ class Recent(msgspec.Struct):
         return id in self.newer or id in self.older
 
     def first(self, id: UUID) -> bool:
-        """Takes it in; False if it was there."""
+        """Remembers an id; False if already known."""
         if id in self:
             return False
         self.newer.add(id)
-        # Two halves: dropping one is free, where an order of single ids would cost with each of them.
+        # Two halves: dropping one is free, while an order of single ids would cost time with each id.
         if len(self.newer) >= REMEMBERED:
             self.older = self.newer
             self.newer = set()
@@ -41,20 +41,20 @@ class Recent(msgspec.Struct):
 
 
 class PlannedBatches(msgspec.Struct):
-    """Steps whose batch is planned and was not abandoned: of the spine alone, so in one order everywhere."""
+    """Steps with a batch planned and not abandoned: from the spine alone, hence in one order everywhere."""
 
     steps: Ranges = msgspec.field(default_factory=Ranges)
     newest: dict[int, UUID] = {}
     """The batches of the newest steps."""
     abandoned: set[UUID] = set()
     furthest: int = 0
-    """The last step that was executed."""
+    """The last executed step."""
     before: int = 0
-    """The last step before the first that may be planned: of the history that a fork shares, or of earlier stages."""
+    """The last step before the first one to be planned: of the history shared by a fork, or of earlier stages."""
 
     @property
     def last(self) -> int:
-        """The last step that is planned, or made elsewhere: the next plan is of the step after it."""
+        """The last step planned here or made elsewhere: the next plan is for the step after it."""
         return max(self.before, self.steps.last or 0)
 
     def begin(self, version: int) -> None:
@@ -62,7 +62,7 @@ class PlannedBatches(msgspec.Struct):
         self.before = max(self.before, version)
 
     def plan(self, event: batch.BatchPlanned) -> bool:
-        """Takes in a plan; False if it was there, or is not of the next step: a planner leaves none out."""
+        """Adds a plan; False if it is known, or not for the next step: a planner skips none."""
         if event.batch in self.abandoned or event.step != self.last + 1:
             return False
         self.steps.add(event.step)
@@ -71,13 +71,13 @@ class PlannedBatches(msgspec.Struct):
         return True
 
     def abandon(self, event: batch.BatchAbandoned) -> bool:
-        """Takes it out again; False if it is not the plan of its step, or was executed before: that stands."""
-        # Of a step and its abandonment the first on the spine counts: what was executed made weights, and stands.
+        """Removes a plan; False if it is not the plan of its step, or was executed before: an executed plan stands."""
+        # Of a step and its abandonment the first on the spine counts: an executed plan made weights, and stands.
         if event.step <= self.furthest:
             return False
-        # Of a step that is no longer among the newest the batch is not known, and believed.
-        known = self.newest.get(event.step, event.batch)
-        if event.batch in self.abandoned or event.step not in self.steps or known != event.batch:
+        # For a step no longer among the newest, the batch is unknown, and believed.
+        planned_batch = self.newest.get(event.step, event.batch)
+        if event.batch in self.abandoned or event.step not in self.steps or planned_batch != event.batch:
             return False
         self.steps.discard(event.step)
         self.newest.pop(event.step, None)
@@ -85,13 +85,13 @@ class PlannedBatches(msgspec.Struct):
         return True
 
     def complete(self, event: StepCompleted) -> None:
-        """Takes in a step; one of a batch that was abandoned before it does not count."""
+        """Counts a step; a step of a batch abandoned before does not count."""
         if event.batch not in self.abandoned:
             self.furthest = max(self.furthest, event.step)
 
 
 def trim(newest: dict[object, object] | dict[int, UUID] | dict[int, int] | dict[tuple[int, int], str]) -> None:
-    """Drops the oldest of too many; seldom, so that it costs nothing."""
+    """Drops the oldest keys of a mapping grown too large; seldom, and therefore at negligible cost."""
     if len(newest) >= 2 * REMEMBERED:
         for key in list(newest)[:REMEMBERED]:
             del newest[key]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What grows with the history in few bytes: intervals of whole numbers, of closed groups and of versions; lists."""
+"""State growing with the history, in few bytes: intervals of whole numbers, of closed groups and of versions; lists."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _NUMBER_SIZE_BYTES: Final = 8
 
 
 class Ranges(msgspec.Struct):
-    """A set of whole numbers as intervals [start, end): those that are used have few gaps."""
+    """A set of whole numbers as intervals [start, end), for sets with few gaps."""
 
     starts: list[int] = []
     ends: list[int] = []
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self.starts, number) - 1
-        return at >= 0 and number < self.ends[at]
+        index = bisect_right(self.starts, number) - 1
+        return index >= 0 and number < self.ends[index]
 
     @property
     def last(self) -> int | None:
-        """The highest; None if there is none."""
+        """The highest number; None if empty."""
         return self.ends[-1] - 1 if self.ends else None
 
     def below(self, number: int) -> int | None:
-        """The highest that is lower; None if there is none."""
-        # From `number - 1`: an interval that begins at `number` holds nothing below it.
-        at = bisect_right(self.starts, number - 1) - 1
-        return min(number, self.ends[at]) - 1 if at >= 0 else None
+        """Returns the highest number in the set below `number`; None without one."""
+        # From `number - 1`: an interval beginning at `number` holds nothing below it.
+        index = bisect_right(self.starts, number - 1) - 1
+        return min(number, self.ends[index]) - 1 if index >= 0 else None
 
     def add(self, number: int) -> None:
-        """Takes it in."""
+        """Adds a number to the set."""
         self.cover(number, number + 1)
 
     def cover(self, start: int, end: int) -> None:
-        """Takes in all of [start, end)."""
-        # Intervals that only touch become one, or a set that grows by one number at a time would be a list of them.
+        """Adds all numbers of [start, end)."""
+        # Touching intervals are merged, or a set growing by one number at a time would be a list of numbers.
         first = bisect_right(self.starts, start) - 1
         if first < 0 or self.ends[first] < start:
             first += 1
@@ -54,18 +54,18 @@ class Ranges(msgspec.Struct):
         self.ends[first : last + 1] = [end]
 
     def discard(self, number: int) -> None:
-        """Takes it out."""
+        """Removes a number from the set, if present."""
         if number not in self:
             return
-        at = bisect_right(self.starts, number) - 1
-        parts = [(self.starts[at], number), (number + 1, self.ends[at])]
-        left = [part for part in parts if part[0] < part[1]]
-        self.starts[at : at + 1] = [start for start, _ in left]
-        self.ends[at : at + 1] = [end for _, end in left]
+        index = bisect_right(self.starts, number) - 1
+        intervals = [(self.starts[index], number), (number + 1, self.ends[index])]
+        remaining = [interval for interval in intervals if interval[0] < interval[1]]
+        self.starts[index : index + 1] = [start for start, _ in remaining]
+        self.ends[index : index + 1] = [end for _, end in remaining]
 
 
 class Ascending(msgspec.Struct):
-    """A list of whole numbers that never fall, at eight bytes each in this machine's order of bytes."""
+    """A list of ascending whole numbers, at eight bytes each in this machine's byte order."""
 
     octets: bytearray = msgspec.field(default_factory=bytearray)
 
@@ -79,20 +79,20 @@ class Ascending(msgspec.Struct):
         return iter(memoryview(self.octets).cast("Q").tolist())
 
     def append(self, number: int) -> None:
-        """Takes in the next number, which no earlier one exceeds."""
+        """Appends a number, not lower than any earlier one."""
         self.octets += number.to_bytes(_NUMBER_SIZE_BYTES, sys.byteorder)
 
     def at_least(self, number: int) -> int:
-        """The index of the first entry that is not lower; the length if there is none."""
+        """Returns the index of the first entry not lower than `number`; the length if there is none."""
         return bisect_left(memoryview(self.octets).cast("Q"), number)
 
     def at_most(self, number: int) -> int:
-        """The index of the last entry that is not higher; -1 if there is none."""
+        """Returns the index of the last entry not higher than `number`; -1 if there is none."""
         return bisect_right(memoryview(self.octets).cast("Q"), number) - 1
 
 
 class ClosedGroups(msgspec.Struct):
-    """Groups that closed: by their places, and by id those whose id says none."""
+    """Closed groups: by stage and sequence, and by id if the id does not encode them."""
 
     by_stage: dict[int, Ranges] = {}
     others: set[UUID] = set()
@@ -101,22 +101,26 @@ class ClosedGroups(msgspec.Struct):
         """True if the group closed."""
         if id in self.others:
             return True
-        place = place_of_group(experiment, id)
-        return place is not None and place.stage in self.by_stage and place.sequence in self.by_stage[place.stage]
+        group_place = place_of_group(experiment, id)
+        return (
+            group_place is not None
+            and group_place.stage in self.by_stage
+            and group_place.sequence in self.by_stage[group_place.stage]
+        )
 
     def first(self, experiment: UUID | None, id: UUID) -> bool:
-        """Takes it in; False if it was there."""
-        place = place_of_group(experiment, id)
-        if place is None:
-            known = id in self.others
+        """Adds a closed group; False if already closed."""
+        group_place = place_of_group(experiment, id)
+        if group_place is None:
+            already_closed = id in self.others
             self.others.add(id)
-            return not known
-        sequences = self.by_stage.get(place.stage)
+            return not already_closed
+        sequences = self.by_stage.get(group_place.stage)
         if sequences is None:
-            sequences = self.by_stage[place.stage] = Ranges()
-        if place.sequence in sequences:
+            sequences = self.by_stage[group_place.stage] = Ranges()
+        if group_place.sequence in sequences:
             return False
-        sequences.add(place.sequence)
+        sequences.add(group_place.sequence)
         return True
 
 
@@ -126,16 +130,16 @@ class Versions(msgspec.Struct):
     by_generation: dict[int, Ranges] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        found = self.by_generation.get(key[1])
-        return found is not None and key[0] in found
+        versions = self.by_generation.get(key[1])
+        return versions is not None and key[0] in versions
 
     def of(self, generation: int) -> Ranges:
-        """Those of one generation, to be added to."""
-        found = self.by_generation.get(generation)
-        if found is None:
-            found = self.by_generation[generation] = Ranges()
-        return found
+        """Returns the versions of one generation, for additions."""
+        versions = self.by_generation.get(generation)
+        if versions is None:
+            versions = self.by_generation[generation] = Ranges()
+        return versions
 
     def add(self, key: tuple[int, int]) -> None:
-        """Takes it in."""
+        """Adds a (version, generation) to the set."""
         self.of(key[1]).add(key[0])

@@ -1,8 +1,7 @@
-"""Requests of other programs that nobody has answered yet: a fold of the requests and of the spines, in
-whatever order they are read.
+"""Unanswered requests of other programs: a fold of the requests and of the spines, in any order of reading.
 
-A request is answered by the event that it became, which carries its key, or by an `experiment.rejected` that names its
-place. So no position has to be kept beside the log: what is open is what the log says.
+A request is answered by its event, carrying its key, or by an `experiment.rejected` naming its position. So no position
+has to be kept beside the log: the open requests follow from the log alone.
 """
 
 from __future__ import annotations
@@ -21,61 +20,61 @@ from rftd.streams.log.envelope import Position, Record
 from rftd.streams.log.requests import CloudEvent
 
 REMEMBERED: Final = 1000
-"""The newest refusals that can be listed; all of them stay in the log."""
+"""Number of newest refusals available for lists; all of them stay in the log."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a request that was refused."""
+    """The answer to a refused request."""
 
     position: Position
     time_ns: int
 
 
 class Requests(msgspec.Struct):
-    """The requests that are open, in the order in which they were read."""
+    """The open requests, in the order of reading."""
 
     open: dict[str, OpenRequest] = {}
-    """The open requests by their places, `stream/partition@offset`."""
+    """The open requests by their positions, `stream/partition@offset`."""
     commands: dict[str, None] = {}
-    """The places of open requests other than tasks, in the order in which they were read."""
+    """The positions of open requests other than tasks, in the order of reading."""
     places: dict[UUID, list[str]] = {}
-    """The places of the open requests that have a key, by it."""
+    """The positions of the open requests with a key, by key."""
     counts: dict[int, int] = {}
-    """The number of open requests of each partition."""
+    """Number of open requests, by partition."""
     behind: dict[int, int] = {}
-    """The first offset that was not taken in, of partitions that have as many open requests as there may be."""
+    """The first offset not folded, of partitions with the maximum number of open requests."""
     answered: AnsweredRequests = msgspec.field(default_factory=AnsweredRequests)
-    """The request that each key was used for."""
+    """The first request of each key."""
     early: set[str] = set()
-    """Places of refused requests that lie in a partition which was read less far than their refusal's."""
+    """Positions of refused requests not read yet, in a partition read less far than their refusal's."""
     submitted: dict[UUID, UUID] = {}
-    """The key of each experiment that is submitted and not accepted yet."""
+    """The key of each experiment submitted and not accepted yet."""
     refused: list[Refusal] = []
-    """The newest refusals, in the order in which they were read: partitions have none among them."""
+    """The newest refusals, in the order of reading: partitions have no common order."""
 
     def arrive(self, record: Record, event: CloudEvent, commands: Commands) -> None:
-        """Takes in a request, unless its partition has too many open ones: then it is left for later."""
+        """Adds a request, unless its partition has too many open ones: the request is then left for later."""
         number = record.partition.number
         if number in self.behind or self.counts.get(number, 0) >= limits.OPEN_REQUESTS:
             self.behind.setdefault(number, record.offset)
             return
         position = Position(record.partition, record.offset)
-        place = str(position)
-        if place in self.early:
-            self.early.discard(place)
+        position_text = str(position)
+        if position_text in self.early:
+            self.early.discard(position_text)
             return
         request = OpenRequest(position, event.key, event.digest)
         used = request.key is not None and any(use.effective for use in commands.of(request.key))
-        # The answer may have been read first, from another partition: then the first request of the key is its.
+        # The answer may have been read first, from another partition: then it belongs to the key's first request.
         if not used or self.answered.first(request).digest != request.digest:
-            self._open(place, request, brings_tasks=event.brings_tasks)
+            self._open(position_text, request, brings_tasks=event.brings_tasks)
 
     def has_room(self, partition: int) -> bool:
-        """True if many requests of the partition may be taken in."""
+        """True if many requests of the partition may be added."""
         return self.counts.get(partition, 0) <= limits.OPEN_REQUESTS // 2
 
     def answer(self, decoded: Decoded, commands: Commands) -> None:
-        """Takes in an effective event, which may be what a request became, or its refusal."""
+        """Folds an effective event, possibly the result of a request, or its refusal."""
         event = decoded.event
         head = decoded.head
         if isinstance(event, ExperimentRejected):
@@ -92,48 +91,50 @@ class Requests(msgspec.Struct):
         self._settle(head.correlation)
 
     def cut_off(self) -> list[OpenRequest]:
-        """Submissions that are in the log and not accepted: a kill came between, or their other half is missing."""
+        """Returns submissions in the log without acceptance: a kill came between, or their other half is missing."""
         used = (self.answered.get(key) for key in self.submitted.values())
         return [request for request in used if request is not None]
 
-    def _refused(self, place: str, refusal: Refusal) -> None:
-        if place in self.open:
-            self._close(place)
+    def _refused(self, position_text: str, refusal: Refusal) -> None:
+        if position_text in self.open:
+            self._close(position_text)
         else:
-            self.early.add(place)
+            self.early.add(position_text)
         self.refused.append(refusal)
         if len(self.refused) > 2 * REMEMBERED:
             del self.refused[:-REMEMBERED]
 
     def newest_refusals(self) -> list[Position]:
-        """The places of the newest refusals, oldest first."""
+        """Returns the positions of the newest refusals, oldest first."""
         by_time = sorted(self.refused, key=lambda refusal: (refusal.time_ns, refusal.position))
         return [refusal.position for refusal in by_time[-REMEMBERED:]]
 
     def _settle(self, key: UUID) -> None:
-        places = self.places.get(key)
-        if not places:
+        positions = self.places.get(key)
+        if not positions:
             return
-        digest = self.answered.first(self.open[places[0]]).digest
-        for place in [place for place in places if self.open[place].digest == digest]:
-            self._close(place)
+        digest = self.answered.first(self.open[positions[0]]).digest
+        for position_text in [
+            position_text for position_text in positions if self.open[position_text].digest == digest
+        ]:
+            self._close(position_text)
 
-    def _open(self, place: str, request: OpenRequest, *, brings_tasks: bool) -> None:
-        self.open[place] = request
+    def _open(self, position_text: str, request: OpenRequest, *, brings_tasks: bool) -> None:
+        self.open[position_text] = request
         if not brings_tasks:
-            self.commands[place] = None
+            self.commands[position_text] = None
         number = request.position.partition.number
         self.counts[number] = self.counts.get(number, 0) + 1
         if request.key is not None:
-            self.places.setdefault(request.key, []).append(place)
+            self.places.setdefault(request.key, []).append(position_text)
 
-    def _close(self, place: str) -> None:
-        request = self.open.pop(place)
-        self.commands.pop(place, None)
+    def _close(self, position_text: str) -> None:
+        request = self.open.pop(position_text)
+        self.commands.pop(position_text, None)
         self.counts[request.position.partition.number] -= 1
         if request.key is None:
             return
-        places = self.places[request.key]
-        places.remove(place)
-        if not places:
+        positions = self.places[request.key]
+        positions.remove(position_text)
+        if not positions:
             del self.places[request.key]

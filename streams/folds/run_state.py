@@ -1,4 +1,4 @@
-"""`RunState`: everything that decisions about one experiment rest on, as a fold of its events."""
+"""`RunState`: the basis of all decisions about one experiment, as a fold of its events."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from rftd.streams.log.topics import Partition, may_hold
 
 
 class KeptCheckpoints(msgspec.Struct):
-    """The checkpoints that were announced; whoever uses one asks whether its step is on the spine (rule 3)."""
+    """The announced checkpoints; their users check that the step is on the spine (rule 3)."""
 
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
     """Committed and not deleted, by (step, generation); the last committed is the last."""
     _deleted: set[tuple[int, int]] = set()
     count: int = 0
-    """Checkpoints that were ever committed, each counted once."""
+    """Number of checkpoints ever committed, each counted once."""
     _committed: dict[tuple[int, int], set[UUID]] = {}
-    """Events of those that are kept, so that an older one that comes again does not replace a newer."""
+    """Event ids of the kept ones: a repeated older event must not replace a newer one."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an event of the checkpoints stream."""
+        """Folds an event of the checkpoints stream."""
         event = decoded.event
         if isinstance(event, CheckpointCommitted):
             key = event.step, event.generation
-            known = self._committed.get(key, ())
-            if key not in self._deleted and decoded.head.id not in known:
+            committed_events = self._committed.get(key, ())
+            if key not in self._deleted and decoded.head.id not in committed_events:
                 self.count += 1
-                self._committed[key] = {decoded.head.id, *known}
+                self._committed[key] = {decoded.head.id, *committed_events}
                 self.kept[key] = event
         elif isinstance(event, CheckpointDeleted):
             key = event.step, event.generation
@@ -50,7 +50,7 @@ class KeptCheckpoints(msgspec.Struct):
 
 
 class SpineParts(msgspec.Struct, kw_only=True):
-    """The folds of three partitions: the part of a snapshot that trainer and explorers take."""
+    """The folds of three partitions: the part of a snapshot used by trainer and explorers."""
 
     spine: Spine
     weights: Weights
@@ -67,7 +67,7 @@ class RunParts(SpineParts, kw_only=True):
 
 
 class RunState:
-    """The state of one experiment. The same for every interleaving of its partitions (rule 6)."""
+    """The state of one experiment. Equal for every interleaving of its partitions (rule 6)."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class RunState:
         on_sign_of_life: Callable[[Heartbeat | WorkerStarted], None] | None = None,
         spine_only: bool = False,
     ) -> None:
-        """`on_sign_of_life` is called with every heartbeat and every worker that joins.
+        """Creates an empty state; `on_sign_of_life` is called with every heartbeat and every joining worker.
 
-        `spine_only`: for who follows spine, weights and checkpoints; books that could not balance are not kept.
+        `spine_only` is for followers of spine, weights and checkpoints: books without a chance to balance are not kept.
         """
         self.experiment = experiment
         self.spine = Spine()
@@ -89,9 +89,9 @@ class RunState:
         self.roster = Roster()
         self.committed = KeptCheckpoints()
         self.touched: dict[UUID, BufferEntry | None] | None = None
-        """Experiences that changed in the replay buffer, as they are now, for an index; None if no index follows."""
+        """Experiences changed in the replay buffer, in their present state, for an index; None without an index."""
         self.evaluated_through: dict[int, int] = {}
-        """The step of each stage up to which no evaluation is due any more, so that nobody looks twice."""
+        """The step of each stage with no due evaluation up to it, for skipping a second check."""
         self._on_sign_of_life = on_sign_of_life
         self._spine_only = spine_only
 
@@ -101,7 +101,7 @@ class RunState:
         return self.committed.kept
 
     def adopt(self, parts: SpineParts) -> None:
-        """Takes over what a snapshot holds; the state must be new."""
+        """Sets the folds to a snapshot's; the state must be new."""
         self.spine = parts.spine
         self.weights = parts.weights
         self.committed = parts.committed
@@ -112,7 +112,7 @@ class RunState:
             self.roster = parts.roster
 
     def parts(self) -> RunParts:
-        """All of it, for a snapshot: not a copy, so encode it while nothing is folded."""
+        """Returns all folds, for a snapshot: not a copy, so encode it while nothing is folded."""
         return RunParts(
             spine=self.spine,
             weights=self.weights,
@@ -124,9 +124,9 @@ class RunState:
         )
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in one effective event."""
+        """Folds one effective event."""
         match decoded.partition.stream:
-            # Explorers write scores of evaluations where they write experiences.
+            # Explorers write scores of evaluations to the stream of experiences.
             case topics.EXPERIENCES:
                 (self.evals if isinstance(decoded.event, EvalScored) else self.groups).apply(decoded)
             case topics.TASKS:
@@ -135,7 +135,7 @@ class RunState:
                 self.evals.apply(decoded)
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
-                # Plans and retirements name groups that such a state never reads: notes ahead of them would only grow.
+                # Plans and retirements name groups never read by such a state: notes ahead of them would only grow.
                 if self._spine_only:
                     return
                 self.groups.apply(decoded)
@@ -147,7 +147,7 @@ class RunState:
             case topics.CHECKPOINTS:
                 self.committed.apply(decoded)
             case topics.WORKERS:
-                # A follower also hands out records of no experiment: here, of workers that stand by.
+                # A follower also delivers records without an experiment: here, of standby workers.
                 if decoded.head.experiment == self.experiment:
                     self.roster.apply(decoded)
                     if self._on_sign_of_life is not None and isinstance(decoded.event, WorkerStarted):
@@ -163,7 +163,7 @@ class RunState:
 
 
 def partitions_of(experiment: UUID) -> tuple[Partition, ...]:
-    """Every partition that may hold an event of the experiment."""
+    """Returns every partition possibly holding an event of the experiment."""
     return tuple(
         partition
         for partition in topics.EVERY_PARTITION

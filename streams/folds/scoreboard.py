@@ -1,7 +1,7 @@
-"""`Scoreboard`: the figures of a stage's evaluations, version by version, and what they decide; a fold of the spine.
+"""`Scoreboard`: the figures of a stage's evaluations, version by version, and their consequences; a fold of the spine.
 
-Evaluations may be completed in any order, so each figure is taken in only after those of all earlier versions: what is
-decided does not depend on who was faster. A decision is kept until the controller has written it.
+Evaluations may be completed in any order, so each figure is folded only after those of all earlier versions: decisions
+do not depend on the speed of workers. A decision is kept until the controller has written it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUND: Final = "bound"
 PATIENCE: Final = "patience"
 RULE: Final = "rule"
 _ROUNDED: Final = 1e-9
-"""From 0.5 to 0.4 it falls by 20 %, although 0.5 - 0.4 is less than 0.1 here."""
+"""From 0.5 to 0.4 is a fall of 20 %, although 0.5 - 0.4 is computed as less than 0.1."""
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -37,64 +37,64 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class EvalVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A stop or a pause that follows from an evaluation."""
+    """A stop or a pause decided by an evaluation."""
 
     cause: str
     """`bound`, `patience` or `rule`."""
     rule: int = -1
-    """The place of the rule among those of the stage."""
+    """Index of the rule among those of the stage."""
     version: int
     value: float | None
-    """None: it was no number."""
+    """None if it was not a number."""
     against: float | None
-    """The value that it was held against: the best, the highest or the lowest one, or the bound."""
+    """The reference value: the best, the highest or the lowest one, or the bound."""
 
 
 class RuleWatch(msgspec.Struct):
-    """One rule between two crossings of its threshold."""
+    """The state of one rule between two crossings of its threshold."""
 
     extreme: float | None = None
     """The highest or lowest value since the stage began, or since the rule applied."""
     armed: bool = True
-    """False from when the rule applied until it no longer does."""
+    """False from the rule's application until it no longer applies."""
 
 
 class Scoreboard(msgspec.Struct):
-    """The fold."""
+    """The scores of the stage under way, with the decisions pending from them."""
 
     stage: int = -1
     first_version: int = 0
     through: dict[str, int] = {}
-    """The stage's step up to which the evaluations on each taskset were taken in; -1 before the first."""
+    """The stage's step up to which evaluations were folded, by taskset; -1 before the first."""
     waiting: dict[int, dict[str, EvalCompleted]] = {}
     """Evaluations of later steps, by step and taskset."""
     ranked: list[Ranked] = []
-    """The versions whose checkpoints are kept, the best first."""
+    """The versions with kept checkpoints, the best first."""
     base: float | None = None
-    """The best figure of the weights with which the stage began."""
+    """The deciding figure of the stage's first weights."""
     best: float | None = None
-    """The best value that early stopping has seen."""
+    """The best value seen by early stopping."""
     behind: int = 0
-    """Evaluations since then."""
+    """Number of evaluations since then."""
     watches: list[RuleWatch] = []
-    """The stage's rules, by their places."""
+    """The states of the stage's rules, by index."""
     stop: EvalVerdict | None = None
     pause: EvalVerdict | None = None
     stopped: bool = False
     number: int = 0
-    """Choices so far."""
+    """Number of choices so far."""
     told: int = 0
-    """The last choice that was written."""
+    """Number of the last written choice."""
     unwritten: list[CheckpointChosen] = []
     chosen: dict[int, CheckpointChosen] = {}
-    """The newest choice of each stage that was written."""
+    """The newest written choice of each stage."""
     lacking: list[str] = []
-    """Figures that an evaluation did not have, until that was written."""
+    """Figures missing in an evaluation, until the warning was written."""
     lacked: set[str] = set()
-    """Figures of which that was noted."""
+    """Figures already noted as missing."""
 
     def begin(self, stage: int, first_version: int, spec: StageSpec, forked: ExperimentForked | None) -> None:
-        """Begins anew with a stage; a fork looks at none of the evaluations that its parent made."""
+        """Restarts with a stage; a fork ignores the evaluations made by its parent."""
         self.stage = stage
         self.first_version = first_version
         decisions = spec.trainer.by_evaluation
@@ -112,7 +112,7 @@ class Scoreboard(msgspec.Struct):
         self.lacked = set()
 
     def evaluated(self, event: EvalCompleted, spec: StageSpec) -> None:
-        """Takes in an evaluation, once, and every later one that waited for it."""
+        """Folds an evaluation, once, and every later one waiting for it."""
         through = self.through.get(event.taskset)
         step = event.version - self.first_version
         if event.stage != self.stage or through is None or step <= through:
@@ -128,12 +128,12 @@ class Scoreboard(msgspec.Struct):
             self._take(completed, spec.trainer.by_evaluation)
 
     def unsettled(self, spec: StageSpec) -> int | None:
-        """The first step of the stage whose evaluation may still decide something; None if none may."""
+        """Returns the stage's first step with an evaluation that may still decide something; None without one."""
         following = (self._following(taskset, spec) for taskset in self.through)
         return min((step for step in following if step is not None), default=None)
 
     def keeps(self, version: int, spec: StageSpec) -> bool:
-        """True of a version whose checkpoint is among the best of the stage, or may still turn out to be."""
+        """True for a version with a checkpoint among the best of the stage, or still able to be."""
         best = spec.trainer.by_evaluation.best
         if best is None:
             return False
@@ -142,7 +142,7 @@ class Scoreboard(msgspec.Struct):
         return pending or any(ranked.version == version for ranked in self.ranked)
 
     def written(self, event: CheckpointChosen | StageStopped, spec: ExperimentSpec, planned: int) -> ExperimentSpec:
-        """Takes in what the controller wrote; of what comes again nothing changes. The specification as it is then."""
+        """Folds a decision written by the controller, once; returns the specification after it."""
         if isinstance(event, StageStopped):
             if event.stage != self.stage or self.stopped:
                 return spec
@@ -157,7 +157,7 @@ class Scoreboard(msgspec.Struct):
         return spec
 
     def lived(self, event: Event) -> None:
-        """Takes in a pause or a warning: what the controller was to write is no longer due."""
+        """Folds a pause or a warning: the controller's pending record is no longer due."""
         if isinstance(event, ExperimentPaused) and event.cause == RULE:
             self.pause = None
         elif isinstance(event, ExperimentWarned):
@@ -167,39 +167,39 @@ class Scoreboard(msgspec.Struct):
         return next_eval_step(spec, self.through[taskset])
 
     def _take(self, event: EvalCompleted, decisions: ByEvaluation) -> None:
-        values = {figure: self._value(figure, event) for figure in _figures_of(event, decisions)}
+        figure_values = {figure: self._value(figure, event) for figure in _figures_of(event, decisions)}
         best = decisions.best
         early_stop = decisions.early_stop
-        if best is not None and best.figure in values:
-            self._rank(event, values[best.figure], best.figure, best.mode, best.keep)
-        if early_stop is not None and early_stop.figure in values:
-            self._wait(event, values[early_stop.figure], early_stop)
+        if best is not None and best.figure in figure_values:
+            self._rank(event, figure_values[best.figure], best.figure, best.mode, best.keep)
+        if early_stop is not None and early_stop.figure in figure_values:
+            self._wait(event, figure_values[early_stop.figure], early_stop)
         for number, rule in enumerate(decisions.rules):
-            if rule.figure in values:
-                self._apply(event, values[rule.figure], number, rule)
+            if rule.figure in figure_values:
+                self._apply(event, figure_values[rule.figure], number, rule)
 
     def _value(self, figure: FigureSpec, event: EvalCompleted) -> float | None:
-        """The value of a figure; None if it is no number, or missing, which is noted once."""
-        # Counts of worthless answers are there only where there are some.
-        none = 0.0 if figure.figure in WORTHLESS else None
-        value = event.score if figure.figure == "score" else event.metrics.get(figure.figure, none)
-        if value is None and figure.name not in self.lacked:
+        """Returns the value of a figure; None if not a number, or missing, which is noted once."""
+        # Counts of worthless answers exist only above 0.
+        default = 0.0 if figure.figure in WORTHLESS else None
+        figure_value = event.score if figure.figure == "score" else event.metrics.get(figure.figure, default)
+        if figure_value is None and figure.name not in self.lacked:
             self.lacked.add(figure.name)
             self.lacking.append(figure.name)
-        return value if value is not None and math.isfinite(value) else None
+        return figure_value if figure_value is not None and math.isfinite(figure_value) else None
 
     def _rank(self, event: EvalCompleted, value: float | None, figure: FigureSpec, mode: str, keep: int) -> None:
         if event.version == self.first_version:
-            self.base = value  # its checkpoint, if it has one, is that of the stage before
+            self.base = value  # its checkpoint, if there is one, belongs to the stage before
             return
         if value is None:
             return
-        before = self.ranked
-        ranked = [*before, Ranked(event.version, event.generation, value)]
-        # The earlier of two that are equal: what was trained longer for nothing is no better.
-        ranked.sort(key=lambda each: (-each.value if mode == MAX else each.value, each.version))
+        former = self.ranked
+        ranked = [*former, Ranked(event.version, event.generation, value)]
+        # The earlier of two equal ones: a longer training for nothing is no better.
+        ranked.sort(key=lambda candidate: (-candidate.value if mode == MAX else candidate.value, candidate.version))
         self.ranked = ranked[:keep]
-        if self.ranked == before:
+        if self.ranked == former:
             return
         best = self.ranked[0]
         self.number += 1
@@ -210,14 +210,14 @@ class Scoreboard(msgspec.Struct):
             generation=best.generation,
             figure=figure.name,
             value=best.value,
-            before=before[0].value if before else None,
+            before=former[0].value if former else None,
             base=self.base,
-            kept=tuple(each.version for each in self.ranked),
+            kept=tuple(ranked.version for ranked in self.ranked),
         )
         self.unwritten.append(choice)
 
     def _wait(self, event: EvalCompleted, value: float | None, early_stop: EarlyStopSpec) -> None:
-        """Counts the evaluations that were no better than the best one; one that is no number is not."""
+        """Counts the evaluations no better than the best one; a value that is not a number is no better."""
         bound = early_stop.bound
         if value is not None and bound is not None and not _better(bound, value, early_stop.mode):
             self._stop(EvalVerdict(cause=BOUND, version=event.version, value=value, against=bound))
@@ -231,7 +231,7 @@ class Scoreboard(msgspec.Struct):
             self._stop(EvalVerdict(cause=PATIENCE, version=event.version, value=value, against=self.best))
 
     def _apply(self, event: EvalCompleted, value: float | None, number: int, rule: RuleSpec) -> None:
-        """Applies a rule to a value: once when its threshold is crossed, and not again before it was crossed back."""
+        """Applies a rule to a value: once at a crossing of its threshold, and again only after a crossing back."""
         if value is None:
             return
         watch = self.watches[number]
@@ -239,7 +239,7 @@ class Scoreboard(msgspec.Struct):
         crossed = against is not None and _crossed(rule, value, against)
         if rule.kind in ("falls_by", "rises_by"):
             higher = watch.extreme is None or (value > watch.extreme) == (rule.kind == "falls_by")
-            # After it applied it is measured from there: who resumes has seen how far it fell.
+            # After its application it is measured from there: a resuming person has seen the fall.
             watch.extreme = value if higher or crossed else watch.extreme
         if crossed and watch.armed:
             verdict = EvalVerdict(cause=RULE, rule=number, version=event.version, value=value, against=against)
@@ -250,13 +250,13 @@ class Scoreboard(msgspec.Struct):
         watch.armed = not crossed
 
     def _stop(self, verdict: EvalVerdict) -> None:
-        """The first of several counts."""
+        """Sets the stop; the first of several counts."""
         if not self.stopped:
             self.stop = self.stop or verdict
 
 
 def stopped(spec: ExperimentSpec, event: StageStopped, *, first_version: int, planned: int) -> ExperimentSpec:
-    """The specification with the stage made shorter, though not shorter than what was planned."""
+    """Returns the specification with the stage shortened, but not below its planned steps."""
     if not 0 <= event.stage < len(spec.stages):
         return spec
     stages = list(spec.stages)

@@ -1,6 +1,6 @@
-"""`Selection`: the rows that selectors drew, and the rewards that they are told, by taskset.
+"""`Selection`: the rows drawn by selectors, and the rewards reported to them, by taskset.
 
-Both are kept for the stage under way alone, and of rewards only the newest: a selector forgets what is older.
+Both are kept for the stage under way alone, and of rewards only the newest: a selector forgets older ones.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ REWARD: Final = struct.Struct("<qd")
 
 
 class DrawnTasks(msgspec.Struct, frozen=True):
-    """Rows that were drawn together."""
+    """Rows drawn together."""
 
     first: int
-    """The place of the first within the taskset."""
+    """The number of the first row's draw within the taskset."""
     rows: tuple[int, ...]
 
-    def row_at(self, place: int) -> int | None:
-        """The row that was drawn for the place; None if it is of another draw."""
-        return self.rows[place - self.first] if 0 <= place - self.first < len(self.rows) else None
+    def row_at(self, draw_number: int) -> int | None:
+        """Returns the row drawn with this number; None if it belongs to another draw."""
+        return self.rows[draw_number - self.first] if 0 <= draw_number - self.first < len(self.rows) else None
 
 
 class Rewards(msgspec.Struct):
-    """The mean rewards of a taskset's closed groups, in the order in which they closed."""
+    """The mean rewards of a taskset's closed groups, in the order of closing."""
 
     count: int = 0
-    """Groups that closed with a member."""
+    """Number of groups closed with a member."""
     kept: bytes = b""
-    """The newest of them, `REWARD` each: once there were so many, `limits.KEPT_REWARDS` at least."""
+    """The newest of them, `REWARD` each: at least `limits.KEPT_REWARDS`, once there were that many."""
 
     @property
     def first(self) -> int:
-        """The number of the first that is kept, from 0."""
+        """The number of the first kept one, from 0."""
         return self.count - len(self.kept) // REWARD.size
 
     def add(self, row: int, value: float) -> None:
-        """Counts one group on. What is forgotten follows from the count alone, whoever folds."""
+        """Counts one group. The count alone decides the forgotten ones, in every process."""
         self.count += 1
         self.kept += REWARD.pack(row, value)
         if len(self.kept) >= 2 * limits.KEPT_REWARDS * REWARD.size:
@@ -58,16 +58,20 @@ class Selection(msgspec.Struct):
     rewards: dict[tuple[int, int], Rewards] = {}
 
     def draw(self, event: TasksDrawn) -> None:
-        """Takes in a draw; one that comes again, or late, changes nothing."""
+        """Folds a draw; a repeated or late one changes nothing."""
         key = (event.stage, event.taskset)
         newest = self.draws.get(key)
         if newest is not None and event.first < newest.first + len(newest.rows):
             return
-        self.draws = {other: draw for other, draw in self.draws.items() if other[0] >= event.stage}
+        self.draws = {
+            stage_and_taskset: draw
+            for stage_and_taskset, draw in self.draws.items()
+            if stage_and_taskset[0] >= event.stage
+        }
         self.draws[key] = DrawnTasks(event.first, event.rows)
 
     def close(self, event: GroupClosed) -> None:
-        """Takes in the rewards of a closed group, if a selector is told them."""
+        """Folds the rewards of a closed group, if a selector needs them."""
         if event.row < 0 or event.taskset < 0 or not event.members:
             return
         self.rewards = {key: rewards for key, rewards in self.rewards.items() if key[0] >= event.stage}

@@ -1,8 +1,8 @@
-"""`Signal`: whether the newest batches teach anything, and since when not; a fold of the spine alone.
+"""`Signal`: the learning signal of the newest batches, or the beginning of its loss; a fold of the spine alone.
 
 A batch is *idle* if it has a cause of `CAUSES` other than `solved`. One batch proves nothing, so the cause changes
-after several batches in a row. A change is kept until the controller has declared it (`signal.lost`,
-`signal.regained`), so what is declared follows from the steps, however late the controller looks.
+after several batches in a row. A change is kept until declared by the controller (`signal.lost`, `signal.regained`):
+declarations follow from the steps, however late the controller reads them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT, StepCompleted
 
 NOT_FINITE: Final = "not_finite"
-"""The step was skipped, for its loss, gradient or input was not finite."""
+"""The step was skipped because its loss, gradient or input was not finite."""
 ALL_PROMPTS_CUT: Final = "prompts_cut"
 ALL_ANSWERS_CUT: Final = "answers_cut"
-"""Every answer reached its length limit, and none is trained, or all of a group have the same reward."""
+"""Every answer reached its length limit, and none is trained, or every group has equal rewards."""
 ALL_ANSWERS_EMPTY: Final = "answers_empty"
 NO_TOKENS: Final = "no_tokens"
 """No token is trained, and none of the causes above holds for the whole batch."""
@@ -35,7 +35,7 @@ GRADIENT_ZERO: Final = "gradient_zero"
 FILTERED: Final = "filtered"
 """Every group is left out as uninformative, so no batch is formed."""
 ROLLOUTS_FAILED: Final = "rollouts_failed"
-"""Rollouts fail, so no group can be trained. Seen by the controller, not by this fold."""
+"""Rollouts fail, so no group can be trained. Detected by the controller, not by this fold."""
 
 CAUSES: Final = (
     NOT_FINITE,
@@ -51,25 +51,26 @@ CAUSES: Final = (
     FILTERED,
     ROLLOUTS_FAILED,
 )
-"""Every cause there is; metrics have them as a label."""
+"""All causes, used as a label by metrics."""
 
 FILTERED_BATCHES: Final = 4
-"""Batches' worth of uninformative groups in a row, with nothing else waiting, after which the signal counts as lost.
+"""Batches' worth of consecutive uninformative groups, without other waiting ones, after which the signal counts as
+lost.
 
-A few of them are what dynamic sampling is for.
+A few of them are the normal case of dynamic sampling.
 """
 STEADY_BATCHES: Final = 3
-"""Idle batches in a row, after which the signal counts as lost, and batches in a row without a fault that end that."""
+"""Consecutive idle batches after which the signal counts as lost, and consecutive faultless batches ending the loss."""
 SOLVED_BATCHES: Final = 8
-"""Batches in a row with every answer right, after which the task counts as solved; that many end it by learning."""
+"""Consecutive batches with every answer right after which the task counts as solved, or with learning to end that."""
 _ROUNDED: Final = 1e-6
-"""Advantages and losses of equal rewards are at most this: a mean of equal numbers is rounded."""
+"""Upper bound of advantages and losses of equal rewards: a mean of equal numbers is rounded."""
 _RIGHT: Final = 1.0
-"""The reward of a right answer, as long as no batch has shown a larger one."""
+"""The reward of a right answer, until a batch has shown a larger one."""
 
 
 class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that the controller has yet to declare."""
+    """A change still to be declared by the controller."""
 
     number: int
     stage: int
@@ -84,7 +85,7 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Batches in a row, of one kind."""
+    """Consecutive batches of one kind."""
 
     kind: str = ""
     batches: int = 0
@@ -92,41 +93,41 @@ class Streak(msgspec.Struct, frozen=True):
     """The first of them."""
 
     def followed(self, kind: str, step: int) -> Streak:
-        """The streak that the batch of `step` continues, or begins."""
+        """Returns the streak continued, or begun, by the batch of `step`."""
         if self.batches and kind == self.kind:
             return Streak(kind, self.batches + 1, self.step)
         return Streak(kind, 1, step)
 
 
 class Signal(msgspec.Struct):
-    """The fold."""
+    """The learning signal, its cause of a loss, and the changes still to be declared."""
 
     cause: str = ""
-    """Why the newest batches teach nothing; empty if they do."""
+    """Cause of the newest batches' missing learning signal; empty if they have one."""
     same: Streak = Streak()
-    """The newest batches of one cause; of those that taught something the cause is empty."""
+    """The newest batches of one cause; the cause is empty for batches with a learning signal."""
     health: Streak = Streak()
-    """The newest batches of which all are idle, or none."""
+    """The newest batches all idle, or all not idle."""
     idle_batches: int = 0
-    """Batches in a row that taught nothing although there was something to learn, since the experiment was resumed."""
+    """Consecutive batches without a learning signal although the task is unsolved, since the last resume."""
     number: int = 0
-    """Changes so far."""
+    """Number of changes so far."""
     told: int = 0
-    """The last change that was declared."""
+    """Number of the last declared change."""
     undeclared: list[SignalChange] = []
     lost: SignalLost | None = None
-    """The loss that was declared and that no step has ended."""
+    """The declared loss not yet ended by a step."""
     filtered: int = 0
-    """Experiences of uninformative groups that were retired since the last plan, while none other waited."""
+    """Experiences of uninformative groups retired since the last plan, while no others waited."""
     retired_ns: int = -1
-    """When the last of them were, by the planner's clock: an event that comes again is not counted twice."""
+    """Time of the last of those retirements, by the planner's clock: a repeated event is not counted twice."""
     best: float | None = None
-    """The highest reward in a batch of the stage whose rewards differed."""
+    """The highest reward in a batch of the stage with differing rewards."""
 
     def lived(self, event: Event) -> None:
-        """Begins to count anew with a stage, and where somebody resumes the experiment.
+        """Restarts the counts with a stage, and with a person's resume.
 
-        A signal that was lost stays so until a step shows otherwise.
+        A lost signal stays lost until a step shows otherwise.
         """
         if isinstance(event, StageStarted | ExperimentResumed):
             self.idle_batches = 0
@@ -136,13 +137,13 @@ class Signal(msgspec.Struct):
             self.best = None
 
     def planned(self) -> None:
-        """Takes in that a batch was formed."""
+        """Notes that a batch was formed."""
         self.filtered = 0
 
     def executed(self, event: StepCompleted, *, last: bool, max_idle_steps: int = 0) -> None:
-        """Takes in a step that is new; `last`: the stage ends with it.
+        """Folds a new step; `last` marks the last step of the stage.
 
-        An experiment that pauses after fewer idle batches than are needed for a loss (0: never) loses its signal then.
+        An experiment pausing after fewer idle batches than a loss needs (0: never) loses its signal at the pause.
         """
         cause = self._cause_of(event, last=last)
         idle = _idle(cause)
@@ -155,40 +156,40 @@ class Signal(msgspec.Struct):
             self.best = highest if self.best is None else max(self.best, highest)
 
     def retired(self, event: ExperienceRetired, *, stage: int, step: int, batch: int) -> None:
-        """Takes in groups that are uninformative; `step` is the one that waits for `batch` experiences."""
-        told = event.uninformative
-        # Of a turn that needs several events for its ids the first counts: a bound for them all.
-        if told is None or event.decided_at_ns <= self.retired_ns:
+        """Folds uninformative groups; `step` is the one waiting for `batch` experiences."""
+        groups = event.uninformative
+        # For a decision split over several events because of its many ids, the first counts: it has the bound of all.
+        if groups is None or event.decided_at_ns <= self.retired_ns:
             return
         self.retired_ns = event.decided_at_ns
-        if told.waiting:
+        if groups.waiting:
             self.filtered = 0
             return
-        before = self.filtered // batch
+        former_batches = self.filtered // batch
         self.filtered += len(event.experiences)
         batches = self.filtered // batch
-        if batches < FILTERED_BATCHES or batches == before:
+        if batches < FILTERED_BATCHES or batches == former_batches:
             return
-        solved = told.lowest >= self._right
+        solved = groups.lowest >= self._right
         self.idle_batches = 0 if solved else batches
         change = SignalChange(
             number=self.number + 1,
             stage=stage,
             step=step,
             cause=SOLVED if solved else FILTERED,
-            lowest=told.lowest,
-            highest=told.highest,
+            lowest=groups.lowest,
+            highest=groups.highest,
         )
         self._note(change)
 
     def declared(self, event: SignalLost | SignalRegained) -> None:
-        """Takes in what the controller declared; of what comes again nothing changes."""
+        """Folds a declaration of the controller, once."""
         if event.number > self.told:
             self.told = event.number
             self.lost = event if isinstance(event, SignalLost) else None
         self.undeclared = [change for change in self.undeclared if change.number > event.number]
         if event.number > self.number:
-            # What the controller alone has seen: rollouts that fail.
+            # A change detected by the controller alone: failing rollouts.
             self.number = event.number
             self.cause = event.cause if isinstance(event, SignalLost) else ""
 
@@ -197,16 +198,16 @@ class Signal(msgspec.Struct):
         return _RIGHT if self.best is None else self.best
 
     def _judge(self, event: StepCompleted, idle_batches: int) -> None:
-        """Changes the cause if batches in a row agree on another one; so many that are idle are a loss."""
-        same = self.same
+        """Changes the cause if consecutive batches agree on another one; `idle_batches` idle batches are a loss."""
+        same_cause = self.same
         health = self.health
-        if _idle(same.kind):
-            # What the batches of a loss have in common is that they are idle; once it is lost, the cause itself counts.
-            streak = same if _idle(self.cause) else health
+        if _idle(same_cause.kind):
+            # The batches of a loss have in common that they are idle; once it is lost, the cause itself counts.
+            streak = same_cause if _idle(self.cause) else health
             if streak.batches >= idle_batches:
-                self._change(same.kind, streak.step, event)
-        elif same.batches >= SOLVED_BATCHES:
-            self._change(same.kind, same.step, event)
+                self._change(same_cause.kind, streak.step, event)
+        elif same_cause.batches >= SOLVED_BATCHES:
+            self._change(same_cause.kind, same_cause.step, event)
         elif _idle(self.cause) and health.batches >= STEADY_BATCHES:
             self._change("", health.step, event)
 
@@ -230,13 +231,13 @@ class Signal(msgspec.Struct):
             self.undeclared.append(change)
 
     def _cause_of(self, event: StepCompleted, *, last: bool) -> str:
-        """The cause for which a batch taught nothing; empty if it did."""
+        """Returns the cause of a batch's missing learning signal; empty if the batch has a signal."""
         figures = event.metrics
         if event.skipped:
             return NOT_FINITE
         if not event.tokens:
             return _without_tokens(figures) or NO_TOKENS
-        # A schedule may end at zero: that of the last step stops nothing.
+        # A schedule may end at zero: a zero in the last step stops nothing.
         if figures.get("actor/lr") == 0 and not last:
             return LEARNING_RATE_ZERO
         if _flat(figures):
@@ -256,7 +257,7 @@ def _idle(cause: str) -> bool:
 
 
 def _without_tokens(figures: dict[str, float]) -> str:
-    """The cause that holds for every rollout of the batch; empty if none does."""
+    """Returns the cause holding for every rollout of the batch; empty without one."""
     for name, cause in (
         (PROMPTS_CUT, ALL_PROMPTS_CUT),
         (ANSWERS_EMPTY, ALL_ANSWERS_EMPTY),

@@ -1,10 +1,10 @@
-"""A fold as bytes, with what must be true of the log for it to be believed. A cache, never truth (rule 11).
+"""A fold as bytes, with the facts about the log required for its use. A cache, never truth (rule 11).
 
     "rftd-fold" ‖ version (16 digits) ‖ sha256 of the rest (32) ‖ pieces, each with its length (4, big endian)
 
-The first piece says of what it is and how far it has come, whatever its version: it is a witness of the log's heads.
-The others are the fold (see `rftd.streams.folds.pieces`). The version is that of what folds mean, and is written by
-hand: a release that folds something else, or keeps it in another shape, has a new one and folds from the log.
+The first piece states subject and progress in every version: it is a witness of the log's heads. The later ones are the
+fold (see `rftd.streams.folds.pieces`). The version covers the meaning of folds, and is set by hand: a release with
+other folds, or another shape of them, has a new one and folds from the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rftd.streams.log.topics import TOPICS, Partition
 P = TypeVar("P", bound=msgspec.Struct)
 
 VERSION: Final = 1
-"""Raise it with every change of what the folds keep or mean, from 0.1.0 on."""
+"""To be raised with every change of the folds' shape or meaning, from 0.1.0 on."""
 
 _MAGIC: Final = b"rftd-fold"
 _VERSION_SIZE_BYTES: Final = 16
@@ -37,12 +37,12 @@ _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
-    """A fold, how far it has come, and the fences on the way."""
+    """A fold, the positions reached by it, and the fences up to there."""
 
     experiment: UUID | None
-    """None: of the whole log."""
+    """None for a fold of the whole log."""
     marks: tuple[HeadRef, ...]
-    """The next offset of each partition, and the chain of the record before it (empty where none was read)."""
+    """The next offset of each partition, and the chain of the record before it (empty if none was read)."""
     fences: tuple[FenceOwner, ...]
     parts: P
 
@@ -52,22 +52,24 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
         return {Partition(mark.stream, mark.partition): mark.next_offset for mark in self.marks}
 
     def heads(self, partitions: Mapping[Partition, int] | None = None) -> Heads:
-        """The heads that the log must still hold: of these partitions, or of all."""
-        # Heartbeats are forgotten on purpose; without a chain nothing of the partition was read that could be missed.
-        found = {
+        """Returns the heads required of the log: of these partitions, or of all."""
+        # Heartbeats are deleted on purpose; without a chain, no record of the partition was read that could be missed.
+        remembered = {
             Partition(mark.stream, mark.partition): Mark(mark.next_offset, mark.chain)
             for mark in self.marks
             if mark.chain and TOPICS[mark.stream].retention_s is None
         }
-        return found if partitions is None else {key: mark for key, mark in found.items() if key in partitions}
+        return (
+            remembered if partitions is None else {key: mark for key, mark in remembered.items() if key in partitions}
+        )
 
 
 class Nothing(msgspec.Struct):
-    """The parts of a snapshot that is read for what it remembers of the log: Snapshot[Nothing] is of any version."""
+    """The empty parts of a snapshot read only for its remembered heads: Snapshot[Nothing] accepts any version."""
 
 
 class _FirstPiece(msgspec.Struct, kw_only=True):
-    """The first piece."""
+    """The first piece: subject, positions and fences."""
 
     experiment: UUID | None
     marks: tuple[HeadRef, ...]
@@ -75,12 +77,12 @@ class _FirstPiece(msgspec.Struct, kw_only=True):
 
 
 def pack(snapshot: Snapshot[P]) -> bytes:
-    """The snapshot as the bytes of a file; it must not change meanwhile. May run on a thread: see `pieces_of`."""
-    # The place has a piece of its own, whose shape is the same in every version: what a snapshot remembers of the log
-    # is heard even where its fold is of another release.
-    place = _FirstPiece(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
+    """Encodes a snapshot as the bytes of a file; it must not change meanwhile. May run on a thread: see `pieces_of`."""
+    # The positions have a separate piece, with one shape in every version: the heads remembered by a snapshot are used
+    # even if its fold is another release's.
+    first_piece = _FirstPiece(experiment=snapshot.experiment, marks=snapshot.marks, fences=snapshot.fences)
     payload: list[bytes] = []
-    for piece in (_encoder.encode(place), *pieces_of(snapshot.parts)):
+    for piece in (_encoder.encode(first_piece), *pieces_of(snapshot.parts)):
         payload += (len(piece).to_bytes(_LENGTH_SIZE_BYTES, "big"), piece)
     digest = hashlib.sha256()
     for piece in payload:
@@ -88,14 +90,14 @@ def pack(snapshot: Snapshot[P]) -> bytes:
     return b"".join((_MAGIC, b"%016d" % VERSION, digest.digest(), *payload))
 
 
-def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
-    """The snapshot in a file; parts that `kind` does not name are left out. Raises CodecError, which says why not."""
-    view = memoryview(data)
-    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(data) < _HEAD_SIZE_BYTES:
+def unpack(content: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
+    """Decodes the snapshot in a file; parts unknown to `kind` are left out. Raises CodecError with the reason."""
+    view = memoryview(content)
+    if bytes(view[: len(_MAGIC)]) != _MAGIC or len(content) < _HEAD_SIZE_BYTES:
         raise CodecError("it is no snapshot, or cut off")
     start = len(_MAGIC) + _VERSION_SIZE_BYTES
     payload = view[_HEAD_SIZE_BYTES:]
-    # Before anything is decoded: a file that was cut off or flipped on disk must cost a fold from the log, and no more.
+    # Before any decoding: a file truncated or flipped on disk must cost a fold from the log, and no more.
     if hashlib.sha256(payload).digest() != bytes(view[start:_HEAD_SIZE_BYTES]):
         raise CodecError("its bytes do not match its sha256")
     parts = _parts_of(kind)
@@ -104,11 +106,11 @@ def unpack(data: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
         if version != b"%016d" % VERSION and parts is not Nothing:
             raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
         pieces = _cut(payload)
-        place = msgpack_decoder(_FirstPiece).decode(next(pieces, b""))
+        first_piece = msgpack_decoder(_FirstPiece).decode(next(pieces, b""))
         fold = from_pieces(pieces if parts is not Nothing else (b"\x80",), parts)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise CodecError(f"it cannot be decoded: {error}") from error
-    return kind(experiment=place.experiment, marks=place.marks, fences=place.fences, parts=fold)
+    return kind(experiment=first_piece.experiment, marks=first_piece.marks, fences=first_piece.fences, parts=fold)
 
 
 def _parts_of(kind: type[Snapshot[P]]) -> type[P]:

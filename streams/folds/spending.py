@@ -1,4 +1,4 @@
-"""`Spending`: what an experiment has spent of its budgets, and when somebody last looked at it; a fold of the spine."""
+"""`Spending`: an experiment's use of its budgets, and the time of the last view by a person; a fold of the spine."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 
 BUDGET: Final = "budget"
-"""The cause of a pause: a budget is spent."""
+"""The cause of a pause after a budget is spent."""
 UNSEEN: Final = "unseen"
-"""The cause of a pause: nobody has looked for too long."""
+"""The cause of a pause after too long a time without a view by a person."""
 _LOOKS: Final = (ExperimentSubmitted, ExperimentPrioritized, ExperimentStarted, ExperimentSeen)
 
 
 class Spending(msgspec.Struct):
-    """The fold."""
+    """Time and tokens spent by an experiment, with the grants and the views that reset its pauses."""
 
     ran_ns: int = 0
-    """The time that the experiment ran, up to `last_ns`."""
+    """Running time in nanoseconds, up to `last_ns`."""
     running: bool = False
     last_ns: int = 0
-    """The time of the newest record that a daemon wrote."""
+    """The time of the newest record written by a daemon."""
     row_tokens: int = 0
-    """Tokens of the steps of stages that train on rows alone."""
+    """Tokens of the steps of stages training on rows alone."""
     granted: int = 1
-    """The number of times that the budgets were granted: once, and once more with each resume after they were spent."""
+    """Number of grants of the budgets: one, and one more with each resume after they were spent."""
     cause: str = ""
-    """The cause of its pause, if that is one of the two above."""
+    """The cause of its pause, if one of the two above."""
     seen_ns: int = 0
-    """When somebody last looked at it, or gave a command."""
+    """Time of the last view or command by a person."""
 
     def pass_time(self, event: Event, time_ns: int) -> None:
-        """Counts the time since the record before this one, if the experiment ran until then."""
-        # By the clocks of daemons alone: what a trainer's machine takes for the time spends no budget.
+        """Counts the time since the previous record, if the experiment ran until then."""
+        # By the clocks of daemons alone: a trainer's clock spends no budget.
         if isinstance(event, StepCompleted | GenerationStarted):
             return
         time_ns = max(time_ns, self.last_ns)
-        # A daemon that takes the experiment up says so first: until then nobody drove it.
+        # A daemon adopting the experiment writes a fence first: until then it was not driven.
         taken_up = isinstance(event, Fence) and event.role == "controller"
         if self.running and not taken_up:
             self.ran_ns += time_ns - self.last_ns
         self.last_ns = time_ns
 
     def lived(self, event: Event) -> None:
-        """Takes in a look, a command, a pause or a resume."""
+        """Folds a view, a command, a pause or a resume."""
         looks = isinstance(event, _LOOKS)
         if isinstance(event, ExperimentPaused):
             self.cause = event.cause if event.cause in (BUDGET, UNSEEN) else self.cause
             looks = not event.cause
         elif isinstance(event, ExperimentResumed):
-            # Those two pauses only a person ends; of the others, the controller ends some by itself.
+            # Only a person ends these two pauses; the controller ends several of the others by itself.
             looks = bool(self.cause or event.by)
             self.granted += self.cause == BUDGET
             self.cause = ""
@@ -69,5 +69,5 @@ class Spending(msgspec.Struct):
             self.seen_ns = self.last_ns
 
     def ran_until_ns(self, now_ns: int) -> int:
-        """The time that the experiment has run by `now_ns`."""
+        """Returns the running time of the experiment by `now_ns`, in nanoseconds."""
         return self.ran_ns + (max(0, now_ns - self.last_ns) if self.running else 0)

@@ -36,12 +36,12 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for states that nothing leaves."""
+        """True for final states."""
         return self in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
 
 
 class Kept(StrEnum):
-    """The place of an experiment's files."""
+    """The location of an experiment's files."""
 
     HERE = "here"
     ARCHIVED = "archived"
@@ -49,7 +49,7 @@ class Kept(StrEnum):
 
 
 class Plan(NamedTuple):
-    """A planned batch and where its event lies on the spine."""
+    """A planned batch and the offset of its event on the spine."""
 
     event: batch.BatchPlanned
     offset: int
@@ -60,96 +60,96 @@ class Spine(msgspec.Struct):
 
     status: Status | None = None
     status_ns: int = 0
-    """When the status, or the cause of its pause, last changed, for people."""
+    """Time of the last change of the status, or of its pause's cause, for people."""
     code: str = ""
     reason: str = ""
     cause: str = ""
-    """The cause of a pause that no command asked for, as in experiment.paused."""
+    """The cause of a pause without a command, as in experiment.paused."""
     released: bool = False
-    """Its workers have left, for the pause is one that only a person ends."""
+    """True if its workers have left, during a pause ended only by a person."""
     pauses: int = 0
-    """Pauses that no command asked for, since the last step that was new."""
+    """Number of pauses without a command, since the last new step."""
     priority: int = 0
-    """Its place in the line, as it was submitted or changed since; the highest goes first."""
+    """Its priority in the queue, as submitted or changed since; the highest goes first."""
     spec: ExperimentSpec | None = None
-    """The specification that was submitted first, or what it and the other half make."""
+    """The specification submitted first, or joined from it and the other half."""
     submitted_by: str = ""
-    """The name of the token that submitted it."""
+    """The name of the submitting token."""
     submitted_as: str = ""
-    """The role of that token; a half of somebody else does not change it."""
+    """The role of the token; another submitter's half does not change it."""
     moves: tuple[tuple[experiment.FolderMove, ...], ...] = ()
-    """The folders that each import of the experiment moved, the first import's first; `spec.config` tells the old."""
+    """The folders moved by each import of the experiment, in the order of imports; `spec.config` has the old ones."""
     late_half: LateHalf | None = None
-    """The half that came after an import; its paths in `spec.config` moved with later imports alone."""
+    """The half submitted after an import; its paths in `spec.config` moved with later imports alone."""
     grants: tuple[experiment.Grant, ...] = ()
-    """The names in its specification that the daemon's configuration allowed when it was accepted."""
+    """The names in its specification allowed by the daemon's configuration at acceptance."""
     halves: frozenset[str] = frozenset()
-    """The halves that its submissions have brought: `explore`, `train`."""
+    """The halves in its submissions: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
     forked: experiment.ExperimentForked | None = None
-    """The history of another experiment that it shares, if it is a fork."""
+    """The history shared with another experiment, for a fork."""
     kept: Kept = Kept.HERE
     archive: experiment.ExperimentArchived | None = None
-    """The archive that holds its files, or held them last."""
+    """The present or last archive of its files."""
     payloads_dropped: bool = False
-    """Its experiences have no token arrays in the log any more."""
+    """True if its experiences have no token arrays in the log any more."""
     payloads_dropped_through: int = 0
-    """The last step whose experiences have no token arrays in the log any more, and in no archive."""
+    """The last step with experiences without token arrays in the log and in any archive."""
     stage: int = -1
     """The stage under way; -1 before the first."""
     first_version: int = 0
-    """The weight version at which that stage began."""
+    """The weight version at the beginning of the stage."""
     first_versions: dict[int, int] = {}
-    """The weight versions at which the stages began, by stage."""
+    """The weight versions at the beginning of each stage, by stage."""
     stage_started_ns: int = 0
     stage_completed: bool = False
     planned: int = 0
     """The last planned step."""
     plan_offsets: dict[int, int] = {}
-    """The offsets of the newest steps' plans, which a new trainer re-reads; for older ones the log must be asked."""
+    """The offsets of the newest steps' plans, for a new trainer; older ones must be read from the log."""
     plans: dict[int, Plan] = {}
-    """Plans that the present generation has not executed."""
+    """Plans not executed in the present generation."""
     abandoned: dict[int, int] = {}
-    """Batches of a step that were abandoned, by step."""
+    """Number of abandoned batches, by step."""
     decided_at_ns: int = 0
-    """The last clock reading that a decision recorded (rule 9)."""
+    """The last clock reading recorded by a decision (rule 9)."""
     generation: int = -1
-    """The trainer's; -1 until one has taken up the history."""
+    """The trainer's generation; -1 before the first one."""
     version: int = -1
-    """Steps executed in the present generation."""
+    """Number of steps executed in the present generation."""
     furthest: int = 0
-    """Steps executed in any generation."""
+    """Number of steps executed in any generation."""
     environment: dict[str, str] = {}
-    """The environment that the newest generation's trainer runs in, as it said."""
+    """The environment of the newest generation's trainer, as reported by it."""
     checksums: dict[tuple[int, int], str] = {}
-    """The checksums of the newest weights, by (version, generation) that were executed; see `made`."""
+    """The checksums of the newest weights, by executed (version, generation); see `made`."""
     begun: dict[tuple[int, int], str] = {}
-    """The checksums of the weights that a fork began with, by (version, generation)."""
+    """The checksums of a fork's first weights, by (version, generation)."""
     executed: Versions = msgspec.field(default_factory=Versions)
     """(version, generation) of every step."""
     mark: step.SpineMark | None = None
-    """The digest of the spine that the newest step carries."""
+    """The digest of the spine carried by the newest step."""
     evaluated: set[UUID] = set()
     request: weights.WeightsRequested | None = None
-    """The newest that explorers made."""
+    """The newest request of explorers."""
     overdue: dict[tuple[int, int], int] = {}
-    """The version, or -1, that a window runs on which waited too long for its weights, by (stage, window)."""
+    """The version, or -1, of a window that waited too long for its weights, by (stage, window)."""
     queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
     _queued: Recent = msgspec.field(default_factory=Recent)
-    """The newest ids of what queues took in."""
+    """The newest ids of events folded by queues."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
     scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
     spending: Spending = msgspec.field(default_factory=Spending)
     _lived: set[UUID] = set()
-    """Ids of the life events that were taken in."""
+    """Ids of the folded life events."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in one event of the spine."""
+        """Folds one event of the spine."""
         event = decoded.event
         self.spending.pass_time(event, decoded.head.time_ns)
         match event:
-            # The guards take the event in; one that is repeated, or stands no more, falls through to the case below.
+            # The guards fold the event; a repeated one, or one no longer standing, falls through to the case below.
             case batch.BatchPlanned() if self.batches.plan(event):
                 self.planned = max(self.planned, event.step)
                 self.signal.planned()
@@ -187,61 +187,61 @@ class Spine(msgspec.Struct):
             case task.TasksAdded() | task.TasksEnded():
                 self._queue(event, decoded)
             case _:
-                # Of what was never submitted there is no life.
+                # An experiment never submitted has no life.
                 if self.spec is not None or isinstance(event, experiment.ExperimentSubmitted):
                     self._live(decoded)
 
     @property
     def recorded_ns(self) -> int:
-        """The last clock reading that the log holds of what waits are counted from (rule 9)."""
+        """The last clock reading in the log that waits are counted from (rule 9)."""
         return max(self.waits_since_ns, self.status_ns)
 
     @property
     def waits_since_ns(self) -> int:
-        """The moment since which the trainer could have had its next batch: the last decision, or the stage's start."""
+        """The earliest moment of the trainer's wait for its next batch: the last decision, or the stage's start."""
         return max(self.decided_at_ns, self.stage_started_ns)
 
     def stage_spec(self) -> StageSpec:
-        """The stage under way. Only after it started."""
+        """Returns the stage under way. Only after its start."""
         assert self.spec is not None and self.stage >= 0
         return self.spec.stages[self.stage]
 
     @property
     def ended(self) -> bool:
-        """True once its life is over."""
+        """True once the experiment's life is over."""
         return self.status is not None and self.status.ended
 
     @property
     def last_version(self) -> int:
-        """The weight version with which the stage under way ends."""
+        """The last weight version of the stage under way."""
         return self.first_version + self.stage_spec().total_steps
 
     @property
     def shared_steps(self) -> int:
-        """Steps of the stage under way that another experiment's history made."""
+        """Steps of the stage under way made by another experiment's history."""
         return max(0, self.forked.at_step - self.first_version) if self.forked else 0
 
     @property
     def caught_up(self) -> bool:
-        """True if the trainer has executed every batch that was ever completed, so planning may go on (rule 8)."""
+        """True if the trainer has executed every batch ever completed, so planning may continue (rule 8)."""
         return self.generation >= 0 and self.version >= self.furthest
 
     def made(self, version: int, generation: int, checksum: str) -> bool:
         """True if a step, or the beginning of a fork, made weights with this checksum (rule 3).
 
-        Of steps long ago only versions and generations are known: one trainer made each, and said it before it
-        announced them, so an announcement of one that was executed is its own.
+        For steps long ago only versions and generations are known: one trainer made each, and reported it before the
+        announcement, so the announcement of an executed one is its own.
         """
         key = version, generation
-        known = self.checksums.get(key) or self.begun.get(key)
-        return known == checksum if known is not None else key in self.executed
+        checksum_known = self.checksums.get(key) or self.begun.get(key)
+        return checksum_known == checksum if checksum_known is not None else key in self.executed
 
     def holds(self, id: UUID) -> bool:
-        """True if the life event with this id was taken in."""
+        """True if the life event with this id was folded."""
         return id in self._lived
 
     def _take_up(self, event: step.GenerationStarted) -> None:
-        # A generation that comes again, or an older one, must not set the version back.
+        # A repeated or older generation must not set the version back.
         if event.generation <= self.generation:
             return
         self.generation = event.generation
@@ -253,14 +253,14 @@ class Spine(msgspec.Struct):
     def _step(self, event: step.StepCompleted) -> None:
         if event.spine is not None and (self.mark is None or event.spine.end > self.mark.end):
             self.mark = event.spine
-        # Whoever wrote first counts; the mark above is taken from any, for it only says what was read.
+        # The first record counts; the mark above is taken from any, for it only states the part read.
         if (event.step, event.generation) in self.executed or event.batch in self.batches.abandoned:
             return
         self.batches.complete(event)
         self.executed.add((event.step, event.generation))
         self.checksums[event.step, event.generation] = event.checksum
         trim(self.checksums)
-        # Progress: batches that a new generation executes again do not say that what paused the run is gone.
+        # Progress: batches executed again by a new generation do not prove that the cause of a pause is gone.
         if event.step > self.furthest:
             self.furthest = event.step
             self.pauses = 0
@@ -277,7 +277,7 @@ class Spine(msgspec.Struct):
         self.checksums[version, generation] = self.begun[version, generation] = checksum
 
     def _too_late(self, event: Event) -> bool:
-        """True for what changes nothing any more: nothing leaves an end, and nothing brings back what was removed."""
+        """True for an event without effect: nothing leaves an end, and nothing brings removed files back."""
         if isinstance(event, experiment.ExperimentArchived | experiment.ExperimentRestored):
             return self.kept is Kept.REMOVED
         return self.ended and isinstance(event, experiment.TURNS)
@@ -292,7 +292,7 @@ class Spine(msgspec.Struct):
 
     def _life(self, decoded: Decoded) -> None:
         event = decoded.event
-        before = (self.status, self.cause)
+        former_state = (self.status, self.cause)
         match event:
             case experiment.ExperimentSubmitted():
                 self._submit(event)
@@ -338,7 +338,7 @@ class Spine(msgspec.Struct):
         self.scores.lived(event)
         self.spending.lived(event)
         self.spending.running = self.status is Status.RUNNING
-        if (self.status, self.cause) != before:
+        if (self.status, self.cause) != former_state:
             self.status_ns = decoded.head.time_ns
 
     def _start(self, event: experiment.StageStarted, time_ns: int) -> None:
@@ -373,16 +373,16 @@ class Spine(msgspec.Struct):
             self.halves = halves_of(spec)
             self.status = Status.SUBMITTED
             return
-        # Two daemons may take in the two halves at once; what fits the first on the spine joins it.
-        both = joined(self.spec, spec, trained=self.generation >= 0)
-        if isinstance(both, ExperimentSpec):
-            self.spec = both
+        # Two daemons may accept the two halves at once; a half compatible with the first on the spine joins it.
+        joined_spec = joined(self.spec, spec, trained=self.generation >= 0)
+        if isinstance(joined_spec, ExperimentSpec):
+            self.spec = joined_spec
             if event.moves != self.moves and not halves_of(spec) <= self.halves:
                 self.late_half = LateHalf(config=spec.config, moves=event.moves)
             self.halves |= halves_of(spec)
 
     def _go_on(self, *, queued: bool) -> None:
-        """Ends the pause, and its cause and reason with it."""
+        """Ends the pause, with its cause and reason."""
         self.status = Status.QUEUED if queued else Status.RUNNING
         self.cause = self.reason = ""
         self.released = False
@@ -396,9 +396,9 @@ class Spine(msgspec.Struct):
         self.payloads_dropped_through = max(self.payloads_dropped_through, through_step)
 
     def _fork(self, event: experiment.ExperimentForked) -> None:
-        """The shared history, as if its stages, plans and steps had been read here.
+        """Folds the shared history, as if its stages, plans and steps had been read here.
 
-        The stage that `at_step` lies in has to be started here, unless it ends there.
+        The stage of `at_step` has to be started here, unless it ends there.
         """
         assert self.spec is not None
         self.forked = event
@@ -406,7 +406,7 @@ class Spine(msgspec.Struct):
         self.planned = self.furthest = event.at_step
         self.batches.begin(event.at_step)
         self.decided_at_ns = event.decided_at_ns
-        # Generation -1: the parent's weights, whichever generation of it made them.
+        # Generation -1: the parent's weights, of any of its generations.
         self._begin(event.at_step, -1, event.checksum)
         ends = event.first_versions[event.stage] + self.spec.stages[event.stage].total_steps == event.at_step
         self.stage = event.stage if ends else event.stage - 1

@@ -1,4 +1,4 @@
-"""`Sweeps`: every sweep of the log, with what became of runs that could not begin; a fold of `sweep.*` events."""
+"""`Sweeps`: every sweep of the log, with its refused runs; a fold of `sweep.*` events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LABEL: Final = "sweep"
 
 
 class RecordedSweep(msgspec.Struct, kw_only=True):
-    """One sweep."""
+    """One sweep, with its refusals, halvings and cancellation."""
 
     id: UUID
     submitted: SweepSubmitted
     submitted_ns: int
     refused: dict[int, SweepRefused] = {}
-    """The runs that could not be submitted, by their place."""
+    """The runs refused at submission, by index."""
     cancelled: SweepCancelled | None = None
     halved: list[SweepHalved] = []
 
@@ -33,25 +33,25 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def points(self) -> tuple[SweepPoint, ...]:
-        """Its runs."""
+        """The sweep's runs."""
         return self.submitted.points
 
     @property
     def next_halving(self) -> int | None:
-        """The weight version at which it is halved next; None if it is not any more."""
+        """The weight version of the next halving; None if there is no further one."""
         halving = self.submitted.halving
         versions = () if halving is None else halving.at[len(self.halved) :]
         return versions[0] if versions else None
 
     @property
     def firsts(self) -> list[int]:
-        """For each run the first one of the same settings."""
+        """For each run the first one with equal settings."""
         first: dict[tuple[tuple[str, str], ...], int] = {}
         return [first.setdefault(tuple(run.settings.items()), number) for number, run in enumerate(self.points)]
 
     @property
     def stopped(self) -> dict[int, str]:
-        """The runs whose settings do not go on, with the reason."""
+        """The runs with stopped settings, with the reason."""
         reasons: dict[int, str] = {}
         for halved in self.halved:
             for score in halved.scores:
@@ -62,20 +62,20 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def contenders(self) -> list[int]:
-        """The runs whose settings were not stopped."""
+        """The runs without stopped settings."""
         stopped = self.stopped
         return [point for point in range(len(self.points)) if point not in stopped]
 
     def hold_reason(self, version: int) -> str:
-        """The reason of the pause in which a run waits for the others."""
+        """Returns the reason of a run's pause while it waits for the others."""
         return f"sweep {self.name}: waits at version {version} until the others are there"
 
     def key(self, point: int) -> UUID:
-        """The request id under which a run is submitted: always the same, so that a run is never begun twice."""
+        """Returns the request id of a run's submission: always equal, so a run is never started twice."""
         return derive(self.id, "run", point)
 
     def config(self, point: int) -> dict[str, Any]:
-        """The experiment file of a run."""
+        """Returns the experiment file of a run."""
         run = self.points[point]
         config = config_of(self.submitted.config, run)
         return {**config, "name": run.name, "labels": {**(config.get("labels") or {}), LABEL: self.name}}
@@ -87,7 +87,7 @@ class Sweeps(msgspec.Struct):
     by_id: dict[UUID, RecordedSweep] = {}
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an effective event of a sweep; a repeated one changes nothing."""
+        """Folds an effective event of a sweep; a repeated one changes nothing."""
         event = decoded.event
         id = decoded.head.experiment
         if id is None:
@@ -109,19 +109,19 @@ class Sweeps(msgspec.Struct):
 
 
 def config_of(config: dict[str, Any], point: SweepPoint) -> dict[str, Any]:
-    """The file of a sweep with the changes of one run. Raises KeyError, IndexError, TypeError for a path into nothing.
+    """Applies the changes of one run to a sweep's file. Raises KeyError, IndexError, TypeError for a path into nothing.
 
-    A change of no path replaces the whole file.
+    A change without a path replaces the whole file.
     """
     tree: Any = copy.deepcopy(config)
     for change in point.changes:
         if not change.field:
             tree = copy.deepcopy(change.value)
             continue
-        *above, last = change.field
+        *parents, last_key = change.field
         node = tree
-        for part in above:
-            node = node[part]
-        node[last] = copy.deepcopy(change.value)
+        for key in parents:
+            node = node[key]
+        node[last_key] = copy.deepcopy(change.value)
     assert isinstance(tree, dict)
     return tree

@@ -1,4 +1,4 @@
-"""`SyncFailure`: the ways in which a weight sync fails: the one list that heartbeats and metrics use."""
+"""`SyncFailure`: the failures of a weight sync: the one list for heartbeats and metrics."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 
 class SyncFailure(StrEnum):
-    """The reason of a failure, as heartbeats and metrics have it."""
+    """The reason of a failure, as reported by heartbeats and metrics."""
 
     LOAD = "load"
-    """An explorer could not load weights that were announced; it tries again."""
+    """An explorer could not load announced weights; it tries again."""
     FELL_BACK = "fell_back"
-    """The channel of the stage could not take them: they went through `checkpoint` instead."""
+    """The stage's channel could not carry the weights: they were sent through `checkpoint` instead."""
     LOST = "lost"
-    """Weights that explorers were told of are gone."""
+    """Weights announced to explorers are gone."""
 
 
 OTHER: Final = "other"
-"""The label of a reason that no worker of this release gives, at a daemon that is older than its workers."""
-_SAID: Final = frozenset(reason.value for reason in SyncFailure)
+"""The label of an unknown reason, at a daemon older than its workers."""
+_REASONS: Final = frozenset(reason.value for reason in SyncFailure)
 
 
-def label_of_failure(said: str) -> str:
-    """The reason of a heartbeat as a label of metrics: one of the list, or `other`."""
-    return said if said in _SAID else OTHER
+def label_of_failure(reason: str) -> str:
+    """Returns a heartbeat's reason as a label of metrics: one of the list, or `other`."""
+    return reason if reason in _REASONS else OTHER

@@ -1,4 +1,4 @@
-"""`TaskQueues`: the tasks that were added to stages while they run, by their places in the log."""
+"""`TaskQueues`: the tasks added to running stages, by their positions in the log."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rftd.streams.spec.stage_tasks import is_queue
 
 
 class TaskQueue(msgspec.Struct):
-    """The places of the added tasks. Of each request that added some, two numbers are kept."""
+    """The positions of the added tasks. Two numbers are kept for each adding request."""
 
     rows: int = 0
-    """The number of tasks that were added."""
+    """Number of added tasks."""
     ended: bool = False
-    """True once no more of them are added."""
+    """True once no more tasks may be added."""
     firsts: Ascending = msgspec.field(default_factory=Ascending)
     """The row of the first task of each request."""
     offsets: Ascending = msgspec.field(default_factory=Ascending)
     """The offset of each request's record on the spine."""
 
     def add(self, event: TasksAdded, offset: int) -> None:
-        """Counts the tasks of one record on; after the end they are none."""
+        """Counts the tasks of one record; after the end of the queue they are ignored."""
         if self.ended or not event.tasks:
             return
         self.firsts.append(self.rows)
@@ -35,11 +35,11 @@ class TaskQueue(msgspec.Struct):
 
     @property
     def requests(self) -> int:
-        """The number of requests that added tasks."""
+        """Number of requests with added tasks."""
         return len(self.offsets)
 
     def position_of(self, row: int) -> tuple[int, int]:
-        """The offset of the record that added task `row`, and its index there. Raises LookupError for no such task."""
+        """Returns the offset of the record with task `row`, and its index there. Raises LookupError without one."""
         if not 0 <= row < self.rows:
             raise LookupError(row)
         number = self.firsts.at_most(row)
@@ -52,7 +52,7 @@ class TaskQueues(msgspec.Struct):
     by_stage: dict[int, TaskQueue] = {}
 
     def of(self, stage: int) -> TaskQueue:
-        """The queue of a stage; an empty one before anything was added."""
+        """Returns the queue of a stage; an empty one before the first addition."""
         return self.by_stage.get(stage) or TaskQueue()
 
     def take(
@@ -63,9 +63,9 @@ class TaskQueues(msgspec.Struct):
         planned: int,
         first_versions: Mapping[int, int],
     ) -> ExperimentSpec:
-        """Takes in what was added to a stage, or its end; the specification as it is then.
+        """Folds an addition to a stage, or its end; returns the specification after it.
 
-        `planned` is the last step that was planned before the event; `first_versions` are those of the stages.
+        `planned` is the last step planned before the event; `first_versions` are the stages' first weight versions.
         """
         if not (0 <= event.stage < len(spec.stages) and is_queue(spec.stages[event.stage])):
             return spec
@@ -84,15 +84,15 @@ class TaskQueues(msgspec.Struct):
 
 
 def _ended(stage: StageSpec, rows: int, *, planned: int) -> StageSpec:
-    """The stage with its queue ended at `rows` tasks, and `planned` of its steps planned by then.
+    """Returns the stage with its queue ended at `rows` tasks, and `planned` of its steps already planned.
 
-    One step more than planned at least: the trainer keeps the weights of a last step that it knows to be the last.
+    At least one step more than planned: the trainer keeps the weights of a last step known in advance.
     """
     assert stage.taskset is not None
     queue = msgspec.structs.replace(stage.taskset, rows=max(rows, 1))
     if stage.kind == "explore":
         return msgspec.structs.replace(stage, taskset=queue, collect_groups=min(stage.collect_groups, rows))
-    # So many uses that fewer tasks cannot provide them: with as many steps every task is tried.
+    # Enough uses to need all tasks: with this number of steps every task is tried.
     uses = rows * stage.algorithm.repeat_times * max(1, stage.policy.max_uses)
     steps = max(-(-uses // max(1, stage.experiences_per_step)), planned + 1)
     return shortened(msgspec.structs.replace(stage, taskset=queue), steps)

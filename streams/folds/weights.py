@@ -1,4 +1,4 @@
-"""Published weight versions, and which of them count."""
+"""Published weight versions, and the effective ones among them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rftd.streams.log.envelope import Head
 
 
 class Weights(msgspec.Struct):
-    """The versions that were announced; `newest` asks the spine which announcements have effect (rule 3)."""
+    """The announced versions; `newest` asks the spine for effective announcements (rule 3)."""
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
-    """Those that were not retired, and the base model's, which always tell what a run began with."""
+    """Announcements not retired, and the base model's, which identify the beginning of a run for ever."""
     retired: Versions = msgspec.field(default_factory=Versions)
-    """Versions that were retired, and those between two of them in a generation that were never announced."""
+    """Retired versions, and versions never announced between two retired ones of a generation."""
     standing: list[tuple[int, int]] = []
     """Published and not retired, in order: few, however long a run is."""
     lost: set[int] = set()
-    """Retired versions that rollouts may still ask for: they run on the next one."""
+    """Retired versions still requested by rollouts: they run on the next one."""
     activated: dict[UUID, tuple[int, int]] = {}
-    """The newest that each worker has loaded."""
+    """The newest version loaded by each worker."""
     answer: weights.WeightsAnswered | None = None
-    """The answer to the newest request that has one."""
+    """The answer to the newest answered request."""
     _announced: dict[tuple[int, int], set[UUID]] = {}
-    """Their events, so that an older one that comes again does not replace a newer."""
+    """Ids of their events: a repeated older one must not replace a newer one."""
     _epoch: int = 0
-    """The epoch of the newest trainer that announced or retired versions."""
+    """The epoch of the newest trainer with announcements or retirements."""
     _retired_by_it: Versions = msgspec.field(default_factory=Versions)
-    """The versions that this trainer retired: only a successor, which went on from older ones, announces them again."""
+    """The versions retired by this trainer: only a successor, resumed from older ones, announces them again."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in an event of the weights stream."""
+        """Folds an event of the weights stream."""
         event = decoded.event
         match event:
             case weights.WeightsPublished():
@@ -66,18 +66,18 @@ class Weights(msgspec.Struct):
 
     def _publish(self, event: weights.WeightsPublished, head: Head) -> None:
         key = event.version, event.generation
-        known = self._announced.get(key, ())
-        if head.id in known:
+        announcements = self._announced.get(key, ())
+        if head.id in announcements:
             return
         if key in self.retired:
             if head.epoch < self._epoch or key in self._retired_by_it:
-                return  # an older one that comes again
+                return  # a repetition of an older one
             self.retired.of(event.generation).discard(event.version)
             insort(self.standing, key)
         elif key not in self.published:
             insort(self.standing, key)
         self.published[key] = event
-        self._announced[key] = {head.id, *known}
+        self._announced[key] = {head.id, *announcements}
 
     def _retire(self, key: tuple[int, int]) -> None:
         if key in self.retired:
@@ -86,47 +86,57 @@ class Weights(msgspec.Struct):
         announced = key in self.published
         if announced:
             self.standing.remove(key)
-        before = [each for each, of in self.standing if of == generation and each < version] if announced else []
+        lower_versions = (
+            [
+                lower_version
+                for lower_version, standing_generation in self.standing
+                if standing_generation == generation and lower_version < version
+            ]
+            if announced
+            else []
+        )
         for retired in (self.retired.of(generation), self._retired_by_it.of(generation)):
             if announced:
-                # A trainer announces one version after the other: what lies between two of them never comes.
-                known = (each for each in (retired.below(version), *before) if each is not None)
-                retired.cover(max(known, default=version - 1) + 1, version)
+                # A trainer announces one version after the other: a version between two announced ones never comes.
+                boundaries = (
+                    boundary for boundary in (retired.below(version), *lower_versions) if boundary is not None
+                )
+                retired.cover(max(boundaries, default=version - 1) + 1, version)
             retired.add(version)
-        # The base model's announcement stays: its checksum says what the run began with.
+        # The base model's announcement stays: its checksum identifies the beginning of the run.
         if version:
             self.published.pop(key, None)
             self._announced.pop(key, None)
 
     def over(self, version: int, generation: int) -> bool:
-        """True if the trainer itself retired it: nobody would hear of it again before a successor announces it."""
+        """True if the trainer itself retired the version: only a successor would announce it again."""
         return (version, generation) in self._retired_by_it
 
     def answered(self, request: weights.WeightsRequested) -> bool:
-        """True if the trainer has answered it, or one after it."""
+        """True if the trainer has answered this request, or a later one."""
         return self.answer is not None and weights.order_of(self.answer) >= weights.order_of(request)
 
     @property
     def newest_digest(self) -> bytes | None:
-        """The digest of the newest announcement that was not retired; None without one."""
+        """The digest of the newest announcement not retired; None without one."""
         return announcement_digest(self.published[self.standing[-1]]) if self.standing else None
 
     def counts(self, version: int, generation: int, spine: Spine) -> bool:
-        """True if (version, generation) was published, its step is on the spine, and its files are still there."""
+        """True if (version, generation) was published, with a step on the spine and files not yet deleted."""
         event = self.published.get((version, generation))
         if event is None or (version, generation) in self.retired:
             return False
         return version == 0 or spine.made(version, generation, event.step_checksum)
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
-        """The newest version that counts (of equal versions the newest generation), not above `at_most`."""
+        """Returns the newest effective version (of equal versions the newest generation), not above `at_most`."""
         for key in reversed(self.standing):
             if (at_most is None or key[0] <= at_most) and self.counts(*key, spine):
                 return self.published[key]
         return None
 
     def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
-        """The newest generation of one version that counts; of one that was lost, the next version's."""
+        """Returns the newest effective generation of one version; for a lost version, the next version's."""
         later = self.standing[bisect_left(self.standing, (version,)) :]
         counting = [key for key in later if self.counts(*key, spine)]
         if version in self.lost:
@@ -135,7 +145,7 @@ class Weights(msgspec.Struct):
         return self.published[best] if best else None
 
     def base(self) -> weights.WeightsPublished | None:
-        """Version 0 as it was first published, retired or not: its checksum identifies the base model."""
+        """Returns the first announcement of version 0, retired or not: its checksum identifies the base model."""
         keys = (key for key in self.published if key[0] == 0)
         first = min(keys, default=None)
         return self.published[first] if first else None

@@ -1,4 +1,4 @@
-"""`WorkerState`: the work of a worker, or its wait: the one list that heartbeats, `rftd why`, metrics and rules use."""
+"""`WorkerState`: the work of a worker, or its wait: the one list for heartbeats, `rftd why`, metrics and rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class WorkerState(StrEnum):
-    """A worker's state as its heartbeat has it."""
+    """A worker's state, as reported by its heartbeat."""
 
     LOAD = "load"
     OPEN_ENGINE = "open_engine"
@@ -29,12 +29,12 @@ class WorkerState(StrEnum):
 
 
 IDLE: Final = (WorkerState.WAIT_BATCH, WorkerState.WAIT_TASKS, WorkerState.WAIT_WEIGHTS, WorkerState.WAIT_VERSION)
-"""A worker in one of these could work, and waits for another role to give it something to do."""
+"""States of a worker able to work, and waiting for another role to provide work."""
 OTHER: Final = "other"
-"""The label of a state that no worker of this release sends, at a daemon that is older than its workers."""
-_SAID: Final = frozenset(state.value for state in WorkerState)
+"""The label of an unknown state, at a daemon older than its workers."""
+_STATES: Final = frozenset(state.value for state in WorkerState)
 
 
-def label_of_state(said: str) -> str:
-    """The state of a heartbeat as a label of metrics: one of the list, or `other`."""
-    return said if said in _SAID else OTHER
+def label_of_state(state: str) -> str:
+    """Returns a heartbeat's state as a label of metrics: one of the list, or `other`."""
+    return state if state in _STATES else OTHER

@@ -1,4 +1,4 @@
-"""`ByEvaluation`: what the figures of evaluations decide in a stage, as its specification says it."""
+"""`ByEvaluation`: decisions by the figures of evaluations in a stage, as stored in its specification."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class FigureSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name under which trackers and `rftd steps` show it."""
+        """The figure's name in trackers and `rftd steps`."""
         return f"eval/{self.taskset}/{self.figure}"
 
 
 class BestSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoints that are kept for their evaluation, beside the newest."""
+    """The number and the figure of checkpoints kept for their evaluation, beside the newest."""
 
     figure: FigureSpec
     mode: str = MAX
@@ -34,31 +34,31 @@ class BestSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarlyStopSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a stage before its last step."""
+    """The condition for ending a stage before its last step."""
 
     figure: FigureSpec
     mode: str = MAX
     patience: Index = 0
-    """Evaluations in a row that are no better than the best one, after which the stage ends; 0: it does not."""
+    """Consecutive evaluations no better than the best one after which the stage ends; 0: never."""
     min_delta: Finite = 0.0
-    """An evaluation is better if it is so by more than this."""
+    """Minimum difference to the best value for counting as better."""
     bound: Finite | None = None
-    """A figure that is at least so good ends the stage."""
+    """A figure at least as good ends the stage."""
 
 
 class RuleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: what happens when a figure crosses a threshold."""
+    """A rule: an action when a figure crosses a threshold."""
 
     figure: FigureSpec
     kind: str
     """`falls_by` or `rises_by`: by a share of its highest or lowest value; `below` or `above`: a value."""
     threshold: Finite
     then: str = PAUSE
-    """`pause`, or `stop`: the stage ends."""
+    """`pause`, or `stop`: end the stage."""
 
 
 class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that evaluations decide in one stage."""
+    """All decisions by evaluations in one stage."""
 
     best: BestSpec | None = None
     early_stop: EarlyStopSpec | None = None
@@ -66,6 +66,6 @@ class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def figures(self) -> tuple[FigureSpec, ...]:
-        """The figures that it looks at, each once."""
+        """The figures used by the decisions, each once."""
         several = (self.best, self.early_stop, *self.rules)
         return tuple(dict.fromkeys(spec.figure for spec in several if spec is not None))

@@ -1,6 +1,7 @@
-"""Marks of a declared field of the experiment file: its unit, what its text names, its older words, and its effect.
+"""Marks of a declared field of the experiment file: its unit, the kind of name in its text, its older words, and its
+effect.
 
-A section is declared once, as a struct whose annotations carry these marks beside the bounds (`msgspec.Meta`). The
+A section is declared once, as a struct with these marks in its annotations beside the bounds (`msgspec.Meta`). The
 reader of files, the JSON Schema, the page of every field and the table of trust are derived from them.
 """
 
@@ -22,27 +23,27 @@ class InUnit:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The field's default or meaning in the guide or in Trinity-RFT, where it differs."""
+    """The field's default or meaning in the guide or in Trinity-RFT, if different."""
 
     text: str
 
 
 class OlderWords:
-    """Words that stand for one of the field's own, as the guide's older releases or veRL have them."""
+    """Older synonyms of the field's words, from the guide's older releases or veRL."""
 
     def __init__(self, **words: str) -> None:
         self.words: Final = words
 
 
 class NameKind(StrEnum):
-    """The kind of thing that a field's value names."""
+    """The kind of thing named by a field's value."""
 
     PATH = "path"
     """A file or a folder."""
     PATH_PART = "path_part"
     """A file or a folder below another one."""
     URL = "url"
-    """The address of a service that is asked, as text or as `{env: NAME}`."""
+    """The address of a service for requests, as text or as `{env: NAME}`."""
     ADDRESS = "address"
     """An address to listen on, or the address of a cluster."""
     VARIABLE = "variable"
@@ -50,11 +51,11 @@ class NameKind(StrEnum):
     CODE = "code"
     """A switch: true runs the code in a model's folder."""
     ARGUMENTS = "arguments"
-    """A mapping of arguments that an engine or a plug-in interprets."""
+    """A mapping of arguments interpreted by an engine or a plug-in."""
     PLUGIN = "plugin"
-    """The name of a part that the daemon's owner installed."""
+    """The name of a part installed by the daemon's owner."""
     PLAIN = "plain"
-    """Text that names nothing outside of the file."""
+    """Text with no meaning outside of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +78,15 @@ PLAIN: Final = NamingMark(NameKind.PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class FieldEffect:
-    """The way in which a field acts, as its declaration says it."""
+    """The effect of a field, as stated by its declaration."""
 
     effect: Literal["acts", "checked", "harmless", "refused"] = "acts"
     why: str = ""
     fix: str = ""
     same_as: str = ""
-    """A refused field may say what this field says."""
+    """A field that may state the refused field's meaning instead."""
     promises: bool = False
-    """True of a harmless field whose default, too, is spoken of where it is written: it asks for something."""
+    """True for a harmless field whose default is reported, too, when written: even the default requests something."""
 
 
 ACTS: Final = FieldEffect()

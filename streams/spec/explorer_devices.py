@@ -1,4 +1,4 @@
-"""The GPUs of an explorer's process: those of the trained model's engine come first, then each auxiliary model's."""
+"""The GPUs of an explorer's process: first the ones of the trained model's engine, then each auxiliary model's."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 
 class AuxiliaryPlace(NamedTuple):
-    """An auxiliary model, the first stage with it, and the numbers of its engines' GPUs within the explorer's."""
+    """An auxiliary model, the first stage naming it, and the numbers of its engines' GPUs within the explorer's."""
 
     model: AuxiliarySpec
     stage: StageSpec
     gpus: range
-    """Empty: it has none for its own."""
+    """Empty for a model without exclusive GPUs."""
 
 
 def auxiliary_places(stages: Iterable[StageSpec]) -> tuple[AuxiliaryPlace, ...]:
-    """The auxiliary models of the stages, each once, for an explorer opens each of them once."""
+    """Assigns GPUs to the auxiliary models of the stages, each once, as an explorer opens each of them once."""
     exploring = [stage for stage in stages if stage.kind != "train"]
     first = max((stage.rollout.needs.devices for stage in exploring), default=0)
-    places: list[AuxiliaryPlace] = []
+    assignments: list[AuxiliaryPlace] = []
     for stage in exploring:
         for model in stage.auxiliary:
-            if any(model == place.model for place in places):
+            if any(model == assignment.model for assignment in assignments):
                 continue
             gpus = range(first, first + model.engines * model.needs.devices)
-            places.append(AuxiliaryPlace(model, stage, gpus))
+            assignments.append(AuxiliaryPlace(model, stage, gpus))
             first = gpus.stop
-    return tuple(places)
+    return tuple(assignments)
 
 
 def explorer_devices(stages: Iterable[StageSpec]) -> int:
-    """The GPUs that one explorer has for its own, for all of its engines together."""
+    """Returns the number of GPUs exclusive to one explorer, for all of its engines together."""
     exploring = [stage for stage in stages if stage.kind != "train"]
-    own = max((stage.rollout.needs.devices for stage in exploring), default=0)
-    return own + sum(len(place.gpus) for place in auxiliary_places(exploring))
+    rollout_gpus = max((stage.rollout.needs.devices for stage in exploring), default=0)
+    return rollout_gpus + sum(len(assignment.gpus) for assignment in auxiliary_places(exploring))
 
 
 def accelerators_of(spec: ExperimentSpec) -> int:
-    """The GPUs that the workers of an experiment hold together; a worker without one counts as one."""
+    """Returns the number of GPUs of all workers of an experiment; a worker without one counts as one."""
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
     explorers = max((stage.rollout.explorers for stage in exploring), default=0)
     trainer_devices = max((stage.trainer.devices for stage in spec.stages), default=0)

@@ -1,4 +1,4 @@
-"""An experiment by what a person types: its name, `name@2`, its id, or a unique beginning of its id."""
+"""An experiment by a person's input: its name, `name@2`, its id, or a unique beginning of its id."""
 
 from __future__ import annotations
 
@@ -10,48 +10,52 @@ from rftd.ops.errors import NotFoundError, UsageError
 
 _CANDIDATES = 8
 _DIGITS = 9
-"""Most digits of the number in `NAME@N`; with more of them it is part of a name."""
+"""Maximum number of digits in `NAME@N`; a longer number is part of a name."""
 
 
 class Named(NamedTuple):
-    """An experiment, as far as its name goes."""
+    """An experiment's id and name, for look-ups."""
 
     id: UUID
     name: str
     removed: bool
-    """Its files are gone, and its name is free."""
+    """True if its files are gone, and its name is free."""
 
 
-def choose(known: Sequence[Named], wanted: str) -> UUID:
-    """The experiment that `wanted` names; `known` are in order of submission, of equal names `NAME@N` is the N-th.
+def choose(experiments: Sequence[Named], text: str) -> UUID:
+    """Returns the experiment named by `text`; `experiments` are in order of submission, and `NAME@N` is the N-th of
+    equal names.
 
-    A name is that of an experiment that was removed only if no other has it. This alone decides it: for the tables and
-    for the log, with and without a daemon.
+    A name means a removed experiment only if no other has it. This function alone decides: for the tables and for the
+    log, with and without a daemon.
 
     Raises NotFoundError if there is none, UsageError with the candidates if there are several.
     """
-    # `isdigit` is true of superscripts and other scripts' digits too, of which `int` refuses some: hence `isascii`.
-    base, _, number = wanted.rpartition("@")
+    # `isdigit` is true for superscripts and other scripts' digits too, and `int` refuses several of them: hence
+    # `isascii`.
+    base, _, number = text.rpartition("@")
     if base and number.isascii() and number.isdigit() and len(number) <= _DIGITS:
-        attempts = [each.id for each in known if each.name == base]
+        attempts = [experiment.id for experiment in experiments if experiment.name == base]
         if 0 < int(number) <= len(attempts):
             return attempts[int(number) - 1]
         # Else `@N` may be a part of the name itself.
-    if named := [each for each in known if each.name == wanted]:
-        left = [each for each in named if not each.removed] or named
-        candidates = [f"{wanted}@{n} ({each.id})" for n, each in enumerate(named, start=1) if each in left]
-        return _only(left, wanted, candidates)
-    prefix = wanted.replace("-", "").lower()
-    found = [each for each in known if prefix and each.id.hex.startswith(prefix)]
-    if not found:
-        near = ", ".join(each.name for each in known[-_CANDIDATES:])
-        raise NotFoundError(f"no experiment {wanted!r}", fix=f"known: {near}" if near else "submit one first")
-    return _only(found, wanted, [f"{each.id} ({each.name})" for each in found])
+    if named := [experiment for experiment in experiments if experiment.name == text]:
+        remaining = [experiment for experiment in named if not experiment.removed] or named
+        candidates = [
+            f"{text}@{n} ({experiment.id})" for n, experiment in enumerate(named, start=1) if experiment in remaining
+        ]
+        return _only(remaining, text, candidates)
+    prefix = text.replace("-", "").lower()
+    matches = [experiment for experiment in experiments if prefix and experiment.id.hex.startswith(prefix)]
+    if not matches:
+        near = ", ".join(experiment.name for experiment in experiments[-_CANDIDATES:])
+        raise NotFoundError(f"no experiment {text!r}", fix=f"known: {near}" if near else "submit one first")
+    return _only(matches, text, [f"{experiment.id} ({experiment.name})" for experiment in matches])
 
 
-def _only(found: Sequence[Named], wanted: str, candidates: list[str]) -> UUID:
-    if len(found) > 1:
+def _only(matches: Sequence[Named], text: str, candidates: list[str]) -> UUID:
+    if len(matches) > 1:
         raise UsageError(
-            f"{wanted!r} names {len(found)} experiments", fix="use one of " + ", ".join(candidates[-_CANDIDATES:])
+            f"{text!r} names {len(matches)} experiments", fix="use one of " + ", ".join(candidates[-_CANDIDATES:])
         )
-    return found[0].id
+    return matches[0].id

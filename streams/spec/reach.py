@@ -1,4 +1,4 @@
-"""Addresses in a specification: those that an experiment may use, with its keys, and that at which explorers serve."""
+"""Addresses in a specification: the ones allowed to an experiment, with its keys, and its explorers' server."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import msgspec
 from rftd.ops.outbound import WebAddress, check_url, names_host
 from rftd.streams.log.bounds import Index
 
-# Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec.spec`.
+# Defaults give the meaning of logs written before the field existed, as in `rftd.streams.spec.spec`.
 
 
 class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The reach of an experiment, as the verdict on its submission has it. Workers hold to it, whatever they read."""
+    """The reach of an experiment, from the verdict on its submission. Workers enforce it, whatever they read."""
 
     restricted: bool = False
-    """True of anybody's but the owner's: public addresses and granted variables alone."""
+    """True for any submitter but the owner: only public addresses and granted variables."""
     addresses: tuple[str, ...] = ()
-    """Hosts, as HOST or HOST:PORT, that may be this machine's or its networks'."""
+    """Hosts, as HOST or HOST:PORT, allowed even on this machine or its networks."""
     secrets: dict[str, tuple[str, ...]] = {}
-    """Names of variables that may be read for it, each with the hosts to which its value may be sent."""
+    """Variables readable for the experiment, each with the hosts allowed to receive its value."""
 
-    def joined(self, other: ReachSpec) -> ReachSpec:
-        """The reach of an experiment of two halves, which one asker submitted or its owner completed."""
+    def joined(self, other_half: ReachSpec) -> ReachSpec:
+        """Returns the reach of an experiment of two halves, submitted by one person or completed by its owner."""
         return ReachSpec(
-            restricted=self.restricted or other.restricted,
-            addresses=tuple(dict.fromkeys((*self.addresses, *other.addresses))),
-            secrets={**self.secrets, **other.secrets},
+            restricted=self.restricted or other_half.restricted,
+            addresses=tuple(dict.fromkeys((*self.addresses, *other_half.addresses))),
+            secrets={**self.secrets, **other_half.secrets},
         )
 
     def check(self, url: str, *, field: str, variable: str = "") -> None:
-        """Returns if it may ask this URL, which stands in a variable unless that is empty. Raises ConfigError."""
+        """Returns if the experiment may request this URL, named by a variable unless empty. Raises ConfigError."""
         check_url(url, field=field, public_only=self.restricted, allowed=self.hosts(variable))
 
     def hosts(self, variable: str = "") -> tuple[str, ...]:
-        """The hosts that may have any address for it, those of the variable with the URL among them."""
+        """Returns the hosts allowed with any address, including the ones of the variable with the URL."""
         return (*self.addresses, *self.secrets.get(variable, ()))
 
     def may_read(self, variable: str) -> bool:
-        """True if the variable's value may be read for it."""
+        """True if the variable's value may be read for the experiment."""
         return not self.restricted or variable in self.secrets
 
     def may_send(self, variable: str, address: WebAddress) -> bool:
-        """True if the variable's value may be sent there: to a granted host, and in the clear to an allowed one alone.
+        """True if the variable's value may be sent to a host: a granted one, and in the clear only an allowed one.
 
-        An owner's may be sent anywhere.
+        An owner's value may be sent anywhere.
         """
         if not self.restricted:
             return True
@@ -54,15 +54,15 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OWNERS: Final = ReachSpec()
-"""The reach of what the owner submits."""
+"""The reach of the owner's submissions."""
 
 
 class ServingSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP server of explorers: its IP address, and its port (0: any that is free)."""
+    """The HTTP server of explorers: its IP address, and its port (0: any free one)."""
 
     address: str
     port: Index
 
 
 SERVE_KEY: Final = "RFTD_SERVE_KEY"
-"""The environment variable of explorers that holds the key which clients must bring."""
+"""The environment variable of explorers with the key required of clients."""

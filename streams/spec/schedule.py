@@ -1,15 +1,16 @@
-"""The steps at which things are due in a stage: pure functions of its spec, used by trainer and dispatcher alike.
+"""The steps of publications, evaluations and checkpoints in a stage: pure functions of its spec, used by trainer and
+dispatcher.
 
-Steps count within the stage, from 1; step 0 is the weights with which it begins.
+Steps count within the stage, from 1; step 0 is the weights at its beginning.
 
-The schedule of weights (config.md, section 5) parts a stage's explore steps into windows, with a sync point between
+The schedule of weights (config.md, section 5) divides a stage's explore steps into windows, with a sync point between
 two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
 finish every group under way. All groups of a window begin on one version:
 
-    fixed            the newest that the trainer publishes, at its interval, up to step e - offset: known beforehand
-    trainer_driven   the newest that the trainer has published, at its interval, when the window begins
-    explorer_driven  the newest that the trainer has when it is asked, at the sync point
-    fully_async      there are no windows: explorers take each version as it is published, in flight
+    fixed            the newest published by the trainer, at its interval, up to step e - offset: known beforehand
+    trainer_driven   the newest published by the trainer, at its interval, when the window begins
+    explorer_driven  the trainer's newest at the time of the request, at the sync point
+    fully_async      no windows: explorers load each version when published, in flight
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from rftd.streams.spec.synchronizer import Synchronizer
 
 
 def explorer_interval(sync: Synchronizer) -> int:
-    """Explore steps between two sync points."""
+    """Returns the number of explore steps between two sync points."""
     return sync.explorer_sync_interval or sync.sync_interval
 
 
 def trainer_interval(sync: Synchronizer) -> int:
-    """Training steps between two publications; 0: it publishes when it is asked."""
+    """Returns the number of training steps between two publications; 0: the trainer publishes on request."""
     return 0 if sync.sync_style == "explorer_driven" else sync.trainer_sync_interval or sync.sync_interval
 
 
@@ -41,30 +42,31 @@ def has_windows(sync: Synchronizer) -> bool:
 
 
 def window_of(sync: Synchronizer, explore_step: int) -> int:
-    """The window that an explore step lies in, from 0."""
+    """Returns the window of an explore step, from 0."""
     return max(0, (explore_step - 1 - sync.sync_offset) // explorer_interval(sync))
 
 
 def window_steps(sync: Synchronizer, window: int) -> int:
-    """Explore steps of a window: the first one has `offset` more."""
+    """Returns the number of explore steps in a window: the first one has `offset` more."""
     return explorer_interval(sync) + (sync.sync_offset if window == 0 else 0)
 
 
 def step_of_window(sync: Synchronizer, window: int) -> int:
-    """The stage step whose weights explore steps of a window run on if the style is `fixed`; for others the least."""
+    """Returns the stage step with the weights of a window's explore steps for `fixed`; else the lower bound, 0."""
     if sync.sync_style != "fixed":
         return 0
-    # Down to the last publication before the sync point: dividing and multiplying again is not the same number.
+    # Down to the last publication before the sync point: dividing and multiplying again gives a different number.
     trainer = trainer_interval(sync)
     return window * explorer_interval(sync) // trainer * trainer
 
 
 def needed_staleness(sync: Synchronizer) -> int:
-    """The least bound with which nothing of the schedule is too old to be trained when its turn comes, in versions.
+    """Returns the smallest staleness bound under which no experience of the schedule is too old at its turn, in
+    versions.
 
     Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
-    The last step of a window is the worst one; how much older than the sync point its version is, is
-    (window * explorer interval) modulo the trainer's, at most trainer interval - gcd.
+    The last step of a window is the worst one; the age of its version at the sync point is (window * explorer interval)
+    modulo the trainer's, at most trainer interval - gcd.
     """
     explorer = explorer_interval(sync)
     trainer = trainer_interval(sync)
@@ -81,23 +83,25 @@ def needed_staleness(sync: Synchronizer) -> int:
 
 
 def kept_versions(stage: StageSpec) -> int:
-    """The most versions that weights may be behind the trainer while explorers can still be told to begin on them."""
+    """Returns the maximum distance in versions between the trainer and weights on which explorers may still be told to
+    begin.
+    """
     sync = stage.synchronizer
     explorer = explorer_interval(sync)
-    trainer = trainer_interval(sync) or 1  # 0: it publishes when it is asked, at every step at the soonest
+    trainer = trainer_interval(sync) or 1  # 0: the trainer publishes on request, at every step at the soonest
     interval = max(explorer, trainer)
     if sync.sync_style in ("fixed", "fully_async"):
         return max(limits.KEPT_WEIGHT_VERSIONS, sync.sync_offset + 2 * interval) * interval
-    # Trained while a window is under way: what was planned or waited when it began, and its own batches.
+    # Trained while a window is under way: the batches planned or waiting at its beginning, and its own batches.
     ahead = max(limits.ROOM_AHEAD_VERSIONS, plan_ahead(stage.policy)) + stage.policy.max_inflight_batches
     return max(limits.KEPT_WEIGHT_VERSIONS * interval, sync.sync_offset + explorer + trainer + ahead)
 
 
 def plan_ahead(policy: PolicySpec) -> int:
-    """The most batches that may be planned and not yet trained.
+    """Returns the maximum number of batches planned and not yet trained.
 
-    A group that closes late finds its batch farther away the more is planned, so only a wide bound affords more than
-    the two that keep a trainer busy; the staleness of a planned item is exact either way.
+    A group closing late finds its batch farther away the more is planned, so only a wide bound affords more than the
+    two needed to keep a trainer busy; the staleness of a planned item is exact either way.
     """
     wide = min(policy.max_staleness_versions // 8, limits.PLAN_AHEAD_MOST_BATCHES)
     return max(limits.PLAN_AHEAD_BATCHES, wide)
@@ -123,27 +127,27 @@ def eval_due(stage: StageSpec, step: int) -> bool:
 
 
 def eval_steps(stage: StageSpec) -> Iterator[int]:
-    """Every step at which an evaluation is due, in order."""
-    # Without an interval only the ends are left; a range needs a step that is not zero, also for a stage of no steps.
+    """Yields every step with a due evaluation, in order."""
+    # Without an interval only the ends remain; a range needs a positive step, also for a stage without steps.
     interval = stage.eval_interval or max(stage.total_steps, 1)
     steps = chain(range(0, stage.total_steps, interval), (stage.total_steps,))
     return (step for step in steps if eval_due(stage, step))
 
 
 def rate_steps(stage: StageSpec) -> int:
-    """The steps by which learning rates go: what was trained does not change if the stage ends sooner."""
+    """Returns the number of steps used for learning rates: past training does not change if the stage ends sooner."""
     return stage.full_steps or stage.total_steps
 
 
 def shortened(stage: StageSpec, total_steps: int) -> StageSpec:
-    """The stage with at most so many steps."""
+    """Returns the stage with at most `total_steps` steps."""
     if total_steps >= stage.total_steps:
         return stage
     return msgspec.structs.replace(stage, total_steps=total_steps, full_steps=rate_steps(stage))
 
 
 def next_eval_step(stage: StageSpec, after: int) -> int | None:
-    """The first step above `after` at which an evaluation is due; None if none is."""
+    """Returns the first step above `after` with a due evaluation; None without one."""
     if after < 0 and eval_due(stage, 0):
         return 0
     after = max(after, 0)
@@ -155,9 +159,9 @@ def next_eval_step(stage: StageSpec, after: int) -> int | None:
 
 
 def checkpoint_due(stage: StageSpec, step: int) -> bool:
-    """True if a checkpoint is written after this step; a stage's last step always is one.
+    """True if a checkpoint is written after this step; a stage's last step always has one.
 
-    Where the best one is kept, each version that is evaluated is one: nobody knows yet which will be the best.
+    If the best checkpoint is kept, each evaluated version has one: the best is not known yet.
     """
     interval = stage.trainer.save_interval
     chosen = stage.trainer.by_evaluation.best is not None and step > 0 and eval_due(stage, step)

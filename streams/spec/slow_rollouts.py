@@ -1,4 +1,4 @@
-"""Sections of `explorer` on rollouts that are slow: `over_rollout`, `dynamic_timeout` and `straggler_reissue`."""
+"""Sections of `explorer` on slow rollouts: `over_rollout`, `dynamic_timeout` and `straggler_reissue`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ class OverRollout(msgspec.Struct, frozen=True, kw_only=True):
     """`explorer.over_rollout`: continue before the slowest tasks are done."""
 
     ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """The share of an explore step's tasks that is not waited for; 0: all are."""
+    """Share of an explore step's tasks not waited for; 0: wait for all."""
     wait_after_min: Annotated[float, Meta(ge=0), InUnit("s")] = 30.0
-    """Least wait for them once the other tasks are done."""
+    """Minimum wait for them once the other tasks are done."""
     return_partial_tasks: bool = False
-    """Train on the finished rollouts of tasks that are given up."""
+    """Train on the finished rollouts of abandoned tasks."""
 
 
 class DynamicTimeout(msgspec.Struct, frozen=True, kw_only=True):
-    """`explorer.dynamic_timeout`: a time-out that follows recent durations."""
+    """`explorer.dynamic_timeout`: a time-out following recent durations."""
 
     enable: bool = False
-    """True: attempts end after `ratio` recent mean durations, if `max_timeout` is longer."""
+    """true: end attempts after `ratio` recent mean durations, if `max_timeout` is longer."""
     warmup_min_steps: Annotated[Natural, InUnit("steps")] = 1
-    """Explore steps before it counts."""
+    """Explore steps before it takes effect."""
     ratio: Annotated[float, Meta(gt=0)] = 3.0
-    """Longest attempt in recent mean durations, and never more than `max_timeout`."""
+    """Maximum length of an attempt in recent mean durations, never above `max_timeout`."""
 
 
 class StragglerReissue(msgspec.Struct, frozen=True, kw_only=True):
     """`explorer.straggler_reissue`: a slow rollout is also leased to an idle explorer. rftd only."""
 
     enable: bool = False
-    """True: a slow rollout is leased to a second explorer, and the first one to end counts."""
+    """true: lease a slow rollout to a second explorer; the first one to end counts."""
     ratio: Annotated[float, Meta(ge=1)] = 3.0
-    """A lease is slow after so many recent mean durations."""
+    """A lease is slow after this many recent mean durations."""

@@ -1,6 +1,6 @@
-"""The specification of an experiment, resolved: the immutable part of `experiment.submitted` that every worker reads.
+"""The specification of an experiment, resolved: the immutable part of `experiment.submitted`, read by every worker.
 
-The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is what it resolves to:
+The experiment file (schema of the configuration guide) belongs to `rftd.daemon.config`; this is its resolved form:
 paths absolute, defaults filled in, stages complete, and no secret, only names of environment variables.
 """
 
@@ -24,8 +24,8 @@ from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.streams.spec.tracking import TrackerSpec
 from rftd.streams.spec.updates import CorrectionSpec, UpdatesSpec
 
-# A default says what logs mean that were written before the field was there: it never changes, whatever new
-# experiments get. Events write every field out.
+# A default gives the meaning of logs written before the field existed: it never changes, whatever new experiments get.
+# Events write every field out.
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
-    """The distribution that responses are drawn from, and their lengths."""
+    """The distribution of drawn responses, and their lengths."""
 
     temperature: Finite = 1.0
     top_p: Finite = 1.0
@@ -42,17 +42,17 @@ class SamplingSpec(Spec, frozen=True, kw_only=True):
     min_tokens: Integer = 0
     stop: tuple[str, ...] = ()
     min_p: Finite = 0.0
-    """Keeps tokens at least so likely as this share of the likeliest; 0 keeps every token."""
+    """Keeps tokens with at least this share of the likeliest token's probability; 0 keeps every token."""
     repetition_penalty: Finite = 1.0
-    """Divides positive logits of tokens that were there, and multiplies negative ones; 1 changes nothing."""
+    """Divides positive logits of earlier tokens, and multiplies negative ones; 1 changes nothing."""
     presence_penalty: Finite = 0.0
-    """Taken off the logit of each token that was drawn before."""
+    """Subtracted from the logit of each token drawn before."""
     logit_bias: tuple[tuple[Integer, Finite], ...] = ()
-    """(token, what is added to its logit)."""
+    """(token, addition to its logit)."""
     ignore_eos: bool = False
-    """Go on after an end of sequence."""
+    """Continue after an end of sequence."""
     processed_logprobs: bool = False
-    """Record each token's log-probability in the distribution that it was drawn from, beside the model's own."""
+    """Record each token's log-probability in the distribution it was drawn from, beside the model's own."""
 
 
 class TasksetSpec(Spec, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     name: str
     path: InputPath
     more_paths: tuple[InputPath, ...] = ()
-    """What is read after `path`."""
+    """Paths read after `path`."""
     subset: str | None = None
     split: str = "train"
     format: Format = Format()
@@ -74,28 +74,30 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     reward_args: InputArguments = {}
     sampling: SamplingSpec = SamplingSpec()
     selector: str = "sequential"
-    """`sequential`, `shuffle` and `random` go by the places of rows (`row_order`); others draw rows (`tasks.drawn`)."""
+    """`sequential`, `shuffle` and `random` depend on the places of rows (`row_order`); others draw rows
+    (`tasks.drawn`).
+    """
     selector_args: dict[str, Any] = {}
     feature_keys: tuple[str, ...] = ()
-    """The columns of numbers that the selector looks at."""
+    """The columns of numbers used by the selector."""
     follows_rewards: bool = False
-    """Its selector is told the rewards of closed groups; the daemon fills it in for a third party's."""
+    """True if its selector uses the rewards of closed groups; filled in by the daemon for a third party's."""
     seed: Integer = 42
     limit_rows: Index | None = None
-    """The number of first rows that are used; None: all."""
+    """Number of first rows used; None: all."""
     max_epochs: Index = 0
-    """The times that rows beside experiences are gone over, after which the stage ends; 0: as many as it needs."""
+    """Epochs over rows beside experiences, after which the stage ends; 0: as many as needed."""
     max_retry_times: Integer = 3
     rows: Index = 0
-    """Filled in by the daemon, which counts them when it accepts the experiment."""
+    """Number of rows, filled in by the daemon at the experiment's acceptance."""
     digest: str = ""
-    """sha256 of the dataset's bytes, filled in likewise: a worker that reads another dataset must refuse."""
+    """sha256 of the dataset's bytes, filled in likewise: a worker with another dataset must refuse."""
     queue: bool = False
-    """No dataset: its rows are `tasks.added` of the log, which come while the experiment runs."""
+    """No dataset: its rows are `tasks.added` of the log, added while the experiment runs."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files, patterns of files and folders that are read, in order; none of a queue."""
+        """The files, patterns of files and folders to read, in order; none for a queue."""
         return (self.path, *self.more_paths) if self.path else ()
 
 
@@ -104,7 +106,7 @@ class LoraSpec(Spec, frozen=True, kw_only=True):
 
     name: str = "default"
     path: InputPath = ""
-    """A folder in peft's layout to begin from; empty for a fresh one, which changes nothing yet."""
+    """An initial adapter in peft's layout; empty for a fresh one, without effect at first."""
     rank: Index = 32
     alpha: Finite = 32
     target_modules: tuple[str, ...] = ("all-linear",)
@@ -121,16 +123,16 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     min_response_tokens: Index = 0
     chat_template: str | None = None
     enable_thinking: bool | None = None
-    """A variable of the chat template; None: it is not given."""
+    """A variable of the chat template; None: not passed."""
     enable_prompt_truncation: bool = True
     trust_remote_code: bool = False
     lora: LoraSpec | None = None
     tool_call_parser: str = ""
-    """The form in which it calls tools, by vLLM's name; empty: `hermes`."""
+    """Format of its tool calls, by vLLM's name; empty: `hermes`."""
     reasoning_parser: str = ""
-    """The form in which it thinks before it answers, by vLLM's name; empty: thoughts are part of the answer."""
+    """Format of its reasoning before the answer, by vLLM's name; empty: reasoning is part of the answer."""
     auto_tool_choice: bool = True
-    """Calls are looked for where a client leaves it to the model whether it calls."""
+    """Tool calls are parsed if a client leaves the choice of calling to the model."""
 
 
 class AlgorithmSpec(Spec, frozen=True, kw_only=True):
@@ -141,11 +143,11 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
     greedy_rollouts: Index = 0
-    """First rollouts of each group that are drawn greedily for a baseline and are not trained."""
+    """First rollouts of each group drawn greedily for a baseline and not trained."""
     policy_loss: str = "sft"
     policy_loss_args: dict[str, Any] = {}
     kl_penalty: str = "none"
-    """The estimator of the KL divergence that is taken from each token's reward or advantage."""
+    """The estimator of the KL divergence subtracted from each token's reward or advantage."""
     kl_penalty_args: dict[str, Any] = {}
     kl_penalty_place: str = "after"
     """`after`: from each token's advantage; `before`: from the response's reward, before its group's normalisation."""
@@ -163,35 +165,37 @@ class AlgorithmSpec(Spec, frozen=True, kw_only=True):
 
 
 class PrioritySpec(Spec, frozen=True, kw_only=True):
-    """The order in which experiences are trained: a registered function of an experience and its uses."""
+    """The order of training experiences: a registered function of an experience and its uses."""
 
     kind: str = "tag"
-    """`tag`: the priority that the experience was tagged with."""
+    """`tag`: the experience's priority tag."""
     args: dict[str, Any] = {}
 
 
 class PolicySpec(Spec, frozen=True, kw_only=True):
-    """The bounds on how far explorers run ahead (admission), and on what is trained (consumption) and how often."""
+    """The bounds on explorers running ahead (admission), and on the choice and reuse of trained experiences
+    (consumption).
+    """
 
     kind: str = "hard_bound"
     max_staleness_versions: Integer = 0
-    """Oldest experience a batch may hold: staleness of batch n is (n - 1) minus its oldest weight version."""
+    """Upper bound of a batch's staleness: staleness of batch n is (n - 1) minus its oldest weight version."""
     bounded: bool = True
-    """False if the kind only paces by it: then nothing is retired as stale."""
+    """False if the kind only paces by it, without retiring stale experiences."""
     max_inflight_batches: Index = 1
-    """Groups leased and not yet planned, in batches, that may exist at once."""
+    """Maximum number of groups leased and not yet planned, in batches."""
     min_group_members: Index = 2
     args: dict[str, Any] = {}
-    """The kind's own."""
+    """The kind's own arguments."""
     priority: PrioritySpec = PrioritySpec()
     max_uses: Index = 1
-    """Most times that an experience may be planned; 0 = as long as nothing else retires it."""
+    """Maximum number of plans with an experience; 0 = until it is retired for another reason."""
     cooldown_s: Finite = 0.0
-    """Rest of an experience between two uses."""
+    """Cooldown of an experience between two uses."""
     capacity: Index = 0
-    """Experiences that may wait at once, or have rested; 0 = as many as there are."""
+    """Maximum number of experiences waiting, or past their cooldown; 0 = unlimited."""
     evict_when_full: bool = False
-    """Beyond the capacity those of lowest priority are retired; else no more is admitted."""
+    """True: beyond the capacity, experiences of lowest priority are retired; else no more are admitted."""
 
 
 class RolloutSpec(Spec, frozen=True, kw_only=True):
@@ -199,64 +203,64 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
 
     engine: str = "torch"
     explorers: Index = 1
-    """Explorer processes."""
+    """Number of explorer processes."""
     concurrency: Index = 8
-    """Rollouts that one explorer runs at once."""
+    """Maximum number of concurrent rollouts of one explorer."""
     lease_rollouts: Index = 0
-    """A group is leased in parts of at most so many rollouts; 0: as one."""
+    """Maximum number of rollouts in one lease of a group; 0: the whole group."""
     threads_each: bool = False
-    """Each rollout's workflow runs on a thread of its own."""
+    """True: each rollout's workflow runs on a separate thread."""
     max_timeout_s: Finite = 1800.0
-    """Longest attempt at one rollout."""
+    """Time limit of an attempt at one rollout."""
     max_retry_times: Integer = 2
-    """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases that ended without an answer."""
+    """Further attempts inside one lease; `TasksetSpec.max_retry_times` counts leases ended without an answer."""
     over_rollout: OverRollout = OverRollout()
     dynamic_timeout: DynamicTimeout = DynamicTimeout()
     straggler_reissue: StragglerReissue = StragglerReissue()
     dtype: str = "float32"
     threads: Index = 1  # 0: as many as the machine has
     engine_args: dict[str, Any] = {}
-    """The engine's own, by the names that it declares."""
+    """The engine's own arguments, by the names it declares."""
     needs: EngineNeeds = EngineNeeds()
     environment: tuple[str, ...] = ()
-    """Names of environment variables that the explorer needs; values are read where it runs."""
+    """Names of environment variables needed by the explorer; values are read on its machine."""
     environment_values: dict[str, str] = {}
-    """Variables that each explorer is given; none is a secret."""
+    """Variables set for each explorer; none is a secret."""
     eval_engine: str = "own"
-    """`shared`: evaluations are answered by the engine of the rollouts; `own`: by another one beside it."""
+    """`shared`: evaluations use the engine of the rollouts; `own`: a second engine beside it."""
 
 
 class TrainerSpec(Spec, frozen=True, kw_only=True):
-    """The training side."""
+    """The training side of one experiment."""
 
     engine: str = "torch"
     save_interval: Index = 0
-    """Checkpoint every so many steps; 0 = only at the end of a stage."""
+    """Steps between checkpoints; 0 = only at the end of a stage."""
     max_checkpoints_to_keep: Index = 0
     save_hf: str = "last"
     """`always`, `last` or `never`."""
     max_tokens_per_micro_batch: Index = 8192
     micro_batch_written: bool = True
-    """False: the file leaves it open, and acceptance chose it, by the trainer's memory."""
+    """False: the file left it open, and acceptance chose it by the trainer's memory."""
     threads: Index = 1
     """0: as many as the machine has."""
     dtype: str = "float32"
     max_nonfinite_steps: Index = 3
-    """The experiment fails at so many steps in a row that are skipped for a loss that is not finite."""
+    """The experiment fails after this many consecutive steps skipped for a non-finite loss."""
     max_idle_steps: Index = 0
-    """It pauses after so many batches in a row that teach nothing; 0: never."""
+    """The experiment pauses after this many consecutive batches without a learning signal; 0: never."""
     critic_path: InputPath = ""
-    """The model that a critic begins from; empty: the policy's."""
+    """The critic's initial model; empty: the policy's."""
     critic_warmup_steps: Index = 0
     """The step of the stage before which only the critic learns."""
     updates: UpdatesSpec = UpdatesSpec()
     critic_updates: UpdatesSpec | None = None
-    """The critic's optimizer steps; None: as the policy's."""
+    """The critic's optimizer steps; None: equal to the policy's."""
     teacher_path: InputPath = ""
-    """The model that an algorithm learns from, if it has a teacher."""
+    """The teacher model of the algorithm, if it has one."""
     engine_args: dict[str, Any] = {}
     devices: Index = 0
-    """GPUs that it has for its own; 0: it is given none, and sees what its machine shows."""
+    """Number of GPUs exclusive to the trainer; 0: none are assigned, and it uses the machine's visible ones."""
     by_evaluation: ByEvaluation = ByEvaluation()
 
 
@@ -265,16 +269,16 @@ class StageSpec(Spec, frozen=True, kw_only=True):
 
     name: str
     folder: OwnPath = ""
-    """Absolute; its `global_step_N` lie below: job_dir itself for a file without `stages`, else job_dir/name."""
+    """Absolute, with its `global_step_N` below: job_dir itself for a file without `stages`, else job_dir/name."""
     kind: str
     """`train` (from a dataset; no explorer), `both`, or `explore` (collects experiences; no step)."""
     total_steps: Index
     """0 until the daemon has counted the rows: then total_epochs * rows // batch_size."""
     full_steps: Index = 0
-    """The steps that it had before it was made shorter, by which learning rates go; 0: `total_steps`."""
+    """Number of steps before the stage was shortened, used for learning rates; 0: `total_steps`."""
     total_epochs: Index = 0
     collect_groups: Index = 0
-    """Tasks that an `explore` stage tries; 0 until the daemon has counted the rows."""
+    """Number of tasks tried by an `explore` stage; 0 until the daemon has counted the rows."""
     batch_size: Index
     """Tasks of one explore step."""
     train_batch_size: Index
@@ -284,36 +288,36 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     taskset: TasksetSpec | None = None
     """Tasks to explore (`both`)."""
     more_tasksets: tuple[TasksetSpec, ...] = ()
-    """Tasks that are explored among them; rows are counted on from one taskset to the next (`stage_tasks`)."""
+    """Further tasks explored among them; rows are counted on from one taskset to the next (`stage_tasks`)."""
     dataset: TasksetSpec | None = None
-    """Rows to train on (`train`), or those of an expert beside the experiences (`mix`)."""
+    """Rows to train on (`train`), or an expert's rows beside the experiences (`mix`)."""
     expert_rows: Index = 0
-    """Items of each batch that are rows of `dataset`; all of them in a `train` stage."""
+    """Number of rows of `dataset` in each batch; all items in a `train` stage."""
     evals: tuple[TasksetSpec, ...] = ()
     eval_interval: Index = 0
-    """Evaluate every so many steps; 0 = only as below."""
+    """Steps between evaluations; 0 = only at the ends, as below."""
     eval_on_startup: bool = True
     eval_at_end: bool = True
     max_read_timeout_s: Finite = 1800.0
     policy: PolicySpec = PolicySpec()
     synchronizer: Synchronizer = Synchronizer(sync_method="checkpoint")
     turns: bool = False
-    """Explorers and trainer share one device: while a step is trained nothing is generated, and the other way round."""
+    """True if explorers and trainer share one device: no generation during a training step, and vice versa."""
     rollout: RolloutSpec = RolloutSpec()
     trainer: TrainerSpec = TrainerSpec()
     serving: ServingSpec | None = None
-    """Explorers answer over HTTP, and `taskset` is what they were asked: its rows come while the stage runs."""
+    """Explorers answer over HTTP, and `taskset` has the clients' requests: its rows arrive while the stage runs."""
     auxiliary: tuple[AuxiliarySpec, ...] = ()
-    """The models that workflows and rewards may ask, beside the one that is trained."""
+    """The models available to workflows and rewards, beside the trained one."""
 
     @property
     def experiences_per_step(self) -> int:
-        """Items of one training step that explorers produce."""
+        """Items of one training step produced by explorers."""
         return self.train_batch_size - self.expert_rows if self.kind != "train" else 0
 
 
 class ExperimentSpec(Spec, frozen=True, kw_only=True):
-    """An experiment as the log keeps it."""
+    """An experiment as stored in the log."""
 
     project: str
     group: str = ""
@@ -322,21 +326,21 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     """Absolute; checkpoints, weights and logs of the experiment lie below it."""
     stages: tuple[StageSpec, ...]
     half: str = "both"
-    """The half that this submission brings: `both`, `explore` or `train`; the other half is another submission."""
+    """The half in this submission: `both`, `explore` or `train`; the other half is another submission."""
     deterministic: bool = False
     seed: Integer = 42
     priority: Integer = 0
-    """Its place in the line of those that wait; the highest goes first."""
+    """Priority in the queue; the highest goes first."""
     config: dict[str, Any]
-    """The user's file, normalised to the current spelling, as `rftd config show --given` prints it."""
+    """The user's file, normalised to the current spelling, as printed by `rftd config show --given`."""
     warnings: tuple[str, ...] = ()
     memory: tuple[WorkerMemory, ...] = ()
     labels: dict[str, str] = {}
     cluster: ClusterSpec = ClusterSpec()
     log_level: str = "INFO"
-    """The lowest level of the lines that its workers log."""
+    """The lowest level of its workers' log lines."""
     reach: ReachSpec = OWNERS
     trackers: tuple[TrackerSpec, ...] = ()
-    """The trackers that follow its log, each in a process of its own."""
+    """The trackers following its log, each in a separate process."""
     limits: Budgets = Budgets()
-    """What it may spend before it pauses for a person."""
+    """Its spending before it pauses for a person."""

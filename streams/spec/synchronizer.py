@@ -1,4 +1,4 @@
-"""Section `synchronizer` of the experiment file; the log keeps it as it acts, with every default filled in."""
+"""Section `synchronizer` of the experiment file; the log stores its effective form, with every default filled in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SyncStyle: TypeAlias = Annotated[
 
 
 class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
-    """`synchronizer`: when explorers take new weights, and by which way these travel."""
+    """`synchronizer`: the schedule and the channel of new weights for explorers."""
 
     sync_method: Annotated[
         str,
@@ -36,10 +36,11 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
         OlderWords(online="nccl", offline="checkpoint"),
         Upstream("`nccl` runs where it is not written, too."),
     ] = "nccl"
-    """The way of weights to explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or
-    a weight channel of a third party by its name."""
+    """How weights reach explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or a
+    weight channel of a third party by its name.
+    """
     sync_style: SyncStyle = "fixed"
-    """When explorers take new weights: at fixed steps, at either side's wish, or whenever there are any."""
+    """When explorers load new weights: at fixed steps, when either side asks, or as soon as published."""
     sync_interval: Steps = 1
     """Steps between two synchronisations, for a side without its own interval."""
     explorer_sync_interval: Steps | None = None
@@ -47,7 +48,7 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
     trainer_sync_interval: Steps | None = None
     """Training steps between two publications of weights; None: `sync_interval`."""
     sync_offset: Annotated[Natural, InUnit("steps")] = 0
-    """Explore steps that are added to those before the first synchronisation."""
+    """Extra explore steps before the first synchronisation."""
     sync_timeout: Annotated[Seconds, Upstream("The guide shows 1200.")] = 3600.0
     """Maximum wait of explorers for new weights; then they continue with the old ones."""
     memory_dir: Annotated[OwnPath, PATH] = ""

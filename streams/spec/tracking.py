@@ -1,4 +1,4 @@
-"""`TrackerSpec`: a tracker that follows an experiment's log and shows its figures elsewhere."""
+"""`TrackerSpec`: a tracker following an experiment's log and showing its figures elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class TrackerSpec(msgspec.Struct, frozen=True, kw_only=True):
     args: dict[str, Any] = {}
     """Arguments without secrets."""
     variables: dict[str, str] = {}
-    """Arguments whose values are in the environment: the variable of each."""
+    """Arguments with values in the environment: the variable of each."""
     samples: Annotated[int, Meta(ge=0, le=MOST_SAMPLES)] = 0
-    """The most rows of each table of rollouts and of evaluation answers; 0: there are no tables."""
+    """Maximum number of rows in each table of rollouts and of evaluation answers; 0: no tables."""
     sample_interval: Annotated[int, Meta(ge=1)] = 1
-    """The number of training steps from one table of rollouts to the next; each evaluation has one."""
+    """Training steps between two tables of rollouts; each evaluation has one."""
     single_run: bool = False
     """True: explorer and trainer share one run; False: the guide's two, `NAME_explorer` and `NAME_trainer`."""

@@ -1,4 +1,4 @@
-"""The part of a specification that says how a batch changes the weights: how often, and by which corrections."""
+"""The part of a specification on the change of weights by a batch: the optimizer steps, and the corrections."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import msgspec
 
 from rftd.streams.log.bounds import Index
 
-# Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec.spec`.
+# Defaults give the meaning of logs written before the field existed, as in `rftd.streams.spec.spec`.
 
 
 class UpdatesSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The optimizer steps that one batch gives: epochs over it in mini-batches."""
+    """The optimizer steps of one batch: epochs over the batch in mini-batches."""
 
     epochs: Index = 1
     mini_batch_items: Index = 0
     """Items of the batch in one optimizer step; 0: all of them."""
     shuffle: bool = False
-    """Each epoch has an order of its own, drawn from the experiment's seed and the step."""
-
-
-# Defaults say what logs mean that were written before the field was there, as in `rftd.streams.spec.spec`.
+    """True: each epoch has a separate order, drawn from the experiment's seed and the step."""
 
 
 class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +29,8 @@ class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The correction for tokens that older weights drew."""
+    """The correction for tokens drawn by older weights."""
 
     old_logprobs: str = "rollout"
-    """`rollout`, `recomputed` or `approximated`: to which the policy loss takes its ratio."""
+    """`rollout`, `recomputed` or `approximated`: the denominator of the policy loss's ratio."""
     parts: tuple[CorrectionPart, ...] = ()

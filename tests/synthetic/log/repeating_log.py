@@ -15,6 +15,6 @@ class RepeatingLog(MemoryLog):
         """Writes each draft, whether or not its id is there."""
         positions = []
         for draft in drafts:
-            self._places.pop(draft.id.bytes, None)
+            self._positions.pop(draft.id.bytes, None)
             positions += await super().append([draft])
         return positions

@@ -36,7 +36,7 @@ def _afterwards(spoil: Any) -> Any:
 
 def _lose_the_last(log: MemoryLog, records: list[Record]) -> None:
     lost = records.pop()
-    log._places.pop(decode_head(lost).id.bytes, None)
+    log._positions.pop(decode_head(lost).id.bytes, None)
     log._tail.advance((), {lost.partition: Mark(lost.offset, records[-1].chain)})
 
 
@@ -65,7 +65,7 @@ def _forget_what_is_remembered(log: MemoryLog, draft: Draft, _records: list[Reco
 
 
 def _take_everything_again(log: MemoryLog, draft: Draft, _records: list[Record]) -> None:
-    log._places.pop(draft.id.bytes, None)
+    log._positions.pop(draft.id.bytes, None)
 
 
 def _write_an_unknown_version(log: MemoryLog, draft: Draft, _records: list[Record]) -> None:

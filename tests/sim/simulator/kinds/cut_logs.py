@@ -194,9 +194,9 @@ def _take_away(folder: Path, survivors: tuple[str, ...]) -> None:
 def _cut(log: MemoryLog, partition: Partition, head: Mark) -> None:
     gone = log._records.get(partition, [])[head.next_offset :]
     for record in gone:
-        place = log._places.get(decode_head(record).id.bytes)
+        place = log._positions.get(decode_head(record).id.bytes)
         if place is not None and place.partition == partition and place.offset >= head.next_offset:
-            del log._places[decode_head(record).id.bytes]
+            del log._positions[decode_head(record).id.bytes]
     log._records[partition] = log._records.get(partition, [])[: head.next_offset]
     log._tail.advance((), {partition: head})
 

@@ -93,7 +93,7 @@ def _copy_of(log: MemoryLog) -> MemoryLog:
     there = MemoryLog()
     there._records = {partition: list(records) for partition, records in log._records.items()}
     there._starts = dict(log._starts)
-    there._places = dict(log._places)
+    there._positions = dict(log._positions)
     there.tail.advance((), log.tail.heads)
     return there
 
