@@ -98,8 +98,10 @@ class Scoreboard(msgspec.Struct):
         self.stage = stage
         self.first_version = first_version
         decisions = spec.trainer.by_evaluation
-        shared = forked.at_step - first_version if forked is not None and forked.stage == stage else 0
-        evaluated = {spec.evals[number].name for number in forked.evaluated} if forked is not None and shared else ()
+        # A fork at the last step of a stage goes on with the next one: its evaluations are of that stage.
+        goes_on = forked is not None and forked.at_step >= first_version
+        shared = forked.at_step - first_version if forked is not None and goes_on else 0
+        evaluated = {spec.evals[number].name for number in forked.evaluated} if forked is not None and goes_on else ()
         tasksets = {figure.taskset for figure in decisions.figures}
         self.through = {name: shared if name in evaluated else shared - 1 for name in sorted(tasksets)}
         self.waiting = {}

@@ -19,7 +19,7 @@ from rftd.daemon.cli.verbs.arguments import experiment_argument, steps_named
 from rftd.daemon.http.views import experiments, history
 from rftd.ops.errors import UsageError
 from rftd.storage.queries.steps import StepRow
-from rftd.streams.figures.step_figures import grad_norm_of, kl_of, loss_of, response_length_of
+from rftd.streams.figures.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
@@ -115,7 +115,7 @@ def render(rows: Sequence[StepRow], metrics: Sequence[str] | None, *, width: int
 def _telling(rows: Sequence[StepRow]) -> Iterator[Cells]:
     """The columns that say whether it learns, and how fast; without those that no step has."""
     values: dict[str, list[float | None]] = {
-        "REWARD": [row.reward_mean for row in rows],
+        "REWARD": [_reward(row) for row in rows],
         "LOSS": [loss_of(row.metrics) for row in rows],
         "KL": [kl_of(row.metrics) for row in rows],
         "GRAD": [grad_norm_of(row.metrics) for row in rows],
@@ -128,6 +128,11 @@ def _telling(rows: Sequence[StepRow]) -> Iterator[Cells]:
     for header, cells in values.items():
         if any(value is not None for value in cells):
             yield header, [_text(value, digits=3) for value in cells]
+
+
+def _reward(row: StepRow) -> float | None:
+    """The mean reward of a step: of the batch's experiences, or of recorded rollouts as the trainer reports it."""
+    return reward_of(row.metrics) if row.reward_mean is None else row.reward_mean
 
 
 def _fitting(columns: Sequence[Cells], width: int) -> Iterator[list[Cells]]:

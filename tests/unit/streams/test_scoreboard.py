@@ -12,9 +12,10 @@ import pytest
 from synthetic.worlds.desk import BATCH, Desk, stage_of
 
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, ExperimentWarned
+from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentResumed, ExperimentWarned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
+from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.spec.schedule import checkpoint_due, rate_steps
 from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
@@ -88,6 +89,30 @@ def test_the_best_versions_are_chosen_and_named_with_what_they_replace() -> None
     for event in chosen:
         desk.put(event)
     assert obeyed(desk) == [], "one that comes again changes nothing"
+
+
+@pytest.mark.parametrize(("forked_in", "at_step", "first_version"), [(0, 0, 0), (0, 6, 6)], ids=["base", "stage end"])
+def test_a_fork_whose_base_was_evaluated_decides_by_its_own_evaluations(
+    forked_in: int, at_step: int, first_version: int
+) -> None:
+    """The parent has answered with the weights of the fork: no evaluation of them will come here."""
+    stage = desk_of(BEST).state.spine.stage_spec()
+    forked = ExperimentForked(
+        parent=UUID(int=7),
+        at_step=at_step,
+        checksum="c",
+        stage=forked_in,
+        first_versions=(0,),
+        decided_at_ns=1,
+        evaluated=(0,),
+    )
+    scores = Scoreboard()
+    scores.begin(1 if at_step else 0, first_version, stage, forked)
+    for version in (first_version + 2, first_version + 4):
+        event = msgspec.structs.replace(evaluation(version, 0.1 * version), stage=scores.stage)
+        scores.evaluated(event, stage)
+    assert [choice.version for choice in scores.unwritten] == [first_version + 2, first_version + 4]
+    assert scores.base is None
 
 
 @pytest.mark.parametrize("order", list(permutations((0, 2, 4, 6)))[::5])

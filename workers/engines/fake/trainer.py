@@ -114,8 +114,10 @@ class FakeTrainerEngine:
         self._state = FakeState(
             weights=_digest(*parts), optimizer=_digest(b"optimizer", *parts), stage=self._state.stage
         )
-        rewards = [sample.reward for sample in batch.samples]
-        figures = {"critic/rewards/mean": float(np.mean(rewards)), "critic/rewards/max": max(rewards)}
+        rewards = [sample.reward for sample in batch.samples if sample.advantages is not None]
+        figures = (
+            {"critic/rewards/mean": float(np.mean(rewards)), "critic/rewards/max": max(rewards)} if rewards else {}
+        )
         advantages = [each.advantages for each in batch.samples if each.advantages is not None and each.advantages.size]
         if advantages:
             figures["critic/advantages/max"] = float(max(each.max() for each in advantages))
