@@ -52,6 +52,8 @@ class SweepSubmitted(Event, frozen=True, kw_only=True):
     at_once: Count
     """Maximum number of runs under way."""
     halving: Halving | None = None
+    one_base: bool = False
+    """The runs begin with the same weights: the first one evaluates them, and the others are its forks at step 0."""
     by: str = ""
     """The name of the submitting token, also used for submitting the runs."""
     role: str = ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from synthetic.daemon.fork_desk import EXPERIMENT, ForkDesk
 
@@ -19,6 +20,7 @@ from rftd.ops.errors import ConflictError, ReusedKeyError, RftdError, UsageError
 from rftd.ops.ids import Ids
 from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
 from rftd.streams.log.log import EventLog
+from rftd.streams.verify.checker import verify
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 
@@ -104,6 +106,58 @@ async def test_a_key_is_one_sweep_and_names_are_free_ones(desk: ForkDesk) -> Non
         await submit(supervisor, file, point((("a", "b"), 1)), key=UUID(int=8))
 
 
+async def over(supervisor: Supervisor) -> StandingSweep:
+    """The sweep once all of its runs have ended."""
+    making = asyncio.ensure_future(supervisor.make_sweeps())
+    try:
+        async with asyncio.timeout(120):
+            standing = await supervisor.sweep_named("sums")
+            while not standing.over:
+                await asyncio.sleep(0.1)
+                standing = await supervisor.sweep_named("sums")
+    finally:
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+    return standing
+
+
+RATE = ("algorithm", "optimizer", "lr")
+
+
+async def test_runs_of_one_base_share_one_evaluation_of_it(desk: ForkDesk) -> None:
+    file = config(desk)
+    runs = [msgspec.structs.replace(point((RATE, rate)), settings={"rate": str(rate)}) for rate in (0.1, 0.2, 0.3, 0.4)]
+    async with desk.open() as supervisor:
+        standing = await submit(supervisor, file, *runs, at_once=4)
+        assert standing.sweep.submitted.one_base
+        standing = await over(supervisor)
+        assert [run.status.value for run in standing.runs] == ["completed"] * 4
+        entries = (await supervisor.known()).entries
+        first, *others = [entries[run.experiment] for run in standing.runs]
+        assert first.spine.forked is None
+        for entry in others:
+            assert entry.spine.forked is not None
+            assert (entry.spine.forked.parent, entry.spine.forked.at_step) == (first.id, 0)
+            assert entry.spine.forked.evaluated == (0,)
+            assert list(entry.scores["held"]) == [2], "of its own weights alone"
+    report = await verify(desk.log)
+    assert not report.findings, report.findings
+
+
+async def test_runs_of_several_models_evaluate_by_themselves(desk: ForkDesk) -> None:
+    file = config(desk)
+    rated = msgspec.structs.replace(point((RATE, 0.1)), settings={"rate": "3"})
+    model = point((("model", "model_path"), "other"), seed=1)
+    other = msgspec.structs.replace(model, settings={"rate": "2"})
+    standing = await submit(desk.idle(desk.log), file, point(), other)
+    assert not standing.sweep.submitted.one_base
+    standing = await submit(desk.idle(desk.log), file, point(), point(seed=1), key=UUID(int=7))
+    assert not standing.sweep.submitted.one_base, "fake weights depend on the seed"
+    decided = {**file, "trainer": {**file["trainer"], "early_stop": {"patience": 2}}}
+    standing = await submit(desk.idle(desk.log), decided, point(), rated, key=UUID(int=6))
+    assert not standing.sweep.submitted.one_base, "decisions look at the base as well"
+
+
 async def test_a_run_whose_rows_went_meanwhile_is_left_out_on_record(desk: ForkDesk) -> None:
     other = desk.folder / "other.jsonl"
     other.write_text((desk.folder / "train.jsonl").read_text())
@@ -111,14 +165,6 @@ async def test_a_run_whose_rows_went_meanwhile_is_left_out_on_record(desk: ForkD
         file = config(desk)
         standing = await submit(supervisor, file, point(), point((ROWS, str(other)), seed=1), point(seed=2), at_once=1)
         other.unlink()
-        making = asyncio.ensure_future(supervisor.make_sweeps())
-        try:
-            async with asyncio.timeout(120):
-                while not standing.over:
-                    await asyncio.sleep(0.1)
-                    standing = await supervisor.sweep_named("sums")
-        finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+        standing = await over(supervisor)
     assert [(run.point, run.status.value) for run in standing.runs] == [(0, "completed"), (2, "completed")]
     assert "other.jsonl" in standing.sweep.refused[1].reason

@@ -19,12 +19,21 @@ class RunStanding(NamedTuple):
     """It was paused by the sweep, and by nobody else."""
     scores: Mapping[int, float] = {}
     """The held-out scores by weight version, of the taskset that halvings go by."""
+    based: bool = False
+    """The weights before its first step are evaluated."""
+
+    @property
+    def comes(self) -> bool:
+        """True if it is on the way to its first evaluation, and nobody has paused it."""
+        return self.status in (Status.SUBMITTED, Status.QUEUED, Status.RUNNING)
 
 
 class BeginRun(NamedTuple):
     """A run that is to be submitted."""
 
     point: int
+    base: int | None = None
+    """The run with the evaluated weights that it begins with; None: it begins by itself."""
 
 
 class HoldRun(NamedTuple):
@@ -84,9 +93,15 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
         if last is not None:
             yield ResumeRun(point, last)
             free -= 1
+    base = next((point for point, run in sorted(runs.items()) if run.based), None)
+    if not sweep.submitted.one_base:
+        base = None
+    elif base is None:
+        # One evaluation of the weights that all of them begin with is enough, so the others wait for it.
+        free = min(free, 0 if any(run.comes for run in going.values()) else 1)
     to_come = (point for point in contenders if point not in runs and point not in sweep.refused)
     for _, point in zip(range(free), to_come, strict=False):
-        yield BeginRun(point)
+        yield BeginRun(point, base)
 
 
 def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: int) -> SweepHalved:

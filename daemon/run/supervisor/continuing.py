@@ -14,8 +14,9 @@ from collections.abc import Iterable
 import msgspec
 
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.run.supervisor.forking import check_payloads, continued_spec, evaluated
+from rftd.daemon.run.supervisor.forking import check_parent, check_payloads, continued_spec, evaluated
 from rftd.ops.clock import iso
+from rftd.ops.errors import ConfigError, ConflictError
 from rftd.streams.events.experiment import ExperimentForked
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
@@ -67,6 +68,25 @@ async def continued(
     spec = await asyncio.to_thread(continued_spec, spec, shared, host)
     spec = _warned(spec, f"continue_from_checkpoint: goes on from step {at_step} of {parent.name}, in {spec.job_dir}")
     return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
+
+
+async def based(
+    log: EventLog, base: Entry, spec: ExperimentSpec, host: Host
+) -> tuple[ExperimentSpec, ExperimentForked | None]:
+    """The specification as a fork of `base` at step 0, whose evaluations it shares, and the event that says so.
+
+    There is no event, and the specification stays, if a held-out taskset is not answered there or no fork can be made.
+    """
+    try:
+        check_parent(base.name, base.spine)
+        shared = await shared_history(log, base.id, 0)
+        own = await asyncio.to_thread(continued_spec, spec, shared, host)
+    except (ConfigError, ConflictError):
+        return spec, None
+    answered = evaluated(own, shared)
+    if len(answered) < len(own.stages[0].evals):
+        return spec, None
+    return own, msgspec.structs.replace(shared.forked, evaluated=answered)
 
 
 def is_bench(spec: ExperimentSpec) -> bool:

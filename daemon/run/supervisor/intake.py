@@ -15,7 +15,7 @@ import msgspec
 from rftd.daemon.run.operations import Accepted
 from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.supervisor.benching import Measured, bench_of, checkpoints_to_measure
-from rftd.daemon.run.supervisor.continuing import continued, earlier, is_bench, stamped
+from rftd.daemon.run.supervisor.continuing import based, continued, earlier, is_bench, stamped
 from rftd.daemon.run.supervisor.forking import check_parent, check_payloads, evaluated, forked_spec, lineage_note, moved
 from rftd.daemon.run.supervisor.reach import within_reach
 from rftd.daemon.run.supervisor.relocation import relocated
@@ -104,9 +104,12 @@ class Intake:
         return filled(spec.config, other_half.config, *(_OF_BATCH if tasks_elsewhere else ()))
 
     async def submit(
-        self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID
+        self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID, base: UUID | None = None
     ) -> Accepted:
-        """See `Operations.submit`; `spec` has passed the preflight for `host`, and the event gets this id."""
+        """See `Operations.submit`; `spec` has passed the preflight for `host`, and the event gets this id.
+
+        An experiment that begins anew is a fork of `base` at step 0, if its first weights are evaluated there.
+        """
         spec = within_reach(spec, self._roles)
         if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
             return await self._submit_benches(measured, spec, judge, key=key, id=id)
@@ -115,6 +118,8 @@ class Intake:
         forked: life.ExperimentForked | None = None
         if known is None:
             spec, forked = await self._begun(spec, host, judge.asker)
+            if forked is None and base is not None and base in self._entries:
+                spec, forked = await based(self._log, self._entries[base], spec, host)
             self._room()
         elif spec.half == "both":  # what the request decided before a crash: memory and folders may be others now
             spec = known.spec

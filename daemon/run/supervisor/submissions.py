@@ -66,8 +66,8 @@ class Submissions:
         self._refresh = refresh
         self._folders = folders
 
-    async def submit(self, config: dict[str, Any], key: UUID, *, asker: Asker) -> Accepted:
-        """See `Operations.submit`."""
+    async def submit(self, config: dict[str, Any], key: UUID, *, asker: Asker, base: UUID | None = None) -> Accepted:
+        """See `Operations.submit`; an experiment that is new is a fork of `base` at step 0, if it can be."""
         made: dict[UUID, Accepted] = {}
 
         async def write(id: UUID) -> Position:
@@ -79,7 +79,7 @@ class Submissions:
             async with self._folders:
                 await self._refresh()
                 self._check_quota(asker)
-                made[id] = await self._intake.submit(spec, host, judge, key=key, id=id)
+                made[id] = await self._intake.submit(spec, host, judge, key=key, id=id, base=base)
             faults.point("submission.after_append")
             return made[id].position
 

@@ -7,13 +7,13 @@ import difflib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
 from rftd.daemon.run.operations import Done, StandingRun, StandingSweep, SweepTaken, WantedSweep
-from rftd.daemon.run.registry import Registry
+from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.intake import made_by
 from rftd.daemon.run.supervisor.orders import Orders, order_of
 from rftd.daemon.run.supervisor.submissions import Submissions
@@ -44,8 +44,8 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.patience import append_when_space
 from rftd.streams.spec.naming import Named, choose
-from rftd.streams.spec.schedule import eval_steps
-from rftd.streams.spec.spec import ExperimentSpec
+from rftd.streams.spec.schedule import eval_due, eval_steps
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.control.sweep_runs import (
     BeginRun,
     EndRun,
@@ -56,6 +56,7 @@ from rftd.workers.control.sweep_runs import (
     is_over,
     next_steps,
 )
+from rftd.workers.learning.algorithms.registry import lookup
 
 LOOK_S: Final = 0.5
 """The time between two looks at the sweeps."""
@@ -193,7 +194,8 @@ class SweepDriver:
         key = sweep.key(step.point)
         try:
             asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
-            await self._submissions.submit(sweep.config(step.point), key, asker=asker)
+            base = None if step.base is None else made_by(sweep.key(step.base))
+            await self._submissions.submit(sweep.config(step.point), key, asker=asker, base=base)
         except _LATER:
             raise
         except Exception as error:  # whatever is wrong with one run, the others go on
@@ -258,9 +260,11 @@ class SweepDriver:
         )
         event = await self._named(event, first, given=wanted.name is not None)
         sweep = RecordedSweep(id=UUID(int=0), submitted=event, submitted_ns=0)
-        for point in _one_of_each(event.points):
-            await self._check(sweep, point, asker)
-        return event
+        specs = [await self._check(sweep, point, asker) for point in _one_of_each(event.points)]
+        bases = [_base_of(spec) for spec in specs]
+        one_base = len(event.points) > 1 and bases[0] is not None and all(base == bases[0] for base in bases)
+        one_base = one_base and (not _is_seeded(first.stages[0]) or len({point.seed for point in event.points}) == 1)
+        return msgspec.structs.replace(event, one_base=one_base)
 
     async def _named(self, event: SweepSubmitted, spec: ExperimentSpec, *, given: bool) -> SweepSubmitted:
         """The sweep and its runs under names that are free. Raises ConflictError if a name that was given is not."""
@@ -281,7 +285,7 @@ class SweepDriver:
         points = (msgspec.structs.replace(point, name=run) for point, run in zip(event.points, runs, strict=True))
         return msgspec.structs.replace(event, name=name, points=tuple(points))
 
-    async def _check(self, sweep: RecordedSweep, point: int, asker: Asker) -> None:
+    async def _check(self, sweep: RecordedSweep, point: int, asker: Asker) -> ExperimentSpec:
         run = sweep.points[point]
         try:
             spec = await self._submissions.check(sweep.config(point), asker=asker)
@@ -293,6 +297,7 @@ class SweepDriver:
             raise
         if spec.half != "both":
             raise UsageError("a half is no run of a sweep", field="mode", fix="sweep a file of mode both or bench")
+        return spec
 
 
 def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
@@ -315,7 +320,7 @@ def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
         if entry is not None and entry.status is not None:
             scores = {} if halving is None else entry.scores.get(halving.taskset, {})
             held = entry.status is Status.PAUSED and entry.spine.reason in holds
-            runs[point] = RunStanding(entry.status, held, scores)
+            runs[point] = RunStanding(entry.status, held, scores, _is_based(entry))
     return runs
 
 
@@ -357,6 +362,30 @@ def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
             versions += [first + step for step in eval_steps(stage) if step]
         first += stage.total_steps
     return sorted(set(versions) - {first})
+
+
+def _base_of(spec: ExperimentSpec) -> tuple[Any, ...] | None:
+    """What an evaluation of the first weights follows from; None where a run must make it by itself."""
+    stage = spec.stages[0]
+    if stage.kind != "both" or stage.serving is not None or not (stage.evals and eval_due(stage, 0)):
+        return None
+    # A deterministic run repeats itself whole, and decisions by evaluation look at the base as well.
+    if spec.deterministic or stage.trainer.by_evaluation.figures:
+        return None
+    rollout = stage.rollout
+    return stage.model, stage.trainer.engine, stage.evals, rollout.engine, rollout.dtype, rollout.engine_args
+
+
+def _is_seeded(stage: StageSpec) -> bool:
+    """True if the first weights may depend on the seed: those of an adapter, a critic, or another party's engine."""
+    critic = lookup(stage.algorithm.kind).needs.critic
+    return stage.trainer.engine not in ("torch", "verl") or stage.model.lora is not None or critic
+
+
+def _is_based(entry: Entry) -> bool:
+    """True if every held-out taskset of the first stage is answered by the weights before the first step."""
+    tasksets = entry.spec.stages[0].evals
+    return bool(tasksets) and all(0 in entry.scores.get(taskset.name, {}) for taskset in tasksets)
 
 
 def _run_names(name: str, runs: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from rftd.daemon.config.sweep_points import changes_between
@@ -53,6 +54,26 @@ def test_as_many_runs_begin_as_the_bound_leaves(states: dict[int, Status], begun
     runs = standing(states)
     assert list(next_steps(sweep, runs)) == [BeginRun(point) for point in begun]
     assert is_over(sweep, runs) is (len(states) == 4)
+
+
+def test_runs_wait_for_one_evaluation_of_the_base_and_begin_as_forks_of_it() -> None:
+    sweep = sweep_of(4, at_once=3)
+    sweep.submitted = msgspec.structs.replace(sweep.submitted, one_base=True)
+    assert list(next_steps(sweep, {})) == [BeginRun(0)]
+    for status in (QUEUED, RUNNING):
+        assert list(next_steps(sweep, {0: RunStanding(status)})) == []
+    based = RunStanding(RUNNING, based=True)
+    assert list(next_steps(sweep, {0: based})) == [BeginRun(1, 0), BeginRun(2, 0)]
+    assert list(next_steps(sweep, {0: based, 1: RunStanding(DONE), 2: RunStanding(RUNNING)})) == [BeginRun(3, 0)]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED, Status.PAUSED])
+def test_a_run_that_stops_before_its_first_evaluation_holds_up_no_other(status: Status) -> None:
+    sweep = sweep_of(4, at_once=3)
+    sweep.submitted = msgspec.structs.replace(sweep.submitted, one_base=True)
+    assert list(next_steps(sweep, {0: RunStanding(status)})) == [BeginRun(1)]
+    based = {0: RunStanding(status), 1: RunStanding(DONE, based=True)}
+    assert next(step for step in next_steps(sweep, based) if isinstance(step, BeginRun)) == BeginRun(2, 1)
 
 
 def test_one_that_was_refused_is_left_out() -> None:
