@@ -28,7 +28,7 @@ from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.sync_failure import SyncFailure, label_of_failure
 from rftd.streams.folds.worker_state import label_of_state
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.spec.spec import ExperimentSpec
 
 M = TypeVar("M", Counter, Gauge)

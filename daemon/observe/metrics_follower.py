@@ -22,9 +22,8 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.registry import definition_of
 from rftd.streams.events.task import EvalLeased, TaskLeased
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.effective import ruling
-from rftd.streams.log.envelope import Record
+from rftd.streams.log.envelope import Decoded, Record
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog, Subscription
 from rftd.streams.log.topics import EVERY_PARTITION

@@ -9,7 +9,7 @@ from rftd.daemon.run.why.wait import Wait
 from rftd.ops.metrics import Metrics
 from rftd.ops.words import Level
 from rftd.streams.events.experiment import Fence
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.newest import Newest
 from rftd.streams.verify.holders import Holders

@@ -22,10 +22,9 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.folds.once import PlannedBatches, Recent
 from rftd.streams.log.chain import GENESIS, Heads, Mark
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.deadletters import head_of
 from rftd.streams.log.effective import ruling
-from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.envelope import Decoded, Head, Record
 from rftd.streams.log.fencing import FenceOwner, FenceView
 from rftd.streams.log.requests import is_request
 from rftd.streams.log.topics import EXPERIMENTS, Partition

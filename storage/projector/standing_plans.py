@@ -11,7 +11,7 @@ from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.once import PlannedBatches
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

@@ -36,7 +36,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from rftd.storage.database.tables.base import Row, table_of
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 Value = bytes | str | int | float | bool | None
 Values = tuple[Value, ...]

@@ -48,6 +48,8 @@ ROW_ANSWERS_CUT: Final = "rows/answers_cut"
 """The share of a batch's rows with a truncated answer, unable to teach the end; only if there are some."""
 PROMPTS_CUT_ROWS: Final = "prompts_cut_rows"
 """Number of an evaluation's rows with a truncated prompt, which score 0; only if there are some."""
+WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
+"""Counts of answers without any score; reported only if above 0."""
 
 
 @event("step.completed", stream=topics.EXPERIMENTS, owner=TRAINER)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from rftd.streams.events.experience import CategoryScore, EvalScored
-from rftd.streams.events.step import PROMPTS_CUT_ROWS
+from rftd.streams.events.step import WORTHLESS
 from rftd.streams.figures.estimators import best_at, bootstrap, majority_at, pass_at, wilson, worst_at
 from rftd.streams.figures.reward_parts import part_of
 from rftd.streams.spec.spec import TasksetSpec
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCURACY: Final = "accuracy/mean"
-WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
-"""Counts of answers without any score; reported only if above 0."""
 TRIES: Final = "tries"
 """Answers to each row; absent for one."""
 MOST_CATEGORIES: Final = 64

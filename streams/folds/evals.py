@@ -10,7 +10,7 @@ import numpy as np
 
 from rftd.streams.events import experience, step, task
 from rftd.streams.figures.reward_parts import part_means, part_sums
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import source_of
 
 

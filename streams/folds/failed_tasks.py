@@ -8,8 +8,8 @@ import msgspec
 
 from rftd.streams.events import task
 from rftd.streams.folds.letters import RecordPlace
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.effective import effective_records
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TASKS, TRUTH

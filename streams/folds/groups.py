@@ -13,7 +13,7 @@ from rftd.streams.events import experience, task
 from rftd.streams.folds.group import Group, Lease, RolloutEnd
 from rftd.streams.folds.ranges import ClosedGroups
 from rftd.streams.folds.selection import Selection
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})

@@ -15,7 +15,7 @@ from rftd.streams.events import batch, task
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.once import PlannedBatches, Recent
 from rftd.streams.folds.ranges import ClosedGroups
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 
 class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -15,8 +15,7 @@ from rftd.ops import limits
 from rftd.streams.events.experiment import ExperimentAccepted, ExperimentRejected, ExperimentSubmitted
 from rftd.streams.folds.answered_requests import AnsweredRequests, OpenRequest
 from rftd.streams.folds.commands import Commands
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.envelope import Decoded, Position, Record
 from rftd.streams.log.requests import CloudEvent
 
 REMEMBERED: Final = 1000

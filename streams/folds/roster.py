@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.streams.events import worker
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from rftd.streams.folds.roster import Roster
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.topics import Partition, may_hold
 
 

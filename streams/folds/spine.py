@@ -17,7 +17,7 @@ from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
 from rftd.streams.folds.spending import Spending
 from rftd.streams.folds.task_queue import TaskQueues
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.streams.spec.split_submission import LateHalf, halves_of, joined
 

@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops.ids import derive
 from rftd.streams.events.sweep import SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 LABEL: Final = "sweep"
 """The label of each run, with the name of its sweep."""

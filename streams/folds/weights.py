@@ -11,8 +11,7 @@ from rftd.streams.events import weights
 from rftd.streams.folds.ranges import Versions
 from rftd.streams.folds.spine import Spine
 from rftd.streams.log.announcement import announcement_digest
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 
 
 class Weights(msgspec.Struct):

@@ -16,7 +16,7 @@ from rftd.ops.tracing.tracer import current
 from rftd.streams.events.catalogue import resolve
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.log.arrays import DTYPES
-from rftd.streams.log.envelope import Draft, Head, Record
+from rftd.streams.log.envelope import Decoded, Draft, Head, Record
 from rftd.streams.log.topics import Partition, partition_of
 
 E = TypeVar("E", bound=Event)
@@ -25,15 +25,6 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgpack_decoder(Head)
 _UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 # All but the first come from an upcaster reading the fields of another program.
-
-
-class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """A record with its attributes and its payload, upcast to the current version."""
-
-    partition: Partition
-    offset: int
-    head: Head
-    event: Event
 
 
 class Writer:

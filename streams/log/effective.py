@@ -20,9 +20,9 @@ from uuid import UUID
 
 from rftd.ops.errors import CodecError
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.log.codec import Decoded, decode_head
+from rftd.streams.log.codec import decode_head
 from rftd.streams.log.deadletters import decode_routed, head_of
-from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.envelope import Decoded, Head, Record
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from rftd.streams.events.registry import Event
 from rftd.streams.log.topics import Partition
 
 # `array_like`: the order of the fields is the format on disk and on the wire. `gc=False`: the collector skips these
@@ -68,6 +69,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     thin: bool = False
     """True if the payload was dropped: `value` names its arrays by their sha256, and `chain` covers the original value.
     """
+
+
+class Decoded(msgspec.Struct, frozen=True, gc=False):
+    """A record with its attributes and its payload, upcast to the current version."""
+
+    partition: Partition
+    offset: int
+    head: Head
+    event: Event
 
 
 class Stretch(NamedTuple):

@@ -12,9 +12,8 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import WaitTimeoutError
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.log.chain import Heads
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.effective import effective, of_experiment
-from rftd.streams.log.envelope import Position, Record
+from rftd.streams.log.envelope import Decoded, Position, Record
 from rftd.streams.log.feed import Feed
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog

@@ -16,8 +16,9 @@ from rftd.streams.events.task import GroupClosed
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Spine
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, decode_as
+from rftd.streams.log.codec import decode_as
 from rftd.streams.log.effective import effective_records, of_experiment
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.follower import Fold
 from rftd.streams.log.log import EventLog

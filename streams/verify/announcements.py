@@ -12,7 +12,7 @@ import xxhash
 from rftd.streams.events import checkpoint, step, weights, worker
 from rftd.streams.log import topics
 from rftd.streams.log.announcement import announcement_digest
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import source_of
 from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import ANNOUNCED, Facts

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from rftd.streams.events import experience, task
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, place
+from rftd.streams.log.codec import place
 from rftd.streams.log.deadletters import head_of
-from rftd.streams.log.envelope import Head, Record
+from rftd.streams.log.envelope import Decoded, Head, Record
 from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import source_of
 from rftd.streams.verify.evidence import Evidence

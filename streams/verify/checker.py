@@ -21,9 +21,9 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.letters import Letters
 from rftd.streams.log import topics
 from rftd.streams.log.chain import GENESIS, Heads, link
-from rftd.streams.log.codec import Decoded, decode_as, place
+from rftd.streams.log.codec import decode_as, place
 from rftd.streams.log.deadletters import decode_ours, head_of
-from rftd.streams.log.envelope import Head, Position, Record, Stretch
+from rftd.streams.log.envelope import Decoded, Head, Position, Record, Stretch
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.losses import Life, Loss, unsettled

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.registry import definition_of
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.fencing import Role
 from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import holder_source

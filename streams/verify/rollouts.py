@@ -10,7 +10,7 @@ from rftd.ops.errors import CodecError
 from rftd.streams.events import experience, step
 from rftd.streams.figures.eval_figures import ACCURACY
 from rftd.streams.figures.reward_parts import part_means, part_of, part_sums
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.verify.answers import answered, holder_key
 from rftd.streams.verify.evidence import EvalEvidence, Evidence, Scores
 from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, Facts

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rftd.streams.events import batch, evaluated, experiment, step, sweep
 from rftd.streams.folds.scoreboard import stopped
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.spec.schedule import checkpoint_due
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import joined

@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from rftd.streams.events import task, weights
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import source_of
 from rftd.streams.verify.answers import holder_key
 from rftd.streams.verify.evidence import Draws, EvalEvidence, Evidence, Other

@@ -30,7 +30,8 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.events.task import GroupClosed, Member
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
-from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, PrioritySpec
 from rftd.workers.control.planner import Planner

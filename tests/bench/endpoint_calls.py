@@ -35,9 +35,8 @@ from rftd.streams.spec.spec import ModelSpec, SamplingSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.message import Message
 from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds
 from rftd.workers.generation.endpoint.server import ModelEndpoint
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.tensor_bytes import TensorBytes

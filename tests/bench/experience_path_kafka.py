@@ -43,7 +43,8 @@ from rftd.streams.kafka.log import KafkaLog
 from rftd.streams.kafka.settings import kafka_url, parse_kafka
 from rftd.streams.kafka.topics import ensure_topics
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, Writer
+from rftd.streams.log.codec import Writer
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.role import as_refs
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.hosts.executor import Handle, WorkerOrder

@@ -23,8 +23,8 @@ from rftd.streams.events.experience import RolloutFailed
 from rftd.streams.kafka.log import KafkaLog
 from rftd.streams.kafka.settings import KafkaSettings
 from rftd.streams.kafka.topics import delete_topics
-from rftd.streams.log.codec import Decoded, Writer, decode
-from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.envelope import Decoded, Draft, Record
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.topics import EXPERIENCES, Partition
 

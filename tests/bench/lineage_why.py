@@ -47,8 +47,7 @@ from rftd.storage.projector.projector import Projector
 from rftd.streams.events import batch, task
 from rftd.streams.events.registry import Event
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.memory import MemoryLog
 from rftd.streams.spec.spec import PolicySpec

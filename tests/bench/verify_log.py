@@ -40,8 +40,7 @@ from rftd.streams.events.task import GroupClosed
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.envelope import Decoded, Draft, Head
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.log.writers import holder_source, source_of
 from rftd.streams.spec.spec import PolicySpec

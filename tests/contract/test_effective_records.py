@@ -27,9 +27,8 @@ from rftd.streams.events.experiment import Fence
 from rftd.streams.folds.failed_tasks import FailedTasks
 from rftd.streams.folds.letters import HOME, Letters
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.effective import effective, effective_records, of_experiment
-from rftd.streams.log.envelope import Draft, Head, Position
+from rftd.streams.log.envelope import Decoded, Draft, Head, Position
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog, start_of

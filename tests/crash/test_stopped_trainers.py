@@ -25,8 +25,7 @@ from rftd.ops.logs import logger
 from rftd.storage.files.checkpoints import misses_its_folder, verify
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.topics import CHECKPOINTS, Partition
 from rftd.streams.spec.spec import ExperimentSpec, TrainerSpec
 from rftd.workers.training.saving import Saver

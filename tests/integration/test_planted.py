@@ -33,8 +33,8 @@ from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
 from rftd.streams.log.chain import GENESIS, Mark, link
-from rftd.streams.log.codec import Decoded, Writer, decode, encode_value
-from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.codec import Writer, decode, encode_value
+from rftd.streams.log.envelope import Decoded, Draft, Record
 from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.log.writers import holder_source
 from rftd.streams.memory import MemoryLog

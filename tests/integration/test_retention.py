@@ -19,8 +19,7 @@ from rftd.ops.ids import SystemIds
 from rftd.storage.files.checkpoints import commit_folder, put_back
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.topics import CHECKPOINTS, Partition
 from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.training.saving import Saver

@@ -22,7 +22,8 @@ from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.topics import EVERY_PARTITION
 from rftd.streams.spec.spec import RolloutSpec
 from rftd.streams.sqlite.log import SqliteLog

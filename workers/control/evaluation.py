@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rftd.ops import limits
 from rftd.ops.ids import derive
-from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted
+from rftd.streams.events.step import WORTHLESS, EvalCompleted
 from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.figures.eval_figures import figures_of
@@ -51,7 +51,7 @@ def _figures(id: UUID, evaluation: Evaluation) -> dict[str, float]:
     Those are answers that failed and answers to a prompt that was cut; nothing is reported of none.
     """
     scores = evaluation.scores.values()
-    counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in ("failed_rows", PROMPTS_CUT_ROWS)}
+    counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in WORTHLESS}
     worthless = {name: count for name, count in counts.items() if count}
     lengths = {"response_length/mean": evaluation.mean_tokens()}
     return lengths | evaluation.reward_parts() | figures_of(evaluation.in_order(), id) | worthless

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 from uuid import UUID
 
+import msgspec
+
+from rftd.ops import limits
 from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive, derive_from_each
 from rftd.ops.tracing.tracer import current
@@ -22,8 +25,59 @@ from rftd.workers.generation.sampling import check_sampling, other_settings
 
 if TYPE_CHECKING:
     from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
-    from rftd.workers.generation.endpoint.rollout_calls import CallBounds
-    from rftd.workers.generation.endpoint.server import ModelEndpoint, ServedModel
+    from rftd.workers.workflows.result import RolloutResult
+    from rftd.workers.workflows.rewards.reward import RewardResult
+
+
+class CallBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the calls of one rollout to a model over HTTP."""
+
+    calls: int = limits.ENDPOINT_CALLS
+    """Total number of answers; a call with n choices counts n times."""
+    concurrent: int = limits.ENDPOINT_CONCURRENT_CALLS
+    """Maximum number of answers generated concurrently."""
+    tokens: int = limits.ENDPOINT_TOKENS
+    """Total number of generated tokens."""
+
+
+class HttpModel(Protocol):
+    """A model over HTTP, for one rollout and while the block runs: `async with model.served() as served`."""
+
+    @property
+    def base_url(self) -> str:
+        """The base URL as clients expect it, including `/v1`."""
+
+    @property
+    def api_key(self) -> str:
+        """The key of this rollout."""
+
+    @property
+    def turns(self) -> Sequence[Response]:
+        """Answers of the newest conversation, for rewards; empty before the first call."""
+
+    @property
+    def failure(self) -> RolloutError | None:
+        """Why the model could not answer the newest call; None after an answer, and for a prompt too long."""
+
+    @property
+    def cut(self) -> Response | None:
+        """The response to the newest prompt if that prompt did not fit."""
+
+    def results(self, reward: RewardResult, *, cut: Response | None = None) -> list[RolloutResult]:
+        """Returns all generated answers, with this reward, as steps of a rollout: the result of a workflow.
+
+        `cut` is passed where the rollout ended with a prompt too long for the model, and earns nothing.
+        """
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+class ModelServer(Protocol):
+    """The seam to the HTTP endpoint of an explorer."""
+
+    def of(self, model: Model, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> HttpModel:
+        """Returns access to `model` for its rollout; see `Model.served`."""
 
 
 class Model:
@@ -42,7 +96,7 @@ class Model:
         sampling: SamplingSpec,
         rollout: UUID,
         seed: UUID | None = None,
-        endpoint: ModelEndpoint | None = None,
+        endpoint: ModelServer | None = None,
         auxiliary_models: Sequence[AuxiliaryModel] = (),
     ) -> None:
         self._engine = engine
@@ -128,7 +182,7 @@ class Model:
             note_answer(span, response)
         return response
 
-    def served(self, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> ServedModel:
+    def served(self, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> HttpModel:
         """This model over HTTP, for programs that know OpenAI's API: `async with model.served() as served`.
 
         Inside, `served.base_url` and `served.api_key` are for this rollout alone. With `lengths_only` a call decides

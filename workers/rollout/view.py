@@ -17,7 +17,7 @@ from rftd.streams.folds.run_state import SpineParts
 from rftd.streams.folds.spine import Spine
 from rftd.streams.folds.weights import Weights
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.newest import Newest
 
 TRACES: Final = 256

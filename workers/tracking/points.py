@@ -11,7 +11,7 @@ from rftd.streams.events import batch, checkpoint, experiment, step, weights
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.workers.tracking.point import EXPLORER, TRAINER, Point, SampleSource
 
 _OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")

@@ -10,7 +10,7 @@ from rftd.ops.clock import Clock
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.start import start_of_experiment

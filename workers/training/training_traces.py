@@ -13,7 +13,7 @@ from rftd.ops.tracing.tracer import Attribute, SpanKind, Tracer, TraceSpan, curr
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.follower import Fold
 from rftd.streams.log.newest import Newest
 from rftd.streams.log.topics import partition_of

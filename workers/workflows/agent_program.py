@@ -23,9 +23,7 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.plugins import Plugins
 from rftd.workers.datasets.task import Task
 from rftd.workers.generation.call_spans import agent_run
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds
-from rftd.workers.generation.endpoint.server import ServedModel
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.model import CallBounds, HttpModel, Model
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.scorer import Scorer
@@ -94,7 +92,7 @@ class AgentProgramWorkflow:
             )
         return served.results(await self._score(returned, served, task, reward))
 
-    async def _run_agent(self, task: Task, served: ServedModel, beside: dict[str, Any]) -> object:
+    async def _run_agent(self, task: Task, served: HttpModel, beside: dict[str, Any]) -> object:
         def call() -> object:
             try:
                 return self._agent(task, base_url=served.base_url, api_key=served.api_key, **beside)
@@ -113,7 +111,7 @@ class AgentProgramWorkflow:
     def _left(self, leaving: SystemExit) -> RolloutError:
         return RolloutError(f"agent {self._name!r} exited with {leaving.code!r}", fix="let it return")
 
-    async def _score(self, returned: object, served: ServedModel, task: Task, reward: Scorer) -> RewardResult:
+    async def _score(self, returned: object, served: HttpModel, task: Task, reward: Scorer) -> RewardResult:
         if returned is not None:
             return reward.checked(returned, task)
         return await reward.score(served.turns[-1].text, task, turns=served.turns)

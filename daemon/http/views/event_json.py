@@ -13,8 +13,8 @@ from rftd.ops.clock import iso
 from rftd.ops.errors import CodecError
 from rftd.ops.redaction import redact
 from rftd.streams.log.arrays import Array
-from rftd.streams.log.codec import Decoded, decode_head
-from rftd.streams.log.envelope import Record
+from rftd.streams.log.codec import decode_head
+from rftd.streams.log.envelope import Decoded, Record
 
 SHOWN_ITEMS: Final = 32
 """The items of a list that are shown; `full` shows all."""

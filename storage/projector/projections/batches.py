@@ -9,7 +9,7 @@ from rftd.storage.database.tables.batches import Batches, BatchItems
 from rftd.storage.projector.projections.projection import Projection, id_of
 from rftd.storage.projector.upserts import Changes, Upsert
 from rftd.streams.events import batch
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 PLANNED: Final = Upsert(
     Batches,

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.experiences import Experiences, Retirements
 from rftd.storage.projector.projections.projection import Projection, id_of, json_of
 from rftd.storage.projector.upserts import Changes, Upsert
 from rftd.streams.events import batch, experience
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import explorer_of
 
 PRODUCED: Final = Upsert(

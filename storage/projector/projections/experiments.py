@@ -11,7 +11,7 @@ from rftd.streams.events import experiment
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 SUBMITTED: Final = Upsert(
     Experiments,

@@ -15,7 +15,7 @@ from rftd.streams.events import batch, checkpoint, experiment, weights
 from rftd.streams.events.evaluated import CheckpointChosen
 from rftd.streams.events.experiment import TURNS
 from rftd.streams.events.registry import Event
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 KINDS: Final[frozenset[type[Event]]] = frozenset(
     (

@@ -12,7 +12,7 @@ import msgspec
 from rftd.storage.database.tables.base import Row
 from rftd.storage.projector.upserts import Changes
 from rftd.streams.events.registry import Event
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.steps import Evals, EvalScores, Generations, S
 from rftd.storage.projector.projections.projection import Projection, id_of, json_of, owner_of
 from rftd.storage.projector.upserts import Changes, Upsert
 from rftd.streams.events import experience, step
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import explorer_of
 
 COMPLETED: Final = Upsert(

@@ -10,7 +10,7 @@ from rftd.storage.projector.projections.projection import Projection, id_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.storage.queries.books import MAPPED_ROLLOUTS
 from rftd.streams.events import batch, task
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 LEASED: Final = Upsert(
     Leases,

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.weights import Activations, Checkpoints, Overd
 from rftd.storage.projector.projections.projection import Projection, owner_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import checkpoint, weights
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 # LAST: a resumed trainer publishes a version, or saves a step, again under the same key, and its files are the newer.
 PUBLISHED: Final = Upsert(

@@ -9,7 +9,7 @@ from rftd.storage.database.tables.workers import Workers
 from rftd.storage.projector.projections.projection import Projection, id_of
 from rftd.storage.projector.upserts import Changes, Upsert
 from rftd.streams.events import worker
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 
 PROJECTOR: Final = "projector"
 """The consumer under which the projector keeps the records that it could not use; nobody else's report counts there."""

@@ -11,7 +11,7 @@ from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
 from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.priorities import make_priority

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rftd.streams.folds.run_state import partitions_of
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, decode, decode_head
-from rftd.streams.log.envelope import Record
+from rftd.streams.log.codec import decode, decode_head
+from rftd.streams.log.envelope import Decoded, Record
 from rftd.streams.log.fencing import FenceView
 
 if TYPE_CHECKING:

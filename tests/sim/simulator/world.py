@@ -30,7 +30,8 @@ from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, Writer, decode
+from rftd.streams.log.codec import Writer, decode
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.role import as_refs
 from rftd.streams.memory import MemoryLog

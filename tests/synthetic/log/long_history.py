@@ -17,8 +17,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.group_id import group_id
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.log.writers import source_of

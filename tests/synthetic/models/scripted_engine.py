@@ -20,10 +20,9 @@ from rftd.streams.events.experience import Span
 from rftd.streams.spec.spec import ModelSpec, SamplingSpec
 from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds
-from rftd.workers.generation.endpoint.server import ModelEndpoint, ServedModel
+from rftd.workers.generation.endpoint.server import ModelEndpoint
 from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.model import CallBounds, HttpModel, Model
 from rftd.workers.weights.channel import WeightsRef
 
 SPEC = ModelSpec(path="models/tiny", max_model_len=4096, max_prompt_tokens=3000, max_response_tokens=500)
@@ -115,7 +114,7 @@ async def running_endpoint(tracer: Tracer | None = None) -> AsyncIterator[ModelE
 class Asker:
     """A rollout's program: its capability, and a client that uses it."""
 
-    served: ServedModel
+    served: HttpModel
     client: httpx.AsyncClient
 
     async def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -154,7 +153,7 @@ async def asking(
         yield Asker(served, client)
 
 
-def client_of(served: ServedModel) -> httpx.AsyncClient:
+def client_of(served: HttpModel) -> httpx.AsyncClient:
     """A client with the rollout's key."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {served.api_key}"}

@@ -33,8 +33,8 @@ from rftd.streams.events.task import GroupClosed, TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
 from rftd.streams.events.worker import Heartbeat, WorkerLost
 from rftd.streams.folds.spine import Spine
-from rftd.streams.log.codec import Decoded, Writer, decode, decode_head
-from rftd.streams.log.envelope import Draft, Record
+from rftd.streams.log.codec import Writer, decode, decode_head
+from rftd.streams.log.envelope import Decoded, Draft, Record
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.topics import EXPERIENCES, EXPERIMENTS, TASKS, Partition
 from rftd.streams.memory import MemoryLog

@@ -18,8 +18,7 @@ from rftd.storage.projector.upserts import Changes
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.events.registry import Definition
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.log_place import LogPlace
 from rftd.streams.log.marked import changed
 from rftd.streams.log.stored_path import moved

@@ -16,9 +16,9 @@ from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, Writer
+from rftd.streams.log.codec import Writer
 from rftd.streams.log.deadletters import DeadLetterBox, decode_ours, understood
-from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.envelope import Decoded, Draft, Head
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog, start_of
 from rftd.streams.log.topics import EVERY_PARTITION, TRUTH, Partition, partition_of

@@ -6,7 +6,8 @@ from synthetic.worlds.desk import Desk, published
 
 from rftd.streams.events.registry import Event
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
-from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Decoded
 
 
 def of_version(desk: Desk, version: int) -> int | None:

@@ -14,7 +14,7 @@ from rftd.ops.errors import FencedError
 from rftd.ops.ids import SystemIds
 from rftd.streams.events.batch import ExperienceRetired
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import Role
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.role import RoleLease

@@ -15,8 +15,7 @@ from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.storage.files.snapshots import SnapshotFolder
 from rftd.streams.events.catalogue import UnknownVersionError
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Draft, Head
+from rftd.streams.log.envelope import Decoded, Draft, Head
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.topics import EXPERIMENTS, Partition, partition_of
 from rftd.streams.memory import MemoryLog

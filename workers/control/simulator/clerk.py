@@ -18,8 +18,7 @@ from rftd.streams.events.weights import WeightsAnswered, WeightsPublished, Weigh
 from rftd.streams.folds.groups import GroupWindow
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
-from rftd.streams.log.envelope import Head
+from rftd.streams.log.envelope import Decoded, Head
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.schedule import has_windows, kept_versions
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec

@@ -28,23 +28,12 @@ from rftd.workers.generation.endpoint.call_error import SERVER, CallError, bug_i
 from rftd.workers.generation.endpoint.question import HeldAnswer, Question, QuestionPrompt
 from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.generation.engine import GenerationRequest, Watch
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.generation.response import Response
 
 TOO_LONG: Final = "context_length_exceeded"
 Place: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 """The block within which one answer is drawn: it may wait first, limit the time, and raise CallError."""
-
-
-class CallBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rollout may ask for."""
-
-    calls: int = limits.ENDPOINT_CALLS
-    """Answers in all; a call with n choices counts n times."""
-    concurrent: int = limits.ENDPOINT_CONCURRENT_CALLS
-    """Answers that are drawn at a time."""
-    tokens: int = limits.ENDPOINT_TOKENS
-    """Drawn tokens in all."""
 
 
 class Repetition(msgspec.Struct, frozen=True):

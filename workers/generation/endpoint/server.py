@@ -28,8 +28,8 @@ from rftd.workers.generation.endpoint.call_reply import call_of, models_of, name
 from rftd.workers.generation.endpoint.http_call import HttpCall
 from rftd.workers.generation.endpoint.question import digest_of
 from rftd.workers.generation.endpoint.request_span import RequestSpan
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.endpoint.rollout_calls import Repetition, RolloutCalls
+from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult

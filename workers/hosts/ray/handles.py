@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from rftd.ops.words import Level, Words
 from rftd.workers.hosts.executor import Handle, WorkerOrder
 from rftd.workers.hosts.ray.messages import ActorEnd, ActorOrder, ActorSeen, Seek, Sweep
 
-if TYPE_CHECKING:
-    from rftd.workers.hosts.ray.launcher import RayExecutor
+
+class Cluster(Protocol):
+    """The seam from a handle to its launcher."""
+
+    away: Words | None
+    """Why Ray does not answer; None while connected."""
+
+    def end(self, handle: RayHandle) -> None:
+        """Requests the end of the handle's worker."""
+
+    def adopt_found(self, order: WorkerOrder) -> Handle:
+        """Adopts the actor found at the order's slot."""
 
 
 class RayHandle:
     """A worker, as it was last heard of."""
 
-    def __init__(self, launcher: RayExecutor, order: ActorOrder) -> None:
+    def __init__(self, launcher: Cluster, order: ActorOrder) -> None:
         self._launcher = launcher
         self.order = order
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
@@ -62,7 +72,7 @@ class RaySweep:
     pid = None
     reason = ""
 
-    def __init__(self, launcher: RayExecutor, sweep: Sweep) -> None:
+    def __init__(self, launcher: Cluster, sweep: Sweep) -> None:
         self._launcher = launcher
         self.request = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
@@ -84,7 +94,7 @@ class RaySweep:
 class RaySearch:
     """A look for actors of a place; implements `Search`. While Ray is away it lasts, and nothing is placed anyway."""
 
-    def __init__(self, launcher: RayExecutor, seek: Seek) -> None:
+    def __init__(self, launcher: Cluster, seek: Seek) -> None:
         self._launcher = launcher
         self.request = seek
         self.seen = ActorSeen(worker=seek.number, state="pending")

@@ -36,10 +36,10 @@ from rftd.workers.generation.endpoint.call_reply import call_of, decoded, models
 from rftd.workers.generation.endpoint.completions import TextQuestion
 from rftd.workers.generation.endpoint.http_call import HttpCall
 from rftd.workers.generation.endpoint.request_span import RequestSpan
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds, Repetition, RolloutCalls
+from rftd.workers.generation.endpoint.rollout_calls import Repetition, RolloutCalls
 from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
 from rftd.workers.generation.engine import RolloutEngine
-from rftd.workers.generation.model import Model
+from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer

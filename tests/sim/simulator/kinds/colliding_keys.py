@@ -14,7 +14,8 @@ from rftd.ops.errors import ConflictError
 from rftd.ops.ids import derive
 from rftd.streams.folds.key_use import VERBS
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded, decode
+from rftd.streams.log.codec import decode
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.topics import partition_of
 from simulator.kinds.kind import Kind

@@ -14,8 +14,8 @@ import numpy as np
 
 from rftd.streams.events.task import GroupClosed, TasksDrawn
 from rftd.streams.log import topics
-from rftd.streams.log.codec import Decoded
 from rftd.streams.log.effective import effective, of_experiment
+from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.topics import partition_of
 from rftd.streams.spec.spec import TasksetSpec

@@ -12,8 +12,8 @@ from synthetic.models.scripted_engine import SPEC, ScriptedEngine, asking, runni
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
-from rftd.workers.generation.endpoint.rollout_calls import CallBounds
 from rftd.workers.generation.engine import Generation, GenerationRequest
+from rftd.workers.generation.model import CallBounds
 from rftd.workers.workflows.rewards.reward import RewardResult
 
 pytestmark = pytest.mark.anyio
