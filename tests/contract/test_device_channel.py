@@ -129,7 +129,7 @@ def test_a_publisher_that_dies_in_the_middle_is_an_error_and_what_it_held_is_gon
         pass
 
 
-def test_what_is_retired_while_it_is_taken_comes_whole_and_what_was_retired_before_does_not(
+def test_transfer_completes_when_retired_midway_but_not_when_retired_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = DeviceChannel("127.0.0.1")

@@ -140,7 +140,7 @@ async def test_heartbeats_are_as_old_as_the_broker_says(settings: KafkaSettings,
         ),
     ],
 )
-async def test_a_topic_that_keeps_writers_times_is_named_with_the_clocks_difference_and_can_be_mended(
+async def test_topic_with_writer_timestamps_is_named_with_the_clock_difference(
     settings: KafkaSettings, bounds: dict[str, str], ahead_s: int, difference: str
 ) -> None:
     topic = Names(settings.prefix).kafka(SPINE).topic

@@ -72,7 +72,7 @@ def _acknowledges(chat: ServedChat) -> bool:
 
 
 @pytest.mark.parametrize(("replace", "why"), [(older, "older than the log"), (gone, "gone"), (another, "another one")])
-def test_an_experiment_pauses_over_a_history_that_is_not_the_promised_one_and_goes_on_with_that(
+def test_wrong_history_pauses_the_experiment_and_the_promised_one_resumes_it(
     replace: Callable[[Path], None], why: str, tmp_path: Path
 ) -> None:
     scene = Scene(tmp_path)
@@ -155,7 +155,7 @@ def test_an_export_takes_the_history_along_and_no_promise_is_lost_on_the_way(tmp
     assert sorted(trained.values()) == [float(number) for number in range(RUNS)]
 
 
-def test_an_export_without_the_history_of_what_was_promised_is_neither_written_nor_taken(tmp_path: Path) -> None:
+def test_export_without_the_promised_history_is_refused_on_both_sides(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with scene.host:
         name, serving, chat = _begun(scene)

@@ -17,7 +17,7 @@ RUNS = 16
 """Of two steps with four groups of two."""
 
 
-def test_kills_between_answer_feedback_and_commit_lose_nothing_and_train_nothing_twice(tmp_path: Path) -> None:
+def test_kills_between_answer_feedback_and_commit_lose_and_repeat_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with scene.host:
         shared = (f"explorer.proxy_port={free_port()}", "explorer.rollout_model.engine_num=2")

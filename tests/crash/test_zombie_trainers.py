@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_trainers_that_are_struck_within_file_operations_change_nothing_of_their_successors(
+def test_trainer_killed_within_file_operations_leaves_its_successor_unchanged(
     tmp_path: Path, chance: random.Random
 ) -> None:
     from synthetic.daemon.scene import Scene

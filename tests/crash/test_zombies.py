@@ -58,7 +58,7 @@ def test_a_worker_that_wakes_after_its_replacement_changes_nothing(tmp_path: Pat
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_trainer_that_stops_before_it_places_a_checkpoint_does_not_touch_its_successors(tmp_path: Path) -> None:
+def test_trainer_stopped_before_placing_a_checkpoint_leaves_its_successor_alone(tmp_path: Path) -> None:
     """It looked at its role, and stands still with the exchange as its next act; a folder of that name is there."""
     from synthetic.daemon.scene import EXPERIMENT, Scene
     from synthetic.until import until

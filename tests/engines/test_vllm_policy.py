@@ -149,7 +149,7 @@ async def test_log_probabilities_are_the_policys_whatever_the_sampling(bench: Po
         bench.check_close("64 requests of mixed sampling", request, generation)
 
 
-async def test_a_response_held_to_a_schema_obeys_it_and_has_the_policys_own_log_probabilities(
+async def test_schema_bound_response_obeys_it_with_the_policys_log_probabilities(
     bench: PolicyBench,
 ) -> None:
     verdict = {"type": "object", "properties": {"points": {"enum": [1, 2, 3]}, "right": {"type": "boolean"}}}

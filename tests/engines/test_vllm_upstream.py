@@ -36,7 +36,7 @@ def test_what_a_file_may_give_makes_arguments_of_vllm() -> None:
     assert (made["hf_overrides"], made["block_size"]) == (given["hf_overrides"], 32)
 
 
-def test_more_workers_than_memory_nodes_share_the_cores_and_more_than_cores_are_refused(
+def test_workers_beyond_memory_nodes_share_cores_and_beyond_cores_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from vllm.utils.cpu_resource_utils import get_visible_memory_node
@@ -72,7 +72,7 @@ def test_a_model_runner_with_another_sampler_is_refused() -> None:
     assert worker.model_runner.sampler == "its own"
 
 
-def test_weights_that_are_prepared_for_a_gpu_are_copied_to_where_its_graphs_read_them() -> None:
+def test_weights_prepared_for_a_gpu_are_copied_into_the_graphs_buffers() -> None:
     from rftd.workers.engines.vllm.prepared_weights import PreparedWeights
 
     embeddings, head, twin, tied = (torch.nn.Linear(3, 3, bias=each < 1) for each in range(4))

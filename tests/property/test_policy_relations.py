@@ -176,7 +176,7 @@ def test_what_is_chosen_is_there_once_in_order_and_within_the_bound(
 
 @settings(deadline=None)
 @given(specs(), views(), buffers())
-def test_what_is_retired_can_be_in_no_batch_and_a_full_queue_loses_only_what_is_too_much(
+def test_retired_experiences_fit_no_batch_and_a_full_queue_loses_only_the_excess(
     spec: PolicySpec, seen: PolicyView, entries: list[BufferEntry]
 ) -> None:
     policy = make_policy(spec)

@@ -111,7 +111,7 @@ def _orders(draw: st.DrawFn) -> tuple[RowOrder, ...]:
 
 
 @given(orders=_orders(), epoch=st.integers(0, 50))
-def test_each_epoch_holds_every_row_of_several_datasets_once_and_each_in_its_own_order(
+def test_each_epoch_holds_every_row_of_several_datasets_once_in_its_own_order(
     orders: tuple[RowOrder, ...], epoch: int
 ) -> None:
     total = sum(each.rows for each in orders)

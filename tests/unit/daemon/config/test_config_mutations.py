@@ -70,7 +70,7 @@ def test_every_field_of_the_schema_misspelt_or_wrong_is_named_at_its_place() -> 
     score.check()
 
 
-def test_every_field_of_a_policy_or_a_correction_misspelt_or_wrong_is_named_at_its_place() -> None:
+def test_wrong_or_misspelt_policy_and_correction_fields_are_named_at_their_line() -> None:
     score = MutationScore()
     corrections: FieldPath = ("algorithm", "rollout_correction", "corrections")
     fields = [each for each in schema_fields() if each.kind]
@@ -103,7 +103,7 @@ def test_every_argument_of_a_selector_misspelt_is_named_at_its_place() -> None:
     score.check()
 
 
-def test_every_argument_of_a_monitor_misspelt_or_of_another_type_is_named_at_its_place() -> None:
+def test_wrong_or_misspelt_monitor_arguments_are_named_at_their_line() -> None:
     score = MutationScore()
     args: FieldPath = ("monitor", "monitor_args")
     for monitor, names in {"wandb": ("base_url", "api_key"), "mlflow": ("uri", "username", "password")}.items():

@@ -79,7 +79,7 @@ def test_logs_mask_it_in_fields_and_in_text(name: str) -> None:
         assert CANARY not in mask_text(text)
 
 
-def test_a_hint_keeps_the_name_of_its_variable_and_what_only_looks_like_one_is_masked_whole() -> None:
+def test_hint_keeps_a_variables_name_and_masks_lookalikes_whole() -> None:
     for hint in ("api_key: {env: OPENAI_API_KEY}", 'api_key={"env": "KEY_2"}'):
         assert mask_text(f"write {hint} instead") == f"write {hint} instead"
     assert mask_text(f"api_key: {{env: {CANARY}}} b") == f"api_key: {MASK} b"

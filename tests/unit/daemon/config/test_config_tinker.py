@@ -177,7 +177,7 @@ def test_what_the_service_cannot_do_is_refused_with_its_field(
     assert any(field in text and said in text for text in texts), texts
 
 
-def test_a_service_whose_package_is_not_installed_is_refused_with_the_extra_and_the_lock(
+def test_service_without_its_package_is_refused_with_the_extra_and_the_lock(
     load: Load, errors: Callable[..., list[str]]
 ) -> None:
     (said,) = errors(GUIDE, host=Host(no_gpu="there is no nvidia-smi"))

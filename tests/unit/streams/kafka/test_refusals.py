@@ -71,7 +71,7 @@ async def test_topics_acknowledge_from_two_copies_where_there_are_two(replicatio
 @pytest.mark.parametrize(
     ("replicas", "min_insync", "weak"), [(1, 1, False), (3, 1, True), (2, 1, True), (3, 2, False), (3, 3, False)]
 )
-async def test_a_topic_that_acknowledges_from_one_of_several_copies_is_a_finding_with_its_fix(
+async def test_topic_acknowledging_from_one_replica_is_a_finding_with_its_fix(
     replicas: int, min_insync: int, weak: bool
 ) -> None:
     admin: Any = DescribedAdmin(replicas, min_insync)

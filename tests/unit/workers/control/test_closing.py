@@ -129,7 +129,7 @@ def test_the_last_failure_by_number_gives_the_reason() -> None:
     assert (event.code, event.reason, event.members) == ("RFTD-3", "three", ())
 
 
-def test_given_up_groups_close_with_or_without_what_is_done_and_their_explorers_hear_of_it() -> None:
+def test_given_up_groups_close_with_or_without_members_and_explorers_are_told() -> None:
     for keep, members, words in ((True, 2, "2 of 4 rollouts were done"), (False, 0, "were done, none is used")):
         desk = Desk()
         lease = desk.lease(0, desk.id)

@@ -134,7 +134,7 @@ def test_what_a_trainer_says_after_it_was_declared_lost_means_nothing() -> None:
         assert [type(each) for each in decided] == ([] if lost_first else [ExperimentPaused])
 
 
-def test_the_only_worker_that_refuses_pauses_the_experiment_and_another_one_ends_the_pause() -> None:
+def test_refusal_of_the_only_worker_pauses_until_another_worker_joins() -> None:
     desk = Desk()
     controller = Controller(desk.state, starts=frozenset(("trainer",)))
     left(desk, "trainer", DataError.code)

@@ -146,7 +146,7 @@ def test_between_two_stages_nothing_is_planned_and_nothing_given_out(desk: Desk)
     assert dispatched.hold == NoStage()
 
 
-def test_what_is_left_of_a_stage_that_is_completed_expires_and_closes_without_a_fault_of_its_own(desk: Desk) -> None:
+def test_leftovers_of_a_completed_stage_expire_and_close_without_a_fault(desk: Desk) -> None:
     leased = lease_in_second(desk)
     desk.put(StageCompleted(stage=1, last_version=FIRST_STEPS))
     dispatcher = Dispatcher(desk.state, Liveness())

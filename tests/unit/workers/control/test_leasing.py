@@ -296,7 +296,7 @@ def test_new_groups_take_the_rows_of_the_dataset_in_its_order() -> None:
     assert hold == PolicyFull(0, 0, 3 * BATCH)
 
 
-def test_groups_of_several_tasksets_go_on_where_the_log_says_and_each_has_its_own_digest_and_attempts() -> None:
+def test_groups_of_several_tasksets_resume_with_their_own_digests_and_attempts() -> None:
     small = TasksetSpec(name="small", path="p", rows=2, digest="S", max_retry_times=0)
     large = TasksetSpec(name="large", path="q", rows=3, digest="L", selector="shuffle", seed=11, max_retry_times=2)
     stage = stage_of(taskset=small, more_tasksets=(large,), kind="explore", collect_groups=10)

@@ -61,7 +61,7 @@ def test_one_decision_plans_as_far_ahead_as_asking_again_would(reuse: dict[str, 
     assert [plan.step for plan in decided(at_once)] == [3]
 
 
-def test_a_batch_is_not_formed_while_it_is_the_last_that_could_hold_what_is_under_way() -> None:
+def test_batch_waits_while_it_is_the_last_that_can_hold_running_rollouts() -> None:
     args = {"wait": True}
     policy = PolicySpec(kind="weight_fifo", max_staleness_versions=1, max_inflight_batches=9, args=args)
     desk = Desk(stage_of(policy=policy, max_read_timeout_s=1e6))
@@ -157,7 +157,7 @@ def test_groups_that_teach_nothing_are_retired_and_others_planned() -> None:
     assert desk.state.replay_buffer.counts()["balance"] == 0
 
 
-def test_what_teaches_nothing_is_retired_in_the_turn_of_the_plan_and_again_if_that_was_not_written() -> None:
+def test_uninformative_groups_are_retired_with_the_plan_and_again_if_unwritten() -> None:
     desk = Desk(stage_of(algorithm=THRESHOLD))
     planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
     assert planner.decide(desk.positions, now_ns).events == []

@@ -249,7 +249,7 @@ def test_the_policy_gives_up_what_is_too_stale_while_it_is_under_way() -> None:
     assert fresh[0].group in desk.state.groups.open
 
 
-def test_an_explorer_on_weights_that_are_too_old_gets_nothing_before_it_has_loaded_newer_ones() -> None:
+def test_explorer_on_stale_weights_gets_no_lease_before_loading_newer_ones() -> None:
     policy = PolicySpec(kind="windowed", max_staleness_versions=1, max_inflight_batches=9)
     scheduler = Scheduler(stage_of(policy=policy))
     desk = scheduler.desk
@@ -275,7 +275,7 @@ def activated(worker: UUID, version: int) -> WeightsActivated:
     )
 
 
-def test_what_waits_for_newer_weights_is_not_given_up_for_those_that_its_explorer_holds() -> None:
+def test_task_waiting_for_newer_weights_is_not_given_up_for_held_ones() -> None:
     policy = PolicySpec(max_staleness_versions=0, max_inflight_batches=9, args={"abort_inflight": True})
     sync = Synchronizer(sync_style="fixed", sync_interval=1)
     scheduler = Scheduler(stage_of(policy=policy, synchronizer=sync, batch_size=1, train_batch_size=REPEAT))

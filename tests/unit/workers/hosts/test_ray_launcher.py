@@ -190,9 +190,7 @@ def test_a_line_that_its_writer_did_not_finish_is_none() -> None:
     assert list(whole_lines([b'{"type":"end"}\n', b'{"type":"or'])) == [b'{"type":"end"}\n']
 
 
-def test_who_opens_an_engine_is_sought_without_waiting_and_asked_of_the_next_driver_too(
-    play: Play, tmp_path: Path
-) -> None:
+def test_actor_opening_an_engine_is_sought_without_waiting_and_by_the_next_driver(play: Play, tmp_path: Path) -> None:
     there, twice = order_of(tmp_path), order_of(tmp_path, "explorer", 0)
     searches = play.launcher.opening([there, twice])
     asked = {each["place"]: each["number"] for each in heard_of(play, "seek", 2)}

@@ -135,14 +135,14 @@ def test_processes_whose_status_nobody_collects_are_not_waited_for() -> None:
     assert done.stdout == "ended\n", done.stderr
 
 
-def test_an_engine_is_lost_with_one_of_its_workers_and_not_with_a_child_that_ends_of_itself() -> None:
+def test_engine_is_lost_with_a_worker_but_not_with_a_child_ending_by_itself() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", LOSES], capture_output=True, timeout=120, text=True)
     assert done.stdout == "ended\n", done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no file here")
 @pytest.mark.parametrize("end", ["seen.need(seen.pids)", "seen.end()"], ids=["ready", "start failed"])
-def test_what_workers_share_and_nobody_tracks_has_no_name_by_the_time_they_may_be_killed(end: str) -> None:
+def test_untracked_shared_memory_has_no_name_before_workers_may_be_killed(end: str) -> None:
     script = SHARES.replace("ENDS", end)
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, timeout=120, text=True)
     assert done.stdout == "(False, True)\n", done.stderr

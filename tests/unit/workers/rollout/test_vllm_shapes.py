@@ -28,7 +28,7 @@ def test_an_adapter_is_added_to_what_the_folder_holds_in_however_many_files(tmp_
         Expected.of(folder).check(found)
 
 
-def test_names_and_shapes_are_checked_without_reading_a_number_and_numbers_by_themselves(tmp_path: Path) -> None:
+def test_names_and_shapes_are_checked_without_reading_numbers(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", "qwen2", seed=1)
     found = base_weights(folder)
     name = "model.layers.0.mlp.up_proj.weight"

@@ -147,7 +147,7 @@ async def test_an_idle_engine_of_which_a_process_ends_says_so_by_itself() -> Non
     assert "12 ended" in engine.stats().error
 
 
-async def test_a_worker_that_ends_is_noticed_before_vllm_says_so_and_no_other_is_left_waiting_for_it() -> None:
+async def test_ended_worker_is_noticed_before_vllm_and_leaves_no_waiting_peer() -> None:
     processes = Processes()
     engine = engine_of(SimpleNamespace(errored=False, shutdown=lambda timeout: None), processes, timeout_s=0.0)
     processes.gone = ["12"]

@@ -215,7 +215,7 @@ def test_a_solved_task_is_no_lost_signal() -> None:
     assert not {"lost", "fix"} & set(found.replace(":", " ").split())
 
 
-def test_an_evaluation_says_beside_its_score_which_rows_were_no_question_of_the_model() -> None:
+def test_evaluation_names_unasked_rows_beside_its_score() -> None:
     row = EvalRow(
         id="1",
         stage=0,

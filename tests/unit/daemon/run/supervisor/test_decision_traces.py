@@ -33,7 +33,7 @@ def lease(number: int) -> TaskLeased:
     )
 
 
-def test_a_lease_that_is_sampled_has_a_span_once_it_is_sent_and_the_same_trace_whenever_it_is_decided() -> None:
+def test_sampled_lease_has_a_span_after_sending_and_always_the_same_trace() -> None:
     sink = KeptSpans()
     traces = DecisionTraces(Tracer(sink, clock=ManualClock(), random=Random(1), ratio=0.5), UUID(int=1))
     decisions: list[Decision] = [(lease(number), None) for number in range(40)]

@@ -173,7 +173,7 @@ async def test_a_worker_of_another_pid_namespace_or_boot_is_judged_by_its_heartb
     assert "no heartbeat" in lost[0].reason
 
 
-async def test_the_silence_of_a_worker_that_opened_its_engine_does_not_count_once_it_joined() -> None:
+async def test_silence_while_opening_the_engine_does_not_count_after_joining() -> None:
     """An import that held up its loop for 16 s had it killed at the moment at which it joined."""
     harbour = Harbour()
     harbour.liveness.lost_after_s = 15.0

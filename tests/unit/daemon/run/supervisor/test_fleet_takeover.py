@@ -63,7 +63,7 @@ async def test_a_worker_that_has_not_joined_is_taken_over_and_has_its_time_anew(
     assert len(lost.of("explorer")) == 1
 
 
-async def test_nothing_is_started_where_a_look_for_earlier_workers_lasts_and_its_obstacle_is_named() -> None:
+async def test_nothing_starts_during_a_search_for_earlier_workers_and_why_is_named() -> None:
     """A fleet that leaves meanwhile takes nobody over."""
     found = Found(UUID(int=5), over=False)
     harbour = Harbour(found)

@@ -152,7 +152,7 @@ async def test_a_copy_whose_original_is_gone_goes_on(scene: Scene) -> None:
     assert owner.id == own.id
 
 
-async def test_a_log_that_was_moved_keeps_its_folders_and_an_original_that_comes_back_does_not(scene: Scene) -> None:
+async def test_moved_log_keeps_its_folders_and_a_returning_original_does_not(scene: Scene) -> None:
     before = scene.identity(scene.data)
     await scene.served(before)
     moved = DataFolder(Path(shutil.copytree(scene.data.root, scene.folder / "moved")))

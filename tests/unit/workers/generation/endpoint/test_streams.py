@@ -173,7 +173,7 @@ async def test_who_hangs_up_in_the_middle_cancels_the_answer_and_nothing_of_it_i
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_an_answer_that_fails_is_an_error_where_it_was_not_begun_and_else_the_last_event(begun: bool) -> None:
+async def test_failed_answer_is_an_error_before_the_stream_and_its_last_event_after(begun: bool) -> None:
     engine, steps = engine_of("on\0")
     async with running_endpoint() as endpoint, asking(endpoint, engine) as asker:
         if begun:

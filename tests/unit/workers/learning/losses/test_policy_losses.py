@@ -129,7 +129,7 @@ class PlainLoss:
         return TokenLoss(loss=-tokens.logprobs, metrics={})
 
 
-def test_a_loss_says_what_it_needs_by_attributes_and_every_other_need_has_its_default() -> None:
+def test_loss_declares_needs_by_attributes_and_other_needs_have_defaults() -> None:
     assert LossNeeds.of(PlainLoss()) == LossNeeds(old_logprobs=True, loss_agg_mode="seq-mean-token-mean")
 
 

@@ -116,7 +116,7 @@ def test_answers_of_one_run_that_go_on_from_one_another_are_one_sequence() -> No
     assert (alone.prompt_tokens, alone.loss_mask.tolist(), alone.steps) == (7, [1, 1, 1], ())
 
 
-async def test_a_run_that_branches_is_trained_though_it_is_longer_in_all_than_the_model_takes(tmp_path: Path) -> None:
+async def test_branching_run_is_trained_although_its_total_exceeds_the_model_length(tmp_path: Path) -> None:
     history = History(tmp_path, IDS.new)
     first = answer("first")
     second = answer("second", after=first)
