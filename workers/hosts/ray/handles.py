@@ -10,7 +10,7 @@ from rftd.workers.hosts.executor import Handle, WorkerOrder
 from rftd.workers.hosts.ray.messages import ActorEnd, ActorOrder, ActorSeen, Seek, Sweep
 
 
-class Cluster(Protocol):
+class ActorHost(Protocol):
     """The seam from a handle to its launcher."""
 
     away: Words | None
@@ -26,7 +26,7 @@ class Cluster(Protocol):
 class RayHandle:
     """A worker, as it was last heard of."""
 
-    def __init__(self, launcher: Cluster, order: ActorOrder) -> None:
+    def __init__(self, launcher: ActorHost, order: ActorOrder) -> None:
         self._launcher = launcher
         self.order = order
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
@@ -72,7 +72,7 @@ class RaySweep:
     pid = None
     reason = ""
 
-    def __init__(self, launcher: Cluster, sweep: Sweep) -> None:
+    def __init__(self, launcher: ActorHost, sweep: Sweep) -> None:
         self._launcher = launcher
         self.request = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
@@ -94,7 +94,7 @@ class RaySweep:
 class RaySearch:
     """A look for actors of a place; implements `Search`. While Ray is away it lasts, and nothing is placed anyway."""
 
-    def __init__(self, launcher: Cluster, seek: Seek) -> None:
+    def __init__(self, launcher: ActorHost, seek: Seek) -> None:
         self._launcher = launcher
         self.request = seek
         self.seen = ActorSeen(worker=seek.number, state="pending")
