@@ -18,10 +18,10 @@ from rftd.storage.files.checkpoints import commit_folder, files_of, verify
 from rftd.streams.spec.optimizer import Optimizer
 from rftd.streams.spec.spec import LoraSpec, StageSpec
 from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
+from rftd.workers.engines.learner.saving import read_tensors
 from rftd.workers.engines.ranks.controller import RankedEngine
 from rftd.workers.engines.ranks.host import RankHost
 from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
-from rftd.workers.engines.torch.trainer.saving import read_tensors
 from rftd.workers.learning.engine import TrainBatch, TrainerEngine
 from rftd.workers.weights import checkpoint
 

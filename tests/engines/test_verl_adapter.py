@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.errors import ConfigError, DataError
 from rftd.storage.files.checkpoints import commit_folder, verify
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec
-from rftd.workers.engines.torch.trainer.saving import read_tensors
+from rftd.workers.engines.learner.saving import read_tensors
 from rftd.workers.learning.engine import TrainerEngine
 from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.weights.adapter import adapted, is_adapter

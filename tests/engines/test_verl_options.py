@@ -10,7 +10,7 @@ import torch
 from synthetic.models.engine_parity import make_models
 from synthetic.models.verl_options import NODE_RANKS, OPTIONS, STRATEGIES, Report, Seen, Wrote, reports
 
-from rftd.workers.engines.torch.trainer.saving import read_tensors
+from rftd.workers.engines.learner.saving import read_tensors
 
 RANKS = 4
 ROWS = 128

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rftd.ops.errors import DataError, WorkError
+from rftd.workers.engines.ranks import spread
 from rftd.workers.engines.ranks.messages import RankPart
 from rftd.workers.engines.ranks.spool import spread_parts, write_part_of, write_shards, write_spread
 from rftd.workers.engines.ranks.torch_shards import load_whole, shards_of
-from rftd.workers.engines.verl import shards as verl_shards
 from rftd.workers.weights.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory
@@ -228,7 +228,7 @@ def test_pieces_of_any_size_make_the_whole_file(piece_bytes: int, shapes: list[t
         for name, each in tensors.items()
     ]
     with TemporaryFile() as in_pieces, TemporaryFile() as at_once, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(verl_shards, "_PIECE_BYTES", piece_bytes)
-        write_shards(in_pieces.fileno(), layouts, verl_shards.to_first(tensors))
+        patched.setattr(spread, "_PIECE_BYTES", piece_bytes)
+        write_shards(in_pieces.fileno(), layouts, spread.to_first(tensors))
         write_shards(at_once.fileno(), layouts, iter(whole))
         assert in_pieces.read() == at_once.read()

@@ -4,6 +4,7 @@ fake/      answers without a model, and weights that are a digest of what was tr
 torch/     this machine: continuous batching, and training on one device or several ranks
 vllm/      generation by vLLM, in processes of its own
 verl/      training of a model spread over the ranks of a process group, by verl's FSDP2 or Megatron
+learner/   the learner of engines with a model in their own processes, over a small backend: torch's and verl's
 ranks/     an engine of many processes, and checkpoints that they write in parts
 tinker/    a service that generates and trains
 external   a model of a service, which is measured

@@ -16,7 +16,7 @@ from synthetic.models.engine_parity import MODEL_TOKENS
 from rftd.storage.files.checkpoints import commit_folder, verify
 from rftd.streams.spec.optimizer import Optimizer
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.engines.torch.trainer.saving import has_tensors, read_tensors
+from rftd.workers.engines.learner.saving import has_tensors, read_tensors
 from rftd.workers.learning.engine import TrainBatch, TrainerEngine
 from rftd.workers.learning.engine_registry import make_engine
 

@@ -11,4 +11,5 @@ crew          the processes: started, called, lost, ended
 controller    the engine in the trainer process: every call is one of all ranks
 collectives   what ranks of torch tell one another
 torch_shards  torch's tensors as such parts, whole or spread over ranks
+spread        tensors with a part on each rank: put together, taken apart, digested
 """

@@ -18,23 +18,26 @@ def this_rank() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def gathered(data: bytes) -> list[bytes]:
-    """The bytes of all ranks, by rank. A collective."""
-    _, ranks = this_rank()
+def gathered(data: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
+    """The bytes of all ranks, or of those in `group`, by rank. A collective."""
+    # Not all_gather_object, which pickles.
+    if not distributed.is_initialized():
+        return [data]
+    ranks = distributed.get_world_size(group)
     if ranks == 1:
         return [data]
-    device = _device()
+    device = _device(group)
     size = torch.tensor([len(data)], dtype=torch.int64, device=device)
     sizes = [torch.zeros_like(size) for _ in range(ranks)]
-    distributed.all_gather(sizes, size)
-    lengths = [int(each) for each in sizes]
+    distributed.all_gather(sizes, size, group=group)
+    lengths = [int(length) for length in sizes]
     # One more than none: an empty tensor is no message.
     padded = torch.zeros(max(lengths) + 1, dtype=torch.uint8)
     if data:
         padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     padded = padded.to(device)
     parts = [torch.zeros_like(padded) for _ in range(ranks)]
-    distributed.all_gather(parts, padded)
+    distributed.all_gather(parts, padded, group=group)
     return [bytes(part[:length].cpu().numpy()) for part, length in zip(parts, lengths, strict=True)]
 
 
@@ -74,8 +77,8 @@ def together() -> Iterator[None]:
         )
 
 
-def _device() -> torch.device:
-    # NCCL moves what lies on its device, gloo what lies on the host.
-    if distributed.get_backend() == "nccl":
+def _device(group: distributed.ProcessGroup | None = None) -> torch.device:
+    # NCCL sends tensors on its device, gloo tensors on the host.
+    if distributed.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

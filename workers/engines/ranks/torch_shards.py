@@ -80,7 +80,7 @@ def shards_of(
         part = tensor
         offset = [0] * tensor.ndim
         mine = True
-        if _is_spread(tensor):
+        if is_spread(tensor):
             box = box_of(tensor)
             part = tensor.to_local()
             offset = list(box.offset)
@@ -101,7 +101,8 @@ def _memory_as(dtype: torch.dtype, part: Tensor) -> memoryview:
     return memory(part.to(dtype))
 
 
-def _is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+    """True for a tensor with parts on several ranks (a DTensor)."""
     # By its attribute: importing DTensor takes a second, and who has one has imported it.
     return hasattr(tensor, "device_mesh")
 
@@ -142,7 +143,7 @@ def box_of(tensor: DTensor) -> LocalBox:
 
 
 def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
-    if not _is_spread(like):
+    if not is_spread(like):
         whole = tensors_of({name: saved.whole(name)})[name]
         return whole.to(like.device, copy=True)
     from torch.distributed.tensor import DTensor

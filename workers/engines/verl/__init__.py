@@ -6,23 +6,22 @@ asked of a model are rftd's.
 
 In reading order:
 
-engine.py     `VerlTrainerEngine`: opens a model, trains batches, saves and loads, on every rank alike
+engine.py     `VerlTrainerEngine`: opens a model and trains batches, on every rank alike
 definition.py the engine as the registry has it
 arguments.py  its `engine_args`
 platform.py   verl's idea of the hardware, chosen once in a process
 cpu_platform.py  CPUs as such hardware
 group.py      the ranks that train together, and what they tell one another
-model.py      verl's engine around a model of ours
+wrapping.py   how verl's engines wrap a model; their batches, and figures of their logits
+model.py      verl's FSDP engine around a model of ours
+opened_model.py  a model opened by FSDP2 or Megatron
 packing.py    a batch as micro-batches of whole texts (numpy)
-passes.py     forward passes over the micro-batches of all ranks, with and without a gradient
-shards.py     tensors of which each rank has a part
-policy.py     what is trained of a model: all of it
-adapter.py    or a low-rank adapter alone
-optimizer.py  the optimizer of a stage, of which each rank steps a part
-learner.py    what lasts as long as a stage: optimizer, reference, critic, teacher
-critic.py     what return is to be expected, learned beside
+passes.py     the backend of one model: passes over the micro-batches of all ranks, with and without a gradient
+policy.py     the policy with every weight under training
+adapter.py    the policy with a low-rank adapter under training
+stage_models.py  the backends of a stage's models
 megatron/     models of which each tensor is cut over some of the ranks, by Megatron's layers
-saving.py     what lies in a checkpoint
+saving.py     a model folder for transformers from weights spread over ranks
 
 Import nothing of verl before `platform.choose_platform`.
 """

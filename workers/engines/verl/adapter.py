@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec
-from rftd.workers.engines.ranks.collectives import together
+from rftd.workers.engines.learner.low_rank import EarlierNumbers, LowRankLayers, LowRankPolicy, own_name
+from rftd.workers.engines.learner.snapshot import SpreadTensors, rounded_for
 from rftd.workers.engines.ranks.spool import SpreadWeights
+from rftd.workers.engines.ranks.spread import local, one_by_one, whole
 from rftd.workers.engines.ranks.torch_shards import box_of
-from rftd.workers.engines.torch.trainer.low_rank import FOLDER, LowRankLayers, own_name, read_adapter
-from rftd.workers.engines.torch.trainer.snapshot import SpreadTensors, rounded_for
-from rftd.workers.engines.verl import saving
-from rftd.workers.engines.verl.model import PolicyModel, Wrapping, open_model
-from rftd.workers.engines.verl.shards import copy_shards, local, one_by_one, whole
-from rftd.workers.weights.adapter import A, B
+from rftd.workers.engines.verl.opened_model import open_model
+from rftd.workers.engines.verl.passes import VerlPasses
+from rftd.workers.engines.verl.saving import write_hf_folder
+from rftd.workers.engines.verl.wrapping import Wrapping
 from rftd.workers.weights.shards import Shard
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import memory
@@ -35,74 +35,53 @@ _ROWS: Final = 256
 """Rows of a weight that are merged at once; they begin at the same ones whatever part of it a rank has."""
 
 
-class SpreadAdapter:
-    """Implements `SpreadPolicy` with a low-rank adapter.
-
-    `merged`: explorers get whole weights; else the adapter alone, which they add to their base.
-    """
+class SpreadAdapter(LowRankPolicy):
+    """Implements `Policy` with an adapter of a model spread over ranks."""
 
     def __init__(self, base: Path, wrapping: Wrapping, spec: LoraSpec, *, seed: int, merged: bool) -> None:
-        """Raises ConfigError for layers that cannot be adapted, DataError if a folder does not hold what it should."""
-        made: list[LowRankLayers] = []
+        """Raises ConfigError for unfit layers, DataError for a folder without its model or adapter."""
+        layers: list[LowRankLayers] = []
 
         def adapt(module: Any) -> None:
-            made.append(LowRankLayers(module, base, spec, seed=seed))
+            layers.append(LowRankLayers(module, base, spec, seed=seed))
 
-        self.model: Any = open_model(PolicyModel, base, wrapping, before=adapt)
-        (self._layers,) = made
-        self._base = base
-        self._merged = merged
+        model = open_model(base, wrapping, before=adapt)
+        super().__init__(model, layers[0], base, merged=merged)
+        self.wrapping = wrapping
 
-    def learned(self) -> dict[str, torch.nn.Parameter]:
-        """The matrices A and B of each adapted module."""
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The matrices A and B of each adapted module, by name."""
         return {name: value for name, value in self.model.parameters.items() if value.requires_grad}
 
-    def published(self) -> Mapping[str, Tensor]:
-        """The merged weights by the model's own names, or the adapter with its scale in B."""
-        return self._whole() if self._merged else self._alone()
-
-    def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """Each rank gives its part, merged when it is asked for."""
-        if not self._merged:
-            return SpreadTensors(self._alone(), rounded=())
-        weights = self._whole()
-        return MergedShards(weights, rounded_for(experiment, self.model.module, weights.beneath))
-
-    def freeze(self, *, offload: bool) -> SpreadAdapterAsItWas:
-        """A copy of the adapter alone: the base beneath is frozen anyhow."""
-        return SpreadAdapterAsItWas(self.model, self.learned())
-
-    def write(self, actor: Path, *, hf: bool, strategy: saving.SaveStrategy) -> None:
-        """Saves `lora_adapter/` in peft's layout, which transformers loads, and with `hf` the merged model too."""
-        kept = {name: each.cpu() for name, each in one_by_one(self._layers.saved())}
-        if dist.get_rank() == 0:
-            self._layers.write(actor, kept)
-        if hf:
-            saving.write_hf_folder(actor / "huggingface", self._whole(), self._base)
-
-    def restore(self, actor: Path) -> None:
-        """Takes the adapter back from `lora_adapter/`."""
-        folder = actor / FOLDER
-        with together():
-            saving.copy_parts(self._layers.saved(), read_adapter(folder), folder)
-
-    def _alone(self) -> dict[str, Tensor]:
-        found = {}
-        for module in self._layers.modules:
-            found[module + A] = self._layers.low(module)
-            # The scale goes into B, so that explorers add B A without knowing rank or alpha.
-            found[module + B] = self._layers.high(module) * self._layers.scale(module)
-        return found
-
-    def _whole(self) -> MergedWeights:
-        learned = self.learned()
+    def whole(self) -> MergedWeights:
+        """The merged weights by the model's own names, each merged on request, buffers included."""
+        learned = self.parameters()
         tensors: dict[str, Tensor] = self.model.tensors()
         changes = {}
-        for module in self._layers.modules:
-            low, high = whole(self._layers.low(module)), whole(self._layers.high(module))
-            changes[f"{module}.weight"] = AdapterChange(low, high, self._layers.scale(module))
+        for module in self.layers.modules:
+            low, high = whole(self.layers.low(module)), whole(self.layers.high(module))
+            changes[f"{module}.weight"] = AdapterChange(low, high, self.layers.scale(module))
         beneath = {own_name(name): value for name, value in tensors.items() if name not in learned}
         return MergedWeights(beneath, changes)
+
+    def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
+        """The published tensors for the controller, a rank's own parts, merged on request."""
+        if not self.merged:
+            return SpreadTensors(self.alone(), rounded=())
+        weights = self.whole()
+        return MergedShards(weights, rounded_for(experiment, self.model.module, weights.beneath))
+
+    def freeze(self, passes: VerlPasses, *, offload: bool) -> VerlPasses:
+        """Passes of the policy with the adapter's present numbers for good; `offload` has no effect."""
+        return replace(passes, model=EarlierAdapter(self.model, self.parameters()), parameters={})
+
+    def write(self, actor: Path, *, hf: bool, writers: int) -> None:
+        """Saves `lora_adapter/` in peft's layout, which transformers loads, and with `hf` the merged model too."""
+        matrices = {name: matrix.cpu() for name, matrix in one_by_one(self.layers.saved())}
+        if dist.get_rank() == 0:
+            self.layers.write(actor, matrices)
+        if hf:
+            write_hf_folder(actor / "huggingface", self.whole(), self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,42 +174,24 @@ class MergedShards:
         return map(self._weights.merged, self._beneath.shards())
 
 
-class SpreadAdapterAsItWas:
-    """A model for passes without a gradient: the policy, with the adapter's numbers of a moment while it is asked.
+class EarlierAdapter:
+    """A model for passes without gradient: the policy, with an adapter's earlier numbers during each pass."""
 
-    It is not asked between a forward pass of the policy and its backward pass.
-    """
-
-    def __init__(self, model: Any, learned: Mapping[str, torch.nn.Parameter]) -> None:
+    def __init__(self, model: Any, parameters: Mapping[str, Tensor]) -> None:
         self._model = model
-        self._learned = learned
-        self._kept: dict[str, Tensor] = {name: value.detach().clone() for name, value in learned.items()}
-
-    @property
-    def use_remove_padding(self) -> bool:
-        """The policy's."""
-        found: bool = self._model.use_remove_padding
-        return found
+        self._numbers = EarlierNumbers(parameters)
+        self.use_remove_padding: bool = model.use_remove_padding
+        self.vocabulary_tokens: int = model.vocabulary_tokens
+        self.found = model.found
+        self.tensors = self._numbers.tensors
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has these numbers in place within it."""
-        assert not gradient, "the adapter as it was does not learn"
-        with self._model.running(gradient=False):
-            # Copied out and in, not exchanged: the optimizer holds the very tensors that are the live ones.
-            present = {name: value.detach().clone() for name, value in self._learned.items()}
-            copy_shards(self._learned, self._kept)
+        """Has the earlier numbers in place; never between a pass of the policy and its backward pass."""
+        assert not gradient, "a reference has no gradient"
+        with self._model.running(gradient=False), self._numbers.in_place():
             try:
                 yield
             finally:
-                # First: while the root's weights are whole, its parts are not what it computes with.
+                # Before the present numbers return: while the root's weights are whole, its parts have no effect.
                 self._model.module.reshard()
-                copy_shards(self._learned, present)
-
-    def found(self, data: Any) -> Any:
-        """One forward pass, as the policy's."""
-        return self._model.found(data)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The kept numbers, by name."""
-        return dict(self._kept)

@@ -4,75 +4,59 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import torch
 import torch.distributed as dist
 
 from rftd.ops.errors import ConfigError
-from rftd.ops.processors import threads_of
 from rftd.ops.releases import release_of
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.compute_device import compute_device
-from rftd.workers.engines.ranks.collectives import together
+from rftd.workers.engines.learner.backend import StageModels
+from rftd.workers.engines.learner.engine import ModelEngine
+from rftd.workers.engines.learner.model import try_description
+from rftd.workers.engines.learner.opening import environment
+from rftd.workers.engines.learner.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.engines.ranks.spool import SpreadWeights
-from rftd.workers.engines.torch.trainer.model import try_description
-from rftd.workers.engines.torch.trainer.opening import Determinism, environment
-from rftd.workers.engines.torch.trainer.snapshot import TorchSnapshot, rounded_for
+from rftd.workers.engines.ranks.spread import digest, one_by_one
 from rftd.workers.engines.verl import platform
 from rftd.workers.engines.verl.arguments import DEVICE, VerlTrainerArgs, check_heads, parse
 from rftd.workers.engines.verl.group import Shares, join_group
 from rftd.workers.engines.verl.megatron.sizes import check_arguments, check_installed
-from rftd.workers.engines.verl.shards import digest, one_by_one
-from rftd.workers.learning.engine import StepResult, TrainBatch, WeightsSnapshot
-from rftd.workers.learning.losses.objective import Objective
-from rftd.workers.learning.stage.stage_training import StageTraining
-from rftd.workers.learning.stage.trainer_state import TrainerState
+from rftd.workers.engines.verl.packing import PackedTexts
+from rftd.workers.learning.engine import WeightsSnapshot
 from rftd.workers.models.pretrained import outlined_model
-from rftd.workers.weights.checksum import Form, form_of
-from rftd.workers.weights.tensor_digests import TensorDigests
+from rftd.workers.weights.checksum import Form
 
 if TYPE_CHECKING:
-    from rftd.workers.engines.verl.policy import SpreadPolicy
+    from rftd.workers.engines.verl.adapter import SpreadAdapter
+    from rftd.workers.engines.verl.policy import WholePolicy
+
+    SpreadPolicy: TypeAlias = WholePolicy | SpreadAdapter
+else:
+    SpreadPolicy = Any  # both import verl, which decides on its devices while it is imported
 
 
-class VerlTrainerEngine:
+class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
     """Implements `TrainerEngine`; every method is called on all ranks, with the same arguments.
 
-    A process that belongs to no group is a group of its own. Weights and optimizer are float32.
+    A process that belongs to no group is a group of its own.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
-        self._threads = threads
-        self._device = torch.device("cpu")
-        self._experiment: ExperimentSpec | None = None
-        self._base = Path()
-        self._policy: SpreadPolicy | None = None
+        super().__init__(threads=threads)
         self._shares: Shares | None = None
-        self._learner: Any = None
-        self._training: StageTraining[Any] | None = None
-        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
-        """The state where no stage was begun."""
-        self._digester = TensorDigests(threads=threads)
-        self._digests: dict[Form, str] = {}
-        """The digests of the weights as they are, by form."""
-        self._determinism = Determinism()
-
-    @property
-    def deterministic(self) -> bool:
-        """True on CPUs, for one number of ranks."""
-        return self._device.type == "cpu"
 
     def environment(self) -> dict[str, str]:
         """The releases, ranks, threads, device and processor that the bits of the weights may depend on."""
-        found = environment(self._device, threads=self._threads, deterministic=self._determinism.on)
-        found |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
+        surroundings = environment(self._device, threads=self._threads, deterministic=self._determinism.on)
+        surroundings |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
         arguments = parse(self._trainer.engine_args)
         if arguments.strategy == "megatron":
             parts = str(arguments.tensor_model_parallel_size)
-            found |= {"megatron-core": release_of("megatron-core"), "tensor_model_parallel_size": parts}
-        return found
+            surroundings |= {"megatron-core": release_of("megatron-core"), "tensor_model_parallel_size": parts}
+        return surroundings
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model and spreads it over the ranks.
@@ -101,8 +85,8 @@ class VerlTrainerEngine:
             check_arguments(arguments, spec.trainer.dtype, ranks=dist.get_world_size(), on_cpu=on_cpu)
         # After the platform: verl decides on its devices while it is imported.
         from rftd.workers.engines.verl.adapter import SpreadAdapter
-        from rftd.workers.engines.verl.model import Wrapping
         from rftd.workers.engines.verl.policy import WholePolicy
+        from rftd.workers.engines.verl.wrapping import Wrapping
 
         self._experiment = experiment
         self._base = Path(model_path)
@@ -124,44 +108,16 @@ class VerlTrainerEngine:
         )
         self._weights_changed()
 
-    def begin_stage(self, stage: StageSpec) -> None:
-        """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
-        from rftd.workers.engines.verl.learner import VerlLearner
+    def stage_models(self, stage: StageSpec) -> StageModels[PackedTexts]:
+        """The models of a stage, spread over the ranks. Raises ConfigError."""
+        from rftd.workers.engines.verl.stage_models import VerlStageModels
 
-        torch.set_num_threads(threads_of(stage.trainer.threads))
-        step = self._state.step
-        objective = Objective.of(stage.algorithm)
         assert self._shares is not None, "used before open"
-        # First, for its models are as large as the new ones.
-        self._learner = None
-        self._learner = VerlLearner.begin(stage, objective, self._opened, self._shares, self._weights_changed)
-        state = TrainerState(
-            stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
-        )
-        seed = self._experiment.seed if self._experiment is not None else 0
-        self._training = StageTraining(stage, objective, self._learner, state, seed=seed)
+        return VerlStageModels.of(stage, self._opened, self._shares)
 
-    def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
-        assert self._training is not None, "train before begin_stage"
-        return self._training.train(batch)
-
-    def checksum(self) -> str:
-        """The checksum of the weights, computed once per step: on CPUs by xxh3, else by bit sums."""
-        return self._digest("xxh3" if self._device.type == "cpu" else "bits")
-
-    def sha256(self) -> str:
-        """The sha256 of the tensors' sha256, computed once per step."""
-        return self._digest("tensors")
-
-    def digest_like(self, recorded: str) -> str:
-        """The digest of the weights in the form of one that was recorded, by whatever device and release."""
-        return self._digest(form_of(recorded))
-
-    def _digest(self, form: Form) -> str:
-        if form not in self._digests:
-            self._digests[form] = digest(form, self._opened.published(), self._digester)
-        return self._digests[form]
+    def digest(self, form: Form) -> str:
+        """The digest of the present weights in this form, computed anew, equal on every rank."""
+        return digest(form, self._opened.published(), self._digester)
 
     def snapshot(self) -> WeightsSnapshot:
         """A copy of the weights, in bfloat16 where explorers run the model in it; of several ranks see `spread`."""
@@ -172,66 +128,11 @@ class VerlTrainerEngine:
         """The weights as the controller of several ranks takes them: each rank gives what it holds."""
         return self._opened.spread(self._experiment)
 
-    def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic` where there is
-        one."""
-        actor = folder / "actor"
-        actor.mkdir(parents=True, exist_ok=True)
-        self._opened.write(actor, hf=hf, strategy=parse(self._trainer.engine_args).save_strategy)
-        if self._learner is not None:
-            self._learner.write(folder)
-        # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
-        if dist.get_rank() == 0:
-            self._state.write(actor)
-
-    def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
-
-        A stage that goes on with another optimizer begins a fresh one; one that had no reference takes these weights.
-        """
-        actor = folder / "actor"
-        # What one rank cannot read is an error of all, and none of them waits for it.
-        with together():
-            state = TrainerState.read(actor)
-        self._opened.restore(actor)
-        self._weights_changed()
-        self._learner = None
-        self._training = None
-        self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
-        if stage is None:
-            return
-        self.begin_stage(stage)
-        if state.stage != stage.name:
-            return
-        assert self._learner is not None
-        self._learner.restore(folder, optimizer=state.optimizer)
-        assert self._training is not None
-        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.optimizer_type)
-
-    def close(self) -> None:
-        """Releases the model, and puts torch's switches back. Idempotent."""
-        self._determinism.put_back()
-        self._policy = None
-        self._learner = None
-        self._training = None
-
     @property
     def _trainer(self) -> TrainerSpec:
         """Section `trainer` of the stage, or of the first one."""
         assert self._experiment is not None, "used before open"
         return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
-
-    @property
-    def _opened(self) -> SpreadPolicy:
-        assert self._policy is not None, "used before open"
-        return self._policy
-
-    @property
-    def _state(self) -> TrainerState:
-        return self._outside if self._training is None else self._training.state
-
-    def _weights_changed(self) -> None:
-        self._digests.clear()
 
 
 def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -> None:

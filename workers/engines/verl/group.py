@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 import torch
@@ -12,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rftd.ops.decoding import msgpack_decoder
-
-T = TypeVar("T")
+from rftd.workers.engines.ranks.collectives import gathered
 
 
 def join_group(device: torch.device) -> bool:
@@ -59,22 +57,8 @@ class Shares:
         """The figures of `count` micro-batches by number, of which this rank knows its `own`."""
         if self.count == 1:
             return [dict(own[number]) for number in range(count)]
-        parts = gathered(msgspec.msgpack.encode(own), self.count, self.device, self.group)
+        parts = gathered(msgspec.msgpack.encode(own), group=self.group)
         found: dict[int, dict[str, float]] = {}
         for part in parts:
             found |= msgpack_decoder(dict[int, dict[str, float]]).decode(part)
         return [found[number] for number in range(count)]
-
-
-def gathered(own: bytes, count: int, device: torch.device, group: dist.ProcessGroup | None = None) -> Sequence[bytes]:
-    """The bytes of each rank of the group, in their order."""
-    # Not all_gather_object, which pickles.
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
-    dist.all_gather(sizes, torch.tensor([len(own)], device=device), group=group)
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    if own:  # frombuffer refuses an empty one
-        padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-    parts = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(count)]
-    dist.all_gather(parts, padded.to(device), group=group)
-    return [bytes(part[: int(size)].cpu().numpy()) for part, size in zip(parts, sizes, strict=True)]

@@ -8,47 +8,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.engines.torch.trainer.model import load_model, recompute_layers
-from rftd.workers.engines.verl.arguments import VerlTrainerArgs
+from rftd.workers.engines.learner.model import load_model, recompute_layers
+from rftd.workers.engines.verl.wrapping import Found, LossOf, Wrapping, distribution_figure, figures_asked, read_critic
 from rftd.workers.models.pretrained import dropout_off
 
 with warnings.catch_warnings():
     # It warns of each engine of its own that is not installed.
     warnings.simplefilter("ignore")
     from verl.trainer.config import CheckpointConfig
-    from verl.utils import tensordict_utils
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
     from verl.workers.engine.fsdp.transformer_impl import logger as _LOGGER
 
 from tensordict import TensorDict
-
-Found = Mapping[str, Tensor]
-"""A model's values at each place of a micro-batch, by name  # [P] float32 each"""
-FIGURES: Final = "rftd_figures"
-"""The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
-_ROWS: Final = 1024
-"""Places whose logits are looked at at once."""
-LossOf = Callable[[Found], tuple[Tensor, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Wrapping:
-    """The way in which models are spread over ranks and computed."""
-
-    arguments: VerlTrainerArgs
-    device: torch.device
-    dtype: str
-    """`float32` or `bfloat16`, that of forward passes; weights are float32."""
-    trust_remote_code: bool
 
 
 class _Wrapped:
@@ -218,29 +197,20 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         found: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        for name in tensordict_utils.get_non_tensor_data(data=micro_batch, key=FIGURES, default="").split():
+        for name in figures_asked(micro_batch):
             found[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
         return found
 
     def _figure(self, name: str, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
-        """The sum over the vocabulary at each place, as the engine `torch` has it  # [P] nested
-
-        It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
-        """
+        """A figure of whole distributions at each place  # [P] nested"""
         if "temperature" in output_args:
-            logits = logits / output_args["temperature"][:, None, None]
             inside = torch.arange(logits.shape[1], device=logits.device) < ids.offsets().diff()[:, None]
+            temperatures = output_args["temperature"][:, None].expand(inside.shape)[inside]  # [P]
             logits = logits[inside]  # [P, V]
         else:
-            logits = logits.squeeze(0) / output_args["temperature_rmpad"][:, None]
-        found = []
-        for some in torch.split(logits, _ROWS):
-            logprobs = torch.log_softmax(some, dim=-1)
-            probabilities = logprobs.exp()
-            entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
-            factor = entropies + logprobs if name == "entropy_signals" else 1.0
-            found.append((probabilities.square() * factor).sum(-1))
-        whole = torch.cat(found)
+            temperatures = output_args["temperature_rmpad"]
+            logits = logits.squeeze(0)
+        whole = distribution_figure(name, logits, temperatures)
         if "temperature" not in output_args:
             whole = self._gather_and_unpad_packed(whole, output_args["pad_size"])
         made: Tensor = torch.nested.nested_tensor_from_jagged(whole, ids.offsets())
@@ -265,42 +235,21 @@ class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
         return found
 
 
-def read_critic(folder: Path, *, trust_remote_code: bool) -> Any:
-    """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
-    from transformers import AutoModelForTokenClassification
-
-    # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
-    model = load_model(folder, torch.device("cpu"), trust_remote_code=trust_remote_code)
-    config = model.config
-    config.num_labels = 1
-    maker: Any = AutoModelForTokenClassification
-    with torch.device("meta"):
-        module = maker.from_config(config, dtype=torch.float32)
-    setattr(module, module.base_model_prefix, model.base_model)
-    module.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
-    torch.nn.init.zeros_(module.score.weight)
-    return module.eval()
-
-
-def open_model(
-    kind: type[Any],
+def open_fsdp(
     folder: Path,
     wrapping: Wrapping,
     *,
+    critic: bool = False,
     offload: bool | None = None,
     before: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A model of the folder, spread over all ranks: every rank calls it. `offload`: in place of `param_offload`.
+    """A model of the folder, spread over all ranks by FSDP2: every rank calls it. `offload` replaces `param_offload`.
 
     `before` changes the module while it is whole, on the host of each rank.
 
-    Raises DataError if the folder holds none, ConfigError for what cannot be wrapped so.
+    Raises DataError for a folder without a model, ConfigError for an unfit wrapping.
     """
     arguments = wrapping.arguments
-    if arguments.strategy == "megatron":
-        from rftd.workers.engines.verl.megatron.model import open_megatron
-
-        return open_megatron(kind, folder, wrapping)
     from transformers import AutoConfig
 
     trusted = {"trust_remote_code": True} if wrapping.trust_remote_code else {}
@@ -310,7 +259,7 @@ def open_model(
         path=str(folder),
         load_tokenizer=False,
         trust_remote_code=wrapping.trust_remote_code,
-        model_type="value_model" if kind is CriticModel else "language_model",
+        model_type="value_model" if critic else "language_model",
         use_remove_padding=arguments.use_remove_padding,
         enable_gradient_checkpointing=arguments.gradient_checkpointing,
         enable_activation_offload=arguments.activation_offload,
@@ -330,39 +279,12 @@ def open_model(
         mixed_precision={"param_dtype": half, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
     )
-    made = kind(model_config, engine_config, FSDPOptimizerConfig(lr=0.0), CheckpointConfig())
-    made.wrapping = wrapping
-    made.before = before
-    made.initialize()
-    return made
-
-
-def text_batch(
-    ids: Tensor,
-    lengths: Tensor,
-    temperatures: Tensor,
-    inverse: Tensor | None,
-    *,
-    use_remove_padding: bool,
-    entropy: bool,
-    figures: str,
-) -> TensorDict:
-    """verl's form of some texts  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    positions = torch.arange(len(ids)) - offsets[:-1].repeat_interleave(lengths)
-
-    def nested(values: Tensor) -> Tensor:
-        made: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
-        return made
-
-    columns = {"input_ids": nested(ids), "position_ids": nested(positions), "temperature": temperatures}
-    if inverse is not None:
-        columns["inverse_temperatures"] = nested(inverse)
-    data = TensorDict(columns, batch_size=[len(lengths)])
-    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, FIGURES: figures}
-    tensordict_utils.assign_non_tensor(data, **flags)
-    return data
+    kind = CriticModel if critic else PolicyModel
+    model = kind(model_config, engine_config, FSDPOptimizerConfig(lr=0.0), CheckpointConfig())
+    model.wrapping = wrapping
+    model.before = before
+    model.initialize()
+    return model
 
 
 def _without_dropout(module: Any) -> None:

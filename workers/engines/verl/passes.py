@@ -1,60 +1,67 @@
-"""Forward passes of a model over the micro-batches of all ranks, with and without a gradient."""
+"""`VerlPasses`: forward passes of a model over the micro-batches of all ranks, with and without a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.learner.backend import Figure, LossOver
+from rftd.workers.engines.learner.optimizer import Offloaded, Parameters
 from rftd.workers.engines.verl.group import Shares
-from rftd.workers.engines.verl.model import Found, text_batch
 from rftd.workers.engines.verl.packing import PackedTexts
-from rftd.workers.learning.stage.learner import Terms
+from rftd.workers.engines.verl.wrapping import Found, text_batch
+
+_NAMES: Final[Mapping[Figure, str]] = {"logprobs": "log_probs", "entropies": "entropy"}
+"""verl's names of figures, where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """The passes of one model; every rank makes the same calls."""
+class VerlPasses:
+    """Implements `Backend` with a model of verl's, spread over ranks."""
 
     model: Any
-    """A `PolicyModel` or a `CriticModel`."""
+    """A `PolicyModel`, a `CriticModel`, or the policy with an adapter's earlier numbers."""
     shares: Shares
+    parameters: Parameters = field(default_factory=dict)
 
-    def values(
-        self,
-        micro_batches: Sequence[PackedTexts],
-        names: Sequence[str],
-        *,
-        entropy: bool = False,
-        figures: str = "",
-    ) -> list[dict[str, Tensor]]:
-        """The model's values of the trained tokens of each micro-batch  # [N] each, on every rank"""
+    @property
+    def offloaded(self) -> Offloaded:
+        """The model, for optimizers to wake and rest."""
+        model: Offloaded = self.model
+        return model
+
+    @property
+    def vocabulary_tokens(self) -> int:
+        """The number of token ids known to the model."""
+        tokens: int = self.model.vocabulary_tokens
+        return tokens
+
+    def forward(self, micro_batches: Sequence[PackedTexts], figures: frozenset[Figure]) -> list[dict[str, Tensor]]:
+        """The figures of each micro-batch's tokens on every rank, without gradient."""
+        names = sorted(figures)
         sizes = [len(micro.targets) for micro in micro_batches]
-        known = torch.zeros((len(names), sum(sizes)), device=self.shares.device)
+        values = torch.zeros((len(names), sum(sizes)), device=self.shares.device)
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
         with self.model.running(gradient=False):
             for number in self.shares.rounds(len(micro_batches)):
                 micro = micro_batches[number] if number < len(micro_batches) else None
-                found = self.model.found(self._data(micro, entropy=entropy, figures=figures))[1]
+                output = self.model.found(self._data(micro, figures))[1]
                 if micro is not None:
-                    place = slice(starts[number], starts[number] + sizes[number])
-                    for line, name in enumerate(names):
-                        known[line, place] = self.of_targets(found[name], micro)
-        parts = torch.split(self.shares.summed(known), sizes, dim=1)
+                    span = slice(starts[number], starts[number] + sizes[number])
+                    for line, column in enumerate(_columns(output, micro, names).values()):
+                        values[line, span] = column
+        parts = torch.split(self.shares.summed(values), sizes, dim=1)
         return [dict(zip(names, part, strict=True)) for part in parts]
 
-    def accumulate(
-        self,
-        micro_batches: Sequence[PackedTexts],
-        loss: Callable[[int, Found], Terms],
-        *,
-        entropy: bool = False,
+    def gradients(
+        self, micro_batches: Sequence[PackedTexts], figures: frozenset[Figure], loss: LossOver
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those before; returns the figures of all of them."""
+        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns all losses' terms."""
         own: dict[int, dict[str, float]] = {}
         rounds = self.shares.rounds(len(micro_batches))
         with self.model.running(gradient=True):
@@ -62,44 +69,52 @@ class Passes:
                 micro = micro_batches[number] if number < len(micro_batches) else None
                 terms: dict[str, Tensor] = {}
 
-                def taken(found: Found, number: int = number, terms: dict[str, Tensor] = terms) -> tuple[Tensor, None]:
+                def loss_of(
+                    output: Found, number: int = number, terms: dict[str, Tensor] = terms
+                ) -> tuple[Tensor, None]:
                     if number >= len(micro_batches):
                         # A round without a micro-batch of its own: the rank lends its shards to the others.
-                        return next(iter(found.values())).sum() * 0.0, None
-                    value, figures = loss(number, found)
-                    terms.update(figures)
+                        return next(iter(output.values())).sum() * 0.0, None
+                    value, own_terms = loss(number, _columns(output, micro_batches[number], sorted(figures)))
+                    terms.update(own_terms)
                     # FSDP takes the mean of the ranks' gradients, where losses are weighted to be summed up.
                     return value * self.shares.count, None
 
                 with self.model._gradient_sync_context(is_last_micro_batch=number == rounds[-1]):
-                    value, _, _ = self.model.found(self._data(micro, entropy=entropy), taken)
+                    value, _, _ = self.model.found(self._data(micro, figures), loss_of)
                     value.backward()
                 if micro is not None:
-                    # One transfer: each float() of a figure would wait for all kernels that are queued.
-                    figures = torch.stack([each.double() for each in terms.values()]).tolist() if terms else []
-                    own[number] = dict(zip(terms, figures, strict=True))
-        found = self.shares.told(own, len(micro_batches))
-        return [{name: torch.tensor(value) for name, value in figures.items()} for figures in found]
+                    # One transfer: each float() of a term would wait for all kernels that are queued.
+                    numbers = torch.stack([term.double() for term in terms.values()]).tolist() if terms else []
+                    own[number] = dict(zip(terms, numbers, strict=True))
+        return [
+            {name: torch.tensor(value) for name, value in terms_of_one.items()}
+            for terms_of_one in self.shares.told(own, len(micro_batches))
+        ]
 
-    @staticmethod
-    def of_targets(places: Tensor, micro: PackedTexts) -> Tensor:
-        """The values of the trained tokens, of those of all places  # [P] -> [N]"""
-        found: Tensor = places.index_select(0, to_device(micro.source, places.device))
-        return found
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a checkpoint by name, DTensors on several ranks; not copied."""
+        tensors: dict[str, Tensor] = self.model.tensors()
+        return tensors
 
-    def _data(self, micro: PackedTexts | None, *, entropy: bool = False, figures: str = "") -> Any:
-        if micro is None:
-            return self._made([0, 0], [2], [1.0], None, entropy=entropy, figures=figures)
-        inverse = micro.inverse_temperatures
-        return self._made(micro.ids, micro.lengths, micro.temperatures, inverse, entropy=entropy, figures=figures)
-
-    def _made(self, ids: Any, lengths: Any, temperatures: Any, inverse: Any, *, entropy: bool, figures: str) -> Any:
+    def _data(self, micro: PackedTexts | None, figures: frozenset[Figure]) -> Any:
+        """verl's form of a micro-batch; None: of a text of two tokens."""
+        inverse = None if micro is None else micro.inverse_temperatures
         return text_batch(
-            torch.as_tensor(ids),
-            torch.as_tensor(lengths),
-            torch.as_tensor(temperatures, dtype=torch.float32),
+            torch.as_tensor([0, 0] if micro is None else micro.ids),
+            torch.as_tensor([2] if micro is None else micro.lengths),
+            torch.as_tensor([1.0] if micro is None else micro.temperatures, dtype=torch.float32),
             None if inverse is None else torch.as_tensor(inverse),
             use_remove_padding=self.model.use_remove_padding,
-            entropy=entropy,
-            figures=figures,
+            entropy="entropies" in figures,
+            figures=" ".join(sorted(figures & {"entropy_signals", "squares"})),
         )
+
+
+def _columns(output: Found, micro: PackedTexts, figures: Sequence[Figure]) -> dict[str, Tensor]:
+    """The figures of the trained tokens, from those of all places  # [P] -> [N] each"""
+    columns: dict[str, Tensor] = {}
+    for figure in figures:
+        places = output[_NAMES.get(figure, figure)]
+        columns[figure] = places.index_select(0, to_device(micro.source, places.device))
+    return columns

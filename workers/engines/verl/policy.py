@@ -1,104 +1,66 @@
-"""`SpreadPolicy`: what is trained of a model that is spread over ranks, published and saved."""
+"""`WholePolicy`: a policy with all weights of a model spread over ranks under training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.learner import saving
+from rftd.workers.engines.learner.snapshot import SpreadTensors, rounded_for
 from rftd.workers.engines.ranks.collectives import together
 from rftd.workers.engines.ranks.spool import SpreadWeights
-from rftd.workers.engines.torch.trainer.saving import OWN, exported_dtype
-from rftd.workers.engines.torch.trainer.snapshot import SpreadTensors, rounded_for
-from rftd.workers.engines.verl import saving
-from rftd.workers.engines.verl.model import PolicyModel, Wrapping, open_model
-from rftd.workers.engines.verl.shards import copy_shards
-
-
-class SpreadPolicy(Protocol):
-    """A model of verl's, and those of its weights that learn; every rank makes the same calls."""
-
-    @property
-    def model(self) -> Any:
-        """The `PolicyModel` that computes log-probabilities."""
-        ...
-
-    def learned(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that learn, by name."""
-        ...
-
-    def published(self) -> Mapping[str, Tensor]:
-        """The tensors that explorers get, by name, of which each rank has a part."""
-        ...
-
-    def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """The published tensors as the controller of several ranks takes them, rounded as explorers round them."""
-        ...
-
-    def freeze(self, *, offload: bool) -> Any:
-        """A model for passes without a gradient that stays as the policy is now. `offload`: it waits on the host."""
-        ...
-
-    def write(self, actor: Path, *, hf: bool, strategy: saving.SaveStrategy) -> None:
-        """Saves what training needs into a checkpoint's `actor`, and with `hf` a model for transformers."""
-        ...
-
-    def restore(self, actor: Path) -> None:
-        """Takes what `write` saved. Raises DataError, on all ranks, if it is missing or of another model."""
-        ...
+from rftd.workers.engines.ranks.spread import copy_shards
+from rftd.workers.engines.verl.opened_model import frozen_model, open_model
+from rftd.workers.engines.verl.passes import VerlPasses
+from rftd.workers.engines.verl.saving import write_hf_folder
+from rftd.workers.engines.verl.wrapping import Wrapping
 
 
 class WholePolicy:
-    """Implements `SpreadPolicy` for a model of which every weight learns."""
+    """Implements `Policy` for a model with every weight under training."""
 
     def __init__(self, base: Path, wrapping: Wrapping) -> None:
-        """Raises DataError if the folder holds no model, ConfigError for what cannot be wrapped so."""
-        self.model: Any = open_model(PolicyModel, base, wrapping)
+        """Raises DataError for a folder without a model, ConfigError for an unfit wrapping."""
+        self.model: Any = open_model(base, wrapping)
+        self.wrapping = wrapping
         self._base = base
-        self._wrapping = wrapping
 
-    def learned(self) -> dict[str, torch.nn.Parameter]:
-        """All parameters of the model."""
-        found: dict[str, torch.nn.Parameter] = self.model.parameters
-        return found
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """All parameters of the model, by name."""
+        parameters: dict[str, torch.nn.Parameter] = self.model.parameters
+        return parameters
 
     def published(self) -> Mapping[str, Tensor]:
-        """The weights themselves, and what beside them does not learn."""
-        found: dict[str, Tensor] = self.model.tensors()
-        return found
+        """The weights themselves, and the persistent buffers."""
+        tensors: dict[str, Tensor] = self.model.tensors()
+        return tensors
 
     def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """Each rank gives what it holds."""
+        """The published tensors for the controller, a rank's own parts, rounded as explorers round them."""
         tensors = self.published()
         return SpreadTensors(tensors, rounded=rounded_for(experiment, self.model.outline, tensors))
 
-    def freeze(self, *, offload: bool) -> Any:
-        """A second model, spread like the first."""
-        found = frozen_model(self._base, self._wrapping, offload=offload)
-        # The policy as it is now: its folder is another one after the first stage.
-        copy_shards(found.tensors(), self.model.tensors())
-        return found
+    def freeze(self, passes: VerlPasses, *, offload: bool) -> VerlPasses:
+        """Passes like the policy's over a second model, spread like the first. `offload`: it waits on the host."""
+        model = frozen_model(self._base, self.wrapping, offload=offload)
+        # The present numbers: those of its folder are others after the first stage.
+        copy_shards(model.tensors(), self.model.tensors())
+        return replace(passes, model=model, parameters={})
 
-    def write(self, actor: Path, *, hf: bool, strategy: saving.SaveStrategy) -> None:
+    def write(self, actor: Path, *, hf: bool, writers: int) -> None:
         """Saves the weights in `actor` itself, or with `hf` in `huggingface/`; in both if the latter is rounded."""
         if hf:
-            saving.write_hf_folder(actor / "huggingface", self.published(), self._base)
-        if not hf or exported_dtype(self._base) != OWN:
-            saving.write_weights(actor, self.published(), strategy, self._base, module=self.model.outline)
+            write_hf_folder(actor / "huggingface", self.published(), self._base)
+        if not hf or saving.exported_dtype(self._base) != saving.OWN:
+            saving.write_weights(actor, self.published(), self._base, model=self.model.outline, writers=writers)
 
     def restore(self, actor: Path) -> None:
-        """Takes the weights back, from whichever of the two is there."""
+        """Restores the weights from either of the two."""
         with together():
-            saving.read_policy(actor, self.model.tensors(), trust_remote_code=self._wrapping.trust_remote_code)
-
-
-def frozen_model(folder: Path, wrapping: Wrapping, *, offload: bool) -> Any:
-    """A model of the folder that does not learn, spread over all ranks. Raises as `open_model`."""
-    found = open_model(PolicyModel, folder, wrapping, offload=offload)
-    for parameter in found.parameters.values():
-        parameter.requires_grad_(False)
-    return found
+            saving.read_policy(actor, self.model.tensors(), trust_remote_code=self.wrapping.trust_remote_code)

@@ -24,8 +24,8 @@ from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.trial import try_model
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.engines.torch.trainer.forward import logprobs_of
-from rftd.workers.engines.torch.trainer.learner import shares_prefixes
 from rftd.workers.engines.torch.trainer.packing import pack
+from rftd.workers.engines.torch.trainer.stage_models import shares_prefixes
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation
 

@@ -49,6 +49,19 @@ def test_a_fresh_adapter_changes_nothing_and_training_changes_adapted_weights_al
     assert changed == {name for name in base if "_proj" in name and name.endswith("weight")}
 
 
+def test_in_bfloat16_policy_and_reference_have_adapter_numbers_of_their_own(
+    open_engine: Open, make_stage: Make, make_batch: Callable[..., TrainBatch]
+) -> None:
+    """Autocast keeps its casts of weights within one context: one cast served both, and the KL was 0 for good."""
+    divergences = {}
+    for dtype in ("float32", "bfloat16"):
+        engine = open_engine(adapted(make_stage(kl_coef=0.1, dtype=dtype)))
+        divergences[dtype] = [engine.train(make_batch(step)).metrics["actor/kl_loss"] for step in (1, 2, 3, 4)]
+    assert divergences["float32"][0] == divergences["bfloat16"][0] == 0.0
+    assert divergences["bfloat16"][3] > 1e-6
+    assert divergences["bfloat16"] == pytest.approx(divergences["float32"], rel=0.1)
+
+
 def test_the_adapter_learns_what_the_whole_model_would_learn_from_the_same_gradient(
     open_engine: Open, make_stage: Make, make_batch: Callable[..., TrainBatch]
 ) -> None:

@@ -172,26 +172,26 @@ def test_the_figures_of_mismatch(tiny_model: Path, open_engine: Open, make_stage
 def test_nothing_that_is_not_asked_for_costs_a_pass(
     open_engine: Open, make_stage: Make, make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rftd.workers.engines.torch.trainer import forward, learner
+    from rftd.workers.engines.torch.trainer import forward, passes
 
-    passes: list[int] = []
+    calls: list[int] = []
     original = forward.logprobs_of
 
     def counted(*arguments: Any) -> Any:
-        passes.append(1)
+        calls.append(1)
         return original(*arguments)
 
     monkeypatch.setattr(forward, "logprobs_of", counted)
-    monkeypatch.setattr(learner, "logprobs_of", counted)
+    monkeypatch.setattr(passes, "logprobs_of", counted)
     for old, parts, expected in (
         ("rollout", [], 1),
         ("recomputed", [("decoupled", {}), ("opsm", {})], 1),
         ("approximated", [("tis", {})], 1),
         ("recomputed", [("m2po", {})], 2),
     ):
-        passes.clear()
+        calls.clear()
         open_engine(corrected(make_stage(), old, *parts)).train(drawn(make_batch()))
-        assert len(passes) == expected, (old, parts)
+        assert len(calls) == expected, (old, parts)
 
 
 def penalised(stage: StageSpec, **arguments: Any) -> StageSpec:

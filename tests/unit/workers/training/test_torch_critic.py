@@ -15,9 +15,10 @@ import torch
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.pinned_transfer import to_device
+from rftd.workers.engines.learner.critic import ModelCritic
 from rftd.workers.engines.torch.trainer.arguments import TorchTrainerArgs
-from rftd.workers.engines.torch.trainer.critic import Critic
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.passes import TorchPasses, ValueModel
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.learning.stage.batch_pass import Passed
 from rftd.workers.learning.stage.steps import value_loss
@@ -98,6 +99,20 @@ def test_a_critics_weights_decay_by_its_own_argument(
     assert sums[0.0] != sums[0.5]
 
 
+def test_a_critic_without_a_bound_of_its_gradient_learns(
+    open_engine: Open, make_stage: Make, make_batch: MakeBatch, tiny_model: Path
+) -> None:
+    """0 is no bound, as in the policy's `clip_grad`."""
+    args = {"critic_lr": 3e-3, "critic_grad_clip": 0.0}
+    engine = open_engine(advantage(make_stage(), "ppo", critic_path=str(tiny_model), engine_args=args))
+    batch = rewarded(make_batch(1))
+    losses = [
+        engine.train(msgspec.structs.replace(batch, step=step, stage_step=step)).metrics["critic/vf_loss"]
+        for step in range(1, 9)
+    ]
+    assert losses[-1] < 0.9 * losses[0]
+
+
 def test_the_policy_waits_for_its_critic(
     open_engine: Open, make_stage: Make, make_batch: MakeBatch, tiny_model: Path
 ) -> None:
@@ -117,29 +132,32 @@ def test_the_value_loss_is_the_formulas(tiny_model: Path, open_engine: Open, mak
     """Half the mean of the worse of two squares, by a loop; and its gradient by differences."""
     arguments = TorchTrainerArgs(critic_clip=0.2, critic_grad_clip=1e9)
     optimizer = arguments.optimizer(8, decay_all=False)
-    critic = Critic(
-        tiny_model, torch.device("cpu"), arguments, precision=nullcontext, optimizer=optimizer, trusted=False
-    )
+    device = torch.device("cpu")
+    model = ValueModel(tiny_model, device, trust_remote_code=False)
+    passes = TorchPasses(model=model, device=device, precision=nullcontext, parameters=dict(model.named_parameters()))
+    critic = ModelCritic(passes, optimizer, arguments, writers=0)
     torch.manual_seed(0)
-    critic._head.weight.data.normal_(0, 0.05)
+    model.head.weight.data.normal_(0, 0.05)
     micro = packed_batch(open_engine(make_stage()))
-    old = critic.values(micro).detach() + 0.3 * torch.randn(len(micro.targets))
+    old = critic.values([micro])[0] + 0.3 * torch.randn(len(micro.targets))
     returns = torch.randn(len(micro.targets))
     part = Passed(values=old, returns=returns)
 
     def loop() -> float:
         total = 0.0
-        for value, before, wanted in zip(critic.values(micro).tolist(), old.tolist(), returns.tolist(), strict=True):
+        for value, before, wanted in zip(
+            critic.values([micro])[0].tolist(), old.tolist(), returns.tolist(), strict=True
+        ):
             near = min(max(value, before - 0.2), before + 0.2)
             total += 0.5 * max((value - wanted) ** 2, (near - wanted) ** 2)
         return total / len(micro.targets)
 
     (figures,) = critic.accumulate([micro], lambda _, values: value_loss(micro, values, part, 0.2))
     assert float(figures["critic/vf_loss"]) == pytest.approx(loop(), abs=1e-5)
-    gradient = critic._head.weight.grad
+    gradient = model.head.weight.grad
     assert gradient is not None
     for place in (0, 7, 31):
-        weight = critic._head.weight.data
+        weight = model.head.weight.data
         weight[0, place] += 1e-3
         above = loop()
         weight[0, place] -= 2e-3
@@ -194,7 +212,7 @@ def test_values_that_are_not_finite_skip_the_step_of_both(
     assert engine._learner is not None
     critic = engine._learner.critic
     assert critic is not None
-    critic._head.weight.data.fill_(float("nan"))
+    critic.model.model.head.weight.data.fill_(float("nan"))
     result = engine.train(rewarded(make_batch(1)))
     assert result.skipped
     assert engine.checksum() == before

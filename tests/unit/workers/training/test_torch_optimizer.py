@@ -13,13 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.optimizer import Optimizer
+from rftd.workers.engines.learner.optimizer import StageOptimizer, decays, make_optimizer
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
-from rftd.workers.engines.torch.trainer.optimizer import (
-    decays,
-    make_optimizer,
-    restore_state,
-    tensors_in,
-)
 from rftd.workers.learning.stage.stage_training import learning_rate
 
 
@@ -136,19 +131,18 @@ def test_adam_is_fused_and_counts_its_steps_where_the_parameters_are(kind: str) 
     """The GPU is one of tensors without numbers. torch.optim.Adam: "fused" wants counters on the parameters' device."""
     spec = Optimizer(lr=0.1, decay_all=True)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device=kind))}
-        made = make_optimizer(spec, parameters)
-        assert all(group["fused"] for group in made.param_groups)
-        zeros = {f"{name}.a": torch.zeros(3, 2) for name in ("exp_avg", "exp_avg_sq")}
-        restore_state(made, parameters, zeros | {"step.a": torch.tensor(7.0)})
-        assert {tensor.device.type for tensor in tensors_in(made)} == {kind}
+        optimizer = StageOptimizer(spec, {"a": torch.nn.Parameter(torch.empty(3, 2, device=kind))})
+        assert all(group["fused"] for group in optimizer.inner.param_groups)
+        tensors = optimizer.begin_state({"exp_avg.a": (3, 2), "exp_avg_sq.a": (3, 2), "step.a": ()})
+        assert tensors.keys() == {"exp_avg.a", "exp_avg_sq.a", "step.a"}
+        assert {tensor.device.type for tensor in tensors.values()} == {kind}
 
 
 def test_counters_of_an_optimizer_that_is_not_fused_stay_on_the_host() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         parameters = {"a": torch.nn.Parameter(torch.empty(3, 2, device="cuda"))}
-        plain = torch.optim.AdamW(list(parameters.values()), foreach=True)
-        restore_state(plain, parameters, {"step.a": torch.tensor(7.0), "exp_avg.a": torch.zeros(3, 2)})
-        placed = plain.state[parameters["a"]]
-        assert placed["step"].device.type == "cpu"
-        assert placed["exp_avg"].device.type == "cuda"
+        optimizer = StageOptimizer(Optimizer(lr=0.1, decay_all=True), parameters)
+        optimizer.inner = torch.optim.AdamW(list(parameters.values()), foreach=True)
+        tensors = optimizer.begin_state({"step.a": (), "exp_avg.a": (3, 2)})
+        assert tensors["step.a"].device.type == "cpu"
+        assert tensors["exp_avg.a"].device.type == "cuda"

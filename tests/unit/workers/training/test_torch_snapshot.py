@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec
+from rftd.workers.engines.learner.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
-from rftd.workers.engines.torch.trainer.snapshot import TorchSnapshot, rounded_for
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.weights.checksum import checksum, form_of
 from rftd.workers.weights.torch_bytes import tensors_of

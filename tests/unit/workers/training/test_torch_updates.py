@@ -369,7 +369,7 @@ def test_the_critic_makes_as_many_steps(
     critic = engine._learner.critic
     assert critic is not None
     steps = in_order(batch, 8, 2) if own is None else in_order(batch, 16, 3)
-    head = critic._named()["head.weight"].detach().double()
+    head = critic.model.parameters["head.weight"].detach().double()
     expected = value_head_of(tiny_model, batch, steps)
     assert float((head - expected).norm() / expected.norm()) < 1e-4
     alone = open_engine(critic_stage(make_stage, tiny_model, updates))

@@ -53,18 +53,19 @@ def test_what_is_said_is_what_a_step_leaves_there(
     gradients: list[int] = []
     begun = engine._learner
     assert begun is not None
-    step = begun.optimizer.step
+    optimizer = begun.optimizer.inner
+    step = optimizer.step
 
     def stepped() -> None:
         gradients.append(size_of(value.grad for value in engine._opened.parameters().values()))
         step()
 
-    monkeypatch.setattr(begun.optimizer, "step", stepped)
+    monkeypatch.setattr(optimizer, "step", stepped)
     engine.train(make_batch())
     parameters = size_of(engine._model.parameters())
     assert said["weights"] == parameters == 4 * elements_of(tiny_model)
     assert [said["gradients"]] == gradients
-    moments = size_of(value for state in begun.optimizer.state.values() for value in state.values())
+    moments = size_of(value for state in optimizer.state.values() for value in state.values())
     assert said.get("the optimizer's moments", 0) == moments == (2 * parameters if kind == "adamw" else 0)
     assert begun.reference is not None
     assert said["the reference"] == size_of(begun.reference.tensors().values())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rftd.workers.devices.pinned_transfer import to_device
-from rftd.workers.engines.torch.trainer.model import decoder_of, output_states
+from rftd.workers.engines.learner.model import decoder_of, output_states
 from rftd.workers.engines.torch.trainer.packing import PackedRows
 from rftd.workers.engines.torch.trainer.token_logprobs import (
     entropy_signals,

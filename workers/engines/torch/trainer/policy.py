@@ -1,68 +1,25 @@
-"""`Policy`: what is trained of a model, published and saved."""
+"""`WholeModel`: a policy with all weights of a model on this process's device under training."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from rftd.workers.engines.learner import saving
+from rftd.workers.engines.learner.model import tensors_of, write_hf
 from rftd.workers.engines.ranks.collectives import this_rank
-from rftd.workers.engines.torch.trainer import saving
-from rftd.workers.engines.torch.trainer.model import buffers_of, tensors_of, write_description, write_hf
 
-
-class Reference(Protocol):
-    """The policy as it once was."""
-
-    def model(self) -> AbstractContextManager[Any]:
-        """A model to compute its log-probabilities with, until the context ends."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint keeps of it, by name."""
-        ...
-
-    def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
-        """Takes what `tensors` gave. Raises DataError if names or shapes differ."""
-        ...
-
-
-class Policy(Protocol):
-    """A model, and those of its weights that learn."""
-
-    @property
-    def model(self) -> Any:
-        """The model that computes hidden states, with gradients for what learns."""
-        ...
-
-    def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that learn, by name."""
-        ...
-
-    def published(self) -> dict[str, Tensor]:
-        """The tensors that explorers get, by name; not copied where they exist as they are."""
-        ...
-
-    def freeze(self) -> Reference:
-        """The policy as it is now."""
-        ...
-
-    def write(self, actor: Path, *, hf: bool) -> None:
-        """Saves what training needs into a checkpoint's `actor`, and with `hf` a model for transformers."""
-        ...
-
-    def restore(self, actor: Path) -> None:
-        """Takes what `write` saved. Raises DataError if it is missing or of another model."""
-        ...
+if TYPE_CHECKING:
+    from rftd.workers.engines.torch.trainer.passes import TorchPasses
 
 
 class WholeModel:
-    """Implements `Policy` for a model of which every weight learns."""
+    """Implements `Policy` for a model with every weight under training."""
 
     def __init__(self, model: Any, base: Path, *, trust_remote_code: bool) -> None:
         self.model = model
@@ -77,56 +34,26 @@ class WholeModel:
         return self._parameters
 
     def published(self) -> dict[str, Tensor]:
-        """The weights themselves, and what beside them does not learn."""
+        """The weights themselves, and the persistent buffers."""
         return self._tensors
 
-    def freeze(self) -> FrozenCopy:
-        """A copy of the model."""
+    def freeze(self, passes: TorchPasses) -> TorchPasses:
+        """Passes like the policy's over a copy of the model."""
         # deepcopy keeps tied weights tied; a new model read from the base would be another one after the first stage.
-        return FrozenCopy(copy.deepcopy(self.model).requires_grad_(False))
+        return replace(passes, model=copy.deepcopy(self.model).requires_grad_(False), parameters={})
 
-    def write(self, actor: Path, *, hf: bool) -> None:
-        """Saves the weights in `actor` itself, which transformers loads then, or with `hf` in `huggingface/`.
+    def write(self, actor: Path, *, hf: bool, writers: int) -> None:
+        """Saves the weights in `actor` itself, a model for transformers, or with `hf` in `huggingface/`.
 
-        They are in both if `huggingface/` is rounded to the dtype of the model.
+        A `huggingface/` rounded to the dtype of the model comes beside the exact weights.
         """
-        # All ranks have them whole, and in parts transformers could not read them.
-        if this_rank()[0]:
-            return
-        if hf:
+        if hf and not this_rank()[0]:
             write_hf(self.model, actor / "huggingface", self._base)
             saving.round_export(actor / "huggingface", self._base)
         # The same numbers twice would double a checkpoint of many GiB.
         if not hf or saving.exported_dtype(self._base) != saving.OWN:
-            saving.write_file(actor / "model.safetensors", self._tensors)
-            write_description(self.model.config, actor, self._base, architecture=type(self.model).__name__)
+            saving.write_weights(actor, self._tensors, self._base, model=self.model, writers=writers)
 
     def restore(self, actor: Path) -> None:
-        """Takes the weights back, from whichever of the two is there. Raises DataError."""
-        weights = saving.read_weights(actor, trust_remote_code=self._trusted)
-        saving.copy_weights(self._tensors, _with_buffers(weights, self.model), actor)
-
-
-class FrozenCopy:
-    """Implements `Reference` with a model of its own."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    @contextmanager
-    def model(self) -> Iterator[Any]:
-        """The copy."""
-        yield self._model
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The weights and buffers of the copy."""
-        return tensors_of(self._model)
-
-    def restore(self, tensors: Mapping[str, Tensor], where: Path) -> None:
-        """Writes the tensors over the copy."""
-        saving.copy_weights(tensors_of(self._model), _with_buffers(tensors, self._model), where)
-
-
-def _with_buffers(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """The weights, and the model's own buffers for those that the checkpoint has not: they do not learn."""
-    return buffers_of(model) | dict(weights)
+        """Restores the weights from either of the two. Raises DataError."""
+        saving.read_policy(actor, self._tensors, trust_remote_code=self._trusted)

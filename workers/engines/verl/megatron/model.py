@@ -21,13 +21,20 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from rftd.ops.errors import ConfigError
-from rftd.workers.engines.torch.trainer.model import load_model
+from rftd.workers.engines.learner.model import load_model
 from rftd.workers.engines.verl.arguments import VerlTrainerArgs
 from rftd.workers.engines.verl.cpu_platform import torch_answers_cpu
 from rftd.workers.engines.verl.megatron import sizes
 from rftd.workers.engines.verl.megatron.layers import torch_layers
 from rftd.workers.engines.verl.megatron.tensors import Layout, NamedTensors
-from rftd.workers.engines.verl.model import FIGURES, CriticModel, Found, LossOf, Wrapping, read_critic
+from rftd.workers.engines.verl.wrapping import (
+    Found,
+    LossOf,
+    Wrapping,
+    distribution_figure,
+    figures_asked,
+    read_critic,
+)
 from rftd.workers.models.pretrained import outlined_model
 
 with warnings.catch_warnings():
@@ -39,16 +46,12 @@ with warnings.catch_warnings():
     from verl.models.mcore.mbridge import make_value_model
     from verl.models.mcore.util import preprocess_bshd_engine
     from verl.trainer.config import CheckpointConfig
-    from verl.utils import tensordict_utils
     from verl.workers.config import HFModelConfig, McoreEngineConfig, McoreOptimizerConfig
     from verl.workers.engine.megatron.transformer_impl import (
         MegatronEngineWithLMHead,
         MegatronEngineWithValueHead,
         unwrap_model,
     )
-
-_ROWS: Final = 1024
-"""Places whose logits are looked at at once."""
 
 
 @dataclass
@@ -243,8 +246,12 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
             scale = preprocess_bshd_engine(batch["inverse_temperatures"])[0]
             temperature = temperature / torch.where(scale > 0, scale, 1.0)
         # Before verl's own, which changes the logits in place.
-        names = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
-        figures = {name: _figure(name, logits, temperature) for name in names}
+        group = parallel_state.get_tensor_model_parallel_group()
+        rows = logits.flatten(0, 1)
+        figures = {
+            name: distribution_figure(name, rows, temperature.flatten(), group=group).view(logits.shape[:2])
+            for name in figures_asked(batch)
+        }
         found: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
         return found | figures
 
@@ -260,14 +267,13 @@ class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc
         return dict(read_critic(folder, trust_remote_code=self.wrapping.trust_remote_code).named_parameters())
 
 
-def open_megatron(kind: type[Any], folder: Path, wrapping: Wrapping) -> Any:
+def open_megatron(folder: Path, wrapping: Wrapping, *, critic: bool = False) -> Any:
     """A model of the folder, cut over the tensor-parallel ranks: every rank calls it.
 
     Raises DataError if the folder holds none, ConfigError for what Megatron does not train.
     """
     arguments = wrapping.arguments
     sizes.check_model(folder, arguments)
-    critic = issubclass(kind, CriticModel)
     model_config = HFModelConfig(
         path=str(folder),
         load_tokenizer=False,
@@ -316,33 +322,6 @@ def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str
 
 def _nothing(output: Any, **_: Any) -> Any:
     return output
-
-
-def _figure(name: str, logits: Tensor, temperature: Tensor) -> Tensor:
-    """The sum over the vocabulary at each place  # [B, L, V of this rank], [B, L] -> [B, L]
-
-    It is that of p * p (H + log p) for `entropy_signals`, of p * p for `squares`.
-    """
-    group = parallel_state.get_tensor_model_parallel_group()
-    found = []
-    flat = logits.flatten(0, 1)
-    scales = temperature.flatten()[:, None]
-    for some, scale in zip(torch.split(flat, _ROWS), torch.split(scales, _ROWS), strict=True):
-        scaled = some / scale
-        top = scaled.amax(-1, keepdim=True)
-        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
-        scaled = scaled - top
-        total = scaled.exp().sum(-1, keepdim=True)
-        dist.all_reduce(total, group=group)
-        logprobs = scaled - total.log()
-        probabilities = logprobs.exp()
-        entropies = -(probabilities * logprobs).sum(-1, keepdim=True)
-        dist.all_reduce(entropies, group=group)
-        factor = entropies + logprobs if name == "entropy_signals" else 1.0
-        figure = (probabilities.square() * factor).sum(-1)
-        dist.all_reduce(figure, group=group)
-        found.append(figure)
-    return torch.cat(found).view(logits.shape[:2])
 
 
 _HOST: Final = torch.device("cpu")

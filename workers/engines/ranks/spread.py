@@ -11,13 +11,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.engines.ranks.collectives import at_first, this_rank
-from rftd.workers.engines.ranks.collectives import gathered as gathered_bytes
-from rftd.workers.engines.ranks.torch_shards import LocalBox, box_of
-from rftd.workers.engines.verl.group import gathered
+from rftd.workers.engines.ranks.collectives import at_first, gathered, this_rank
+from rftd.workers.engines.ranks.torch_shards import LocalBox, box_of, is_spread
 from rftd.workers.weights.checksum import Form, TensorDigest, digest_of
 from rftd.workers.weights.shards import Shard
 from rftd.workers.weights.tensor_bytes import TensorLayout
@@ -30,7 +27,7 @@ _PIECE_BYTES: Final = 16 << 20
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole tensor, on every rank; all ranks ask for it together. Of a single rank it is no copy."""
-    if not isinstance(tensor, DTensor):
+    if not is_spread(tensor):
         return tensor
     if dist.get_world_size() == 1:
         return tensor.to_local()
@@ -52,11 +49,11 @@ def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
     for name, tensor in tensors.items():
         held = local(tensor.detach())
         box = LocalBox((0,) * tensor.ndim, first_copy=rank == 0)
-        if isinstance(tensor, DTensor):
+        if is_spread(tensor):
             box = box_of(tensor)
         whole_one = TensorLayout(dtype_name(tensor), tuple(tensor.shape))
         here = _HeldBox(box.offset, tuple(held.shape), box.first_copy)
-        for source, each in enumerate(gathered_bytes(msgspec.json.encode(here))):
+        for source, each in enumerate(gathered(msgspec.json.encode(here))):
             there = json_decoder(_HeldBox).decode(each)
             if not there.first_copy or rank not in (0, source):
                 continue
@@ -94,8 +91,10 @@ def _pieces(size: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]
 def part_of(value: Tensor, like: Tensor) -> Tensor:
     """A tensor that every rank has whole, as this rank's part of it  # as `like`, on its device"""
     value = value.to(like.device)
-    if not isinstance(like, DTensor):
+    if not is_spread(like):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     # Without a source: every rank has read the whole, and nothing has to be sent.
     made: Tensor = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
     return made
@@ -110,7 +109,7 @@ def copy_shards(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Non
 
 def local(tensor: Tensor) -> Tensor:
     """The part of the tensor that this rank has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_spread(tensor) else tensor
 
 
 def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -> str:
@@ -125,5 +124,4 @@ def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -
             lines += digester.each(form, {name: tensor})
         del tensor  # before the next one is gathered
     made = digest_of(form, lines) if lines else ""
-    device = next(iter(tensors.values())).device
-    return gathered(made.encode(), ranks, device)[0].decode()
+    return gathered(made.encode())[0].decode()

@@ -1,11 +1,12 @@
-"""`LowRankLayers`: the low-rank matrices that peft puts beside linear layers of a model.
+"""`LowRankLayers`: peft's low-rank matrices beside linear layers. `LowRankPolicy`: a policy with them under training.
 
 Source: Hu et al. 2021, LoRA, arXiv 2106.09685.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from torch import Tensor
 
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import LoraSpec
-from rftd.workers.engines.torch.trainer import saving
-from rftd.workers.engines.torch.trainer.model import write_tokenizer
+from rftd.workers.engines.learner import saving
+from rftd.workers.engines.learner.model import write_tokenizer
+from rftd.workers.engines.ranks.collectives import together
+from rftd.workers.engines.ranks.spread import copy_shards
+from rftd.workers.weights.adapter import A, B
 
 FOLDER: Final = "lora_adapter"
 _TENSORS: Final = "adapter_model.safetensors"
@@ -88,6 +92,67 @@ class LowRankLayers:
         # One file, as peft reads it, however many ranks there are.
         saving.write_file(folder / _TENSORS, tensors)
         write_tokenizer(folder, self._base)
+
+
+class LowRankPolicy:
+    """The common part of policies with an adapter under training above a frozen model.
+
+    `merged`: explorers get whole weights; else the adapter alone, for them to add to their base.
+    """
+
+    def __init__(self, model: Any, layers: LowRankLayers, base: Path, *, merged: bool) -> None:
+        """`model` computes the forward passes, `layers` are its adapter's."""
+        self.model = model
+        self.base = base
+        self.merged = merged
+        self.layers = layers
+
+    def whole(self) -> Mapping[str, Tensor]:
+        """The merged weights by the model's own names: base + scale B A for each adapted module, buffers included."""
+        raise NotImplementedError
+
+    def published(self) -> Mapping[str, Tensor]:
+        """The merged weights, or the adapter alone."""
+        return self.whole() if self.merged else self.alone()
+
+    def alone(self) -> dict[str, Tensor]:
+        """The matrices of each adapted module by explorers' names, with the scale in B."""
+        tensors = {}
+        for module in self.layers.modules:
+            tensors[module + A] = self.layers.low(module)
+            # The scale goes into B, so that explorers add B A without knowing rank or alpha.
+            tensors[module + B] = self.layers.high(module) * self.layers.scale(module)
+        return tensors
+
+    def restore(self, actor: Path) -> None:
+        """Restores the adapter from `lora_adapter/`. Raises DataError, on all ranks, if it is missing or unfit."""
+        folder = actor / FOLDER
+        with together():
+            saving.copy_weights(self.layers.saved(), read_adapter(folder), folder)
+
+
+class EarlierNumbers:
+    """An adapter's numbers of an earlier moment, for the reference: the base beneath is frozen anyhow."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        """Copies the present numbers of the parameters."""
+        self._parameters = parameters
+        self._earlier = {name: value.detach().clone() for name, value in parameters.items()}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Has the earlier numbers in the parameters; never between a forward pass and its backward pass."""
+        # Copied out and in, not exchanged: the optimizer holds the very tensors of the parameters.
+        present = {name: value.detach().clone() for name, value in self._parameters.items()}
+        copy_shards(self._parameters, self._earlier)
+        try:
+            yield
+        finally:
+            copy_shards(self._parameters, present)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The earlier numbers by name, not copied."""
+        return dict(self._earlier)
 
 
 def own_name(parameter: str) -> str:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rftd.streams.spec.spec import ExperimentSpec
+from rftd.workers.engines.learner.model import buffers_of
 from rftd.workers.engines.ranks.collectives import this_rank
 from rftd.workers.engines.ranks.torch_shards import shards_of
-from rftd.workers.engines.torch.trainer.model import buffers_of
 from rftd.workers.weights.adapter import is_adapter
 from rftd.workers.weights.channel import BYTES
 from rftd.workers.weights.shards import Shard

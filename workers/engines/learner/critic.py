@@ -1,0 +1,65 @@
+"""`ModelCritic`: the expected return at each token, learned by a model and an optimizer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic
+
+from torch import Tensor
+
+from rftd.streams.spec.optimizer import Optimizer
+from rftd.workers.engines.learner import saving
+from rftd.workers.engines.learner.backend import Backend, Figure
+from rftd.workers.engines.learner.optimizer import StageOptimizer
+from rftd.workers.learning.critic_arguments import CriticArgs
+from rftd.workers.learning.stage.learner import M, Terms, ValueLossOver
+
+_VALUES: Final[frozenset[Figure]] = frozenset({"values"})
+
+
+class ModelCritic(Generic[M]):
+    """Implements `ValueLearner` with the backend of a decoder below a head of one number."""
+
+    def __init__(self, model: Backend[M], schedule: Optimizer, arguments: CriticArgs, *, writers: int) -> None:
+        """`schedule` is the critic's optimizer; at most `writers` ranks write a checkpoint at once (0: all)."""
+        self.model = model
+        self.schedule = schedule
+        self.value_clip = arguments.critic_clip
+        self.grad_clip = arguments.critic_grad_clip
+        self.optimizer = StageOptimizer(schedule, model.parameters, model.offloaded)
+        self._writers = writers
+
+    def values(self, micro_batches: Sequence[M]) -> list[Tensor]:
+        """The values before each trained token  # [N] float32 each"""
+        return [figures["values"] for figures in self.model.forward(micro_batches, _VALUES)]
+
+    def accumulate(self, micro_batches: Sequence[M], loss: ValueLossOver) -> list[dict[str, Tensor]]:
+        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the loss's terms."""
+
+        def over(number: int, figures: Mapping[str, Tensor]) -> Terms:
+            return loss(number, figures["values"])
+
+        return self.model.gradients(micro_batches, _VALUES, over)
+
+    def clip(self, limit: float) -> float:
+        """Scales the gradient down to the norm `limit`, 0 meaning no limit; returns the norm before."""
+        return self.optimizer.clip(limit)
+
+    def step(self, rate: float) -> None:
+        """Takes one step of the critic's optimizer."""
+        self.optimizer.step(rate)
+
+    def forget(self) -> None:
+        """Drops the accumulated gradient."""
+        self.optimizer.forget()
+
+    def write(self, folder: Path) -> None:
+        """Saves weights and optimizer into a checkpoint's `critic`."""
+        saving.write(folder, "model", self.model.tensors(), writers=self._writers)
+        saving.write(folder, "optimizer", self.optimizer.tensors(), writers=self._writers)
+
+    def restore(self, folder: Path) -> None:
+        """Restores what `write` saved. Raises DataError for missing files or another model's."""
+        saving.read(folder, "model", self.model.tensors())
+        saving.read_state(folder, self.optimizer)

@@ -1,0 +1,174 @@
+"""`ModelEngine`: the common part of trainer engines with a model in their own processes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import torch
+
+from rftd.ops.processors import threads_of
+from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.workers.engines.learner.backend import StageModels
+from rftd.workers.engines.learner.learner import ModelLearner
+from rftd.workers.engines.learner.opening import Determinism
+from rftd.workers.engines.learner.policy import Policy
+from rftd.workers.engines.ranks.collectives import this_rank, together
+from rftd.workers.learning.engine import StepResult, TrainBatch
+from rftd.workers.learning.losses.objective import Objective
+from rftd.workers.learning.stage.learner import Learner, M
+from rftd.workers.learning.stage.stage_training import StageTraining
+from rftd.workers.learning.stage.trainer_state import TrainerState
+from rftd.workers.weights.checksum import Form, form_of
+from rftd.workers.weights.tensor_digests import TensorDigests
+
+P = TypeVar("P", bound=Policy)
+
+
+class ModelEngine(ABC, Generic[P, M]):
+    """Implements the stages, digests and checkpoints of `TrainerEngine`; all ranks make equal calls.
+
+    Weights and optimizer are float32, also of a stage with forward passes in bfloat16.
+    """
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self._threads = threads
+        self._device = torch.device("cpu")
+        self._experiment: ExperimentSpec | None = None
+        self._base = Path()
+        self._policy: P | None = None
+        self._learner: ModelLearner[M] | None = None
+        self._training: StageTraining[M] | None = None
+        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        """The state outside of any stage."""
+        self._digester = TensorDigests(threads=threads)
+        self._digests: dict[Form, str] = {}
+        """The digests of the present weights, by form."""
+        self._determinism = Determinism()
+
+    @property
+    def deterministic(self) -> bool:
+        """True on a CPU, for one number of ranks. GPU kernels are deterministic where torch has such; no promise."""
+        return self._device.type == "cpu"
+
+    @abstractmethod
+    def stage_models(self, stage: StageSpec) -> StageModels[M]:
+        """The models of a stage, the policy opened. Raises ConfigError."""
+
+    @abstractmethod
+    def digest(self, form: Form) -> str:
+        """The digest of the present weights in this form, computed anew."""
+
+    def learner_of_ranks(self, own: ModelLearner[M]) -> Learner[M]:
+        """The learner of all ranks, from this rank's own."""
+        return own
+
+    def awake(self) -> AbstractContextManager[Any]:
+        """Has all tensors on the device."""
+        return nullcontext()
+
+    def begin_stage(self, stage: StageSpec) -> None:
+        """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
+        torch.set_num_threads(threads_of(stage.trainer.threads))
+        step = self._state.step
+        # The objective first: a wrong argument is found in milliseconds, not after the models are loaded.
+        objective = Objective.of(stage.algorithm)
+        models = self.stage_models(stage)
+        # Released first: the earlier stage's models are as large as the new ones.
+        self._learner = None
+        self._training = None
+        self._outside = TrainerState(stage="", step=step, stage_step=0, optimizer="")
+        self._learner = ModelLearner.begin(stage, objective, models, self._weights_changed)
+        state = TrainerState(
+            stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
+        )
+        learner = self.learner_of_ranks(self._learner)
+        self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
+        assert self._training is not None, "train before begin_stage"
+        return self._training.train(batch)
+
+    def checksum(self) -> str:
+        """The checksum of the weights, computed once per step on their device: on a CPU by xxh3, else by bit sums."""
+        return self._digest(self._form)
+
+    def sha256(self) -> str:
+        """The sha256 of the tensors' sha256, computed once per step."""
+        return self._digest("tensors")
+
+    def digest_like(self, recorded: str) -> str:
+        """The digest of the weights in the form of a recorded one, by whatever device and release."""
+        return self._digest(form_of(recorded))
+
+    def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic`, if any."""
+        actor = folder / "actor"
+        actor.mkdir(parents=True, exist_ok=True)
+        with self.awake():
+            self._opened.write(actor, hf=hf, writers=0 if self._learner is None else self._learner.models.writers)
+            if self._learner is not None:
+                self._learner.write(folder)
+        # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
+        if this_rank()[0] == 0:
+            self._state.write(actor)
+
+    def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
+
+        A stage with another optimizer begins a fresh one; a stage without a saved reference takes these weights.
+        """
+        actor = folder / "actor"
+        # What one rank cannot read is an error of all, and none of them waits for it.
+        with together():
+            state = TrainerState.read(actor)
+        self._opened.restore(actor)
+        self._weights_changed()
+        self._learner = None
+        self._training = None
+        self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        if stage is None:
+            return
+        self.begin_stage(stage)
+        if state.stage != stage.name:
+            return
+        assert self._learner is not None
+        assert self._training is not None
+        self._learner.restore(folder, optimizer=state.optimizer)
+        self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.optimizer_type)
+
+    def close(self) -> None:
+        """Releases the model, and restores torch's switches. Idempotent."""
+        self._determinism.put_back()
+        self._policy = None
+        self._learner = None
+        self._training = None
+
+    @property
+    def _form(self) -> Form:
+        return "xxh3" if self._device.type == "cpu" else "bits"
+
+    def _digest(self, form: Form) -> str:
+        if form not in self._digests:
+            self._digests[form] = self.digest(form)
+        return self._digests[form]
+
+    @property
+    def _state(self) -> TrainerState:
+        return self._outside if self._training is None else self._training.state
+
+    @property
+    def _opened(self) -> P:
+        assert self._policy is not None, "used before open"
+        return self._policy
+
+    @property
+    def _seed(self) -> int:
+        return self._experiment.seed if self._experiment is not None else 0
+
+    def _weights_changed(self) -> None:
+        self._digests.clear()

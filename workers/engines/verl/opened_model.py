@@ -1,0 +1,45 @@
+"""The opening of a model by the strategy of the engine's arguments: FSDP2 or Megatron.
+
+Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rftd.workers.engines.verl.model import open_fsdp
+from rftd.workers.engines.verl.wrapping import Wrapping
+
+
+def open_model(
+    folder: Path,
+    wrapping: Wrapping,
+    *,
+    critic: bool = False,
+    offload: bool | None = None,
+    before: Callable[[Any], None] | None = None,
+) -> Any:
+    """A language model of the folder, or a critic, spread over all ranks: every rank calls it.
+
+    `offload` replaces `param_offload`; `before` changes the module while it is whole, on the host of each rank. Both
+    are FSDP2's. Raises DataError for a folder without a model, ConfigError for an unfit wrapping.
+    """
+    if wrapping.arguments.strategy == "megatron":
+        # Only here: it needs megatron-core and mbridge.
+        from rftd.workers.engines.verl.megatron.model import open_megatron
+
+        return open_megatron(folder, wrapping, critic=critic)
+    return open_fsdp(folder, wrapping, critic=critic, offload=offload, before=before)
+
+
+def frozen_model(folder: Path, wrapping: Wrapping, *, offload: bool) -> Any:
+    """A frozen language model of the folder, spread over all ranks; `offload`: it waits on the host between passes.
+
+    Raises as `open_model`.
+    """
+    model = open_model(folder, wrapping, offload=offload)
+    for parameter in model.parameters.values():
+        parameter.requires_grad_(False)
+    return model

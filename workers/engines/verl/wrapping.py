@@ -1,0 +1,126 @@
+"""`Wrapping`: how verl's engines wrap a model; their batches and the figures of their logits.
+
+Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+
+from rftd.workers.engines.learner.model import load_model
+from rftd.workers.engines.verl.arguments import VerlTrainerArgs
+
+with warnings.catch_warnings():
+    # It warns of each engine of its own that is not installed.
+    warnings.simplefilter("ignore")
+    from verl.utils import tensordict_utils
+
+Found = Mapping[str, Tensor]
+"""A model's values at each place of a micro-batch, by name  # [P] float32 each"""
+FIGURES: Final = "rftd_figures"
+"""The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
+_ROWS: Final = 1024
+"""Places whose logits are looked at at once."""
+LossOf = Callable[[Found], tuple[Tensor, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """The way in which models are spread over ranks and computed."""
+
+    arguments: VerlTrainerArgs
+    device: torch.device
+    dtype: str
+    """`float32` or `bfloat16`, that of forward passes; weights are float32."""
+    trust_remote_code: bool
+
+
+def read_critic(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
+    from transformers import AutoModelForTokenClassification
+
+    # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
+    model = load_model(folder, torch.device("cpu"), trust_remote_code=trust_remote_code)
+    config = model.config
+    config.num_labels = 1
+    maker: Any = AutoModelForTokenClassification
+    with torch.device("meta"):
+        module = maker.from_config(config, dtype=torch.float32)
+    setattr(module, module.base_model_prefix, model.base_model)
+    module.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
+    torch.nn.init.zeros_(module.score.weight)
+    return module.eval()
+
+
+def text_batch(
+    ids: Tensor,
+    lengths: Tensor,
+    temperatures: Tensor,
+    inverse: Tensor | None,
+    *,
+    use_remove_padding: bool,
+    entropy: bool,
+    figures: str,
+) -> TensorDict:
+    """verl's form of some texts  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    positions = torch.arange(len(ids)) - offsets[:-1].repeat_interleave(lengths)
+
+    def nested(values: Tensor) -> Tensor:
+        made: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
+        return made
+
+    columns = {"input_ids": nested(ids), "position_ids": nested(positions), "temperature": temperatures}
+    if inverse is not None:
+        columns["inverse_temperatures"] = nested(inverse)
+    data = TensorDict(columns, batch_size=[len(lengths)])
+    flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, FIGURES: figures}
+    tensordict_utils.assign_non_tensor(data, **flags)
+    return data
+
+
+def figures_asked(batch: TensorDict) -> list[str]:
+    """The names of the figures of whole distributions in a batch's request."""
+    names: list[str] = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
+    return names
+
+
+def distribution_figure(
+    name: str, logits: Tensor, temperatures: Tensor, *, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """A sum over the vocabulary at each place, a few places at once  # [P, V], [P] -> [P]
+
+    The terms are p * p (H + log p) for `entropy_signals`, and p * p for `squares`, as on the engine `torch`. `group`:
+    the ranks with a part of the vocabulary each.
+    """
+
+    def summed(values: Tensor) -> Tensor:
+        if group is not None:
+            dist.all_reduce(values, group=group)
+        return values
+
+    sums = []
+    for rows, scales in zip(torch.split(logits, _ROWS), torch.split(temperatures[:, None], _ROWS), strict=True):
+        scaled = rows / scales
+        if group is None:
+            logprobs = torch.log_softmax(scaled, dim=-1)
+        else:
+            top = scaled.amax(-1, keepdim=True)
+            dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+            scaled = scaled - top
+            logprobs = scaled - summed(scaled.exp().sum(-1, keepdim=True)).log()
+        probabilities = logprobs.exp()
+        entropies = summed(-(probabilities * logprobs).sum(-1, keepdim=True))
+        factor = entropies + logprobs if name == "entropy_signals" else 1.0
+        sums.append(summed((probabilities.square() * factor).sum(-1)))
+    return torch.cat(sums)
