@@ -14,7 +14,7 @@ from rftd.streams.log.log_place import ExperienceOffset, ReadOffset, TaskOffset
 
 # Laid out as arrays: `limits.PLAN_EXPERIENCES` of these, and as many groups, must fit one record.
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One experience of a batch and the position of its payload."""
+    """One experience of a batch: the position of its payload, its group, its staleness and its use."""
 
     experience: UUID
     partition: Index
@@ -30,7 +30,7 @@ class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One dataset row of a batch."""
+    """One dataset row of a batch: dataset, row number and epoch."""
 
     dataset: Index
     """Index in the batch's `datasets`."""
@@ -39,7 +39,7 @@ class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A closed group and the position of its `group.closed`, the source of its advantages."""
+    """A closed group and the position of its `group.closed`, from which a trainer computes advantages."""
 
     group: UUID
     partition: Index
@@ -84,10 +84,10 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
 
 @event("batch.abandoned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchAbandoned(Event, frozen=True, kw_only=True):
-    """A planned batch that cannot run; its items return unused.
+    """A planned batch abandoned because it cannot run; the items return unused.
 
-    Written only before any generation has executed the batch; a later step of it has no effect: the first record on the
-    spine counts.
+    Written only before any generation has executed the batch; a later step of the batch has no effect: the first record
+    on the spine counts.
     """
 
     batch: UUID
@@ -107,7 +107,9 @@ class Uninformative(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experience.retired", stream=topics.EXPERIMENTS, owner=PLANNER)
 class ExperienceRetired(Event, frozen=True, kw_only=True):
-    """Experiences excluded from all further training, with one reason for all of them."""
+    """Experiences excluded from all further training, with one reason for all of them and, for uninformative groups,
+    their rewards.
+    """
 
     experiences: tuple[UUID, ...]
     reason: str

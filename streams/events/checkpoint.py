@@ -16,7 +16,7 @@ from rftd.streams.log.stored_path import OwnPath, RelativePath
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One file of a checkpoint, relative to its folder."""
+    """One file of a checkpoint: path relative to the checkpoint's folder, size and sha256."""
 
     path: RelativePath
     size_bytes: Bytes
@@ -25,7 +25,7 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @event("checkpoint.committed", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
-    """A checkpoint at `path` for resuming after step `step`: every file is on disk and matches its digest."""
+    """A checkpoint at `path` for resuming after step `step`: every file is on disk and matches the listed digest."""
 
     step: Index
     generation: Index
@@ -49,7 +49,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
 @event("checkpoint.deleted", stream=topics.CHECKPOINTS, owner=TRAINER)
 class CheckpointDeleted(Event, frozen=True, kw_only=True):
-    """A checkpoint whose folder was deleted, by retention."""
+    """The deletion of a checkpoint's folder, by retention."""
 
     step: Index
     generation: Index

@@ -16,7 +16,7 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 class HeadRef(msgspec.Struct, frozen=True, array_like=True):
-    """A remembered head of one partition."""
+    """A remembered head of one partition: the next offset and the chain of the record before."""
 
     stream: str
     partition: Index
@@ -51,9 +51,9 @@ class FolderMove(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experiment.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentSubmitted(Event, frozen=True, kw_only=True):
-    """The submission of an experiment by a client. Its event id is the request id, so a retry changes nothing.
+    """The submission of an experiment by a client. The event id is the request id, so a retry changes nothing.
 
-    A second submission of an experiment adds its other half, if nothing else in the specification is new.
+    A second submission of an experiment adds the other half, if nothing else in the specification is new.
     """
 
     spec: ExperimentSpec
@@ -78,7 +78,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experiment.accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentAccepted(Event, frozen=True, kw_only=True):
-    """The acceptance of an experiment, now queued; it has no record below `start`, so its readers begin there."""
+    """The acceptance of an experiment, now queued. No record of the experiment lies below `start`, so readers begin
+    there.
+    """
 
     # The heads of the whole log: the daemon notes them before its first append about the experiment.
     start: Annotated[tuple[HeadRef, ...], START]
@@ -103,7 +105,8 @@ class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
 class ExperimentRejected(Event, frozen=True, kw_only=True):
     """The rejection of an experiment by this daemon, or of another program's request.
 
-    With a `request` it answers the one record alone: its experiment never existed, and no other experiment changes.
+    With a `request`, the answer to the one record alone: the named experiment never existed, and no other experiment
+    changes.
     """
 
     code: str
@@ -129,7 +132,7 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
 
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
-    """The start of the experiment's workers, for the first time or after a release."""
+    """The start of the experiment's workers, for the first time or after a release of slot and memory."""
 
 
 @event("experiment.paused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -144,7 +147,7 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
 
 @event("experiment.resumed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentResumed(Event, frozen=True, kw_only=True):
-    """The end of a pause."""
+    """The end of a pause: leases and plans are made again, at once or after a wait in the queue."""
 
     reason: str = ""
     by: str = ""
@@ -162,12 +165,12 @@ class ExperimentSeen(Event, frozen=True, kw_only=True):
 
 @event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentReleased(Event, frozen=True, kw_only=True):
-    """The release of the slot and the memory: its workers have left after a pause ended only by a person."""
+    """The release of slot and memory: all workers have left during a pause ended only by a person."""
 
 
 @event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentCancelled(Event, frozen=True, kw_only=True):
-    """The end of the experiment by its owner; its results stay."""
+    """The end of the experiment by its owner; checkpoints, experiences and records stay."""
 
     reason: str = ""
     by: str = ""
@@ -191,7 +194,7 @@ class ExperimentFailed(Event, frozen=True, kw_only=True):
 class ExperimentForked(Event, frozen=True, kw_only=True):
     """A fork: this experiment shares the history of `parent` up to weight version `at_step`, and continues from there.
 
-    Written before its acceptance. Its own steps, plans and groups begin after the shared ones.
+    Written before the acceptance of the fork. Steps, plans and groups of the fork begin after the shared ones.
     """
 
     parent: UUID
@@ -221,7 +224,7 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
 
 @event("experiment.archived", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentArchived(Event, frozen=True, kw_only=True):
-    """The move of the experiment's files into an archive; its events stay in the log."""
+    """The move of the experiment's files into an archive; all events stay in the log."""
 
     path: OwnPath
     size_bytes: Bytes
@@ -231,7 +234,7 @@ class ExperimentArchived(Event, frozen=True, kw_only=True):
 
 @event("experiment.restored", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRestored(Event, frozen=True, kw_only=True):
-    """The return of the experiment's files from an archive to its folder."""
+    """The return of the experiment's files from an archive to the experiment's folder."""
 
     path: OwnPath
     """The archive of the files."""
@@ -240,7 +243,7 @@ class ExperimentRestored(Event, frozen=True, kw_only=True):
 
 @event("experiment.imported", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentImported(Event, frozen=True, kw_only=True):
-    """The import of records and files from an exported file. Like positions in a log, it is not exported again."""
+    """The import of records and files from an exported file. A fact about one log, and never exported again."""
 
     release: str
     """The release of rftd that wrote the file."""
@@ -254,7 +257,7 @@ class ExperimentImported(Event, frozen=True, kw_only=True):
 
 @event("experiment.removed", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentRemoved(Event, frozen=True, kw_only=True):
-    """The deletion of the experiment's files; lists omit the experiment, and its events stay in the log."""
+    """The deletion of the experiment's files; lists omit the experiment, and all events stay in the log."""
 
     reason: str = ""
     by: str = ""
@@ -279,8 +282,8 @@ class PayloadsDropped(Event, frozen=True, kw_only=True):
 
 @event("experiment.loss_accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class LossAccepted(Event, frozen=True, kw_only=True):
-    """A person's decision to continue although the log has lost records remembered by survivors; `rftd verify` shows it
-    for ever.
+    """A person's decision to continue although the log has lost records remembered by survivors; `rftd verify` shows
+    the loss for ever.
     """
 
     lost: Annotated[tuple[LostHead, ...], HISTORY]
@@ -300,7 +303,7 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 @event("stage.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageCompleted(Event, frozen=True, kw_only=True):
-    """The end of a stage: all its steps are executed, evaluated and checkpointed."""
+    """The end of a stage: all steps of the stage are executed, evaluated and checkpointed."""
 
     stage: Index
     last_version: Index
@@ -311,8 +314,8 @@ class StageCompleted(Event, frozen=True, kw_only=True):
 class Fence(Event, frozen=True, kw_only=True):
     """A new owner of `role` in the partition of this record (rule 2).
 
-    It has effect only if `previous` is the role's epoch at its position; later records of the role with an epoch below
-    `epoch` then have none.
+    Effective only if `previous` is the role's epoch at the fence's position; later records of the role with an epoch
+    below `epoch` then have no effect.
     """
 
     role: str

@@ -15,7 +15,7 @@ from rftd.streams.log.stored_path import OwnPath
 
 
 class SpineMark(msgspec.Struct, frozen=True, array_like=True):
-    """The digest of the part of its spine read by a trainer: see `rftd.streams.log.spine_digest`."""
+    """The digest of the part of the spine already read by a trainer: see `rftd.streams.log.spine_digest`."""
 
     start: Offset
     """The offset of the first record covered."""

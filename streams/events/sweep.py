@@ -12,7 +12,7 @@ from rftd.streams.log.bounds import Count, Finite, Index, Integer
 
 
 class FieldChange(msgspec.Struct, frozen=True, array_like=True):
-    """A field of an experiment file, and its value in one run of a sweep."""
+    """A field of an experiment file, and the value of the field in one run of a sweep."""
 
     field: tuple[str | int, ...]
     """The path of keys and indices to the field; empty: the whole file."""
@@ -20,7 +20,7 @@ class FieldChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a sweep."""
+    """One run of a sweep: its name, its settings and its seed."""
 
     name: str
     """The name of the run's experiment."""
@@ -42,7 +42,7 @@ class Halving(msgspec.Struct, frozen=True, kw_only=True):
 
 @event("sweep.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class SweepSubmitted(Event, frozen=True, kw_only=True):
-    """The submission of a sweep by a client. Daemons start its runs, which are experiments, one after the other."""
+    """The submission of a sweep by a client. Daemons start the runs, which are experiments, one after the other."""
 
     name: str
     config: dict[str, Any]

@@ -56,7 +56,7 @@ class TaskLeased(Event, frozen=True, kw_only=True):
 
 @event("tasks.drawn", stream=topics.EXPERIMENTS, owner=DISPATCHER)
 class TasksDrawn(Event, frozen=True, kw_only=True):
-    """The rows drawn by a taskset's selector for its next tasks, before any of them is leased.
+    """The rows drawn by a taskset's selector for the next tasks, before any of the tasks is leased.
 
     Consumed by the dispatcher: a choice by rewards is decided once, and never again after a restart.
     """
@@ -109,9 +109,9 @@ class TasksAdded(Event, frozen=True, kw_only=True):
 
 @event("tasks.ended", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class TasksEnded(Event, frozen=True, kw_only=True):
-    """The end of a queue: no task is added to it any more. Written by the controller, on request.
+    """The end of a queue: no task is added any more. Written by the controller, on request.
 
-    The stage ends with the step including the last task, or the next one if that is planned; an incomplete batch is
+    The stage ends with the step including the last task, or the next step if already planned; an incomplete batch is
     filled with the first tasks of the queue.
     """
 
@@ -142,7 +142,7 @@ class EvalLeased(Event, frozen=True, kw_only=True):
 
 @event("task.expired", stream=topics.TASKS, owner=DISPATCHER)
 class TaskExpired(Event, frozen=True, kw_only=True):
-    """A lease (of a group or an eval range) ended without completion; the work is leased again."""
+    """A lease (of a group or an eval range) ended without completion, with the reason; the work is leased again."""
 
     lease: UUID
     slot: Index
@@ -179,7 +179,7 @@ class TaskRetried(Event, frozen=True, kw_only=True):
 
 # Laid out as an array: `limits.GROUP_MEMBERS` of these must fit the record that closes their group.
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One experience of a closed group, and the position of its payload."""
+    """One experience of a closed group: the position of the payload, reward, priority, length and weight versions."""
 
     experience: UUID
     rollout: Rollouts

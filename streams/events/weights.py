@@ -59,7 +59,7 @@ class WeightsRetired(Event, frozen=True, kw_only=True):
 
 @event("weights.activated", stream=topics.WEIGHTS, owner=NOBODY)
 class WeightsActivated(Event, frozen=True, kw_only=True):
-    """The switch of a worker to (version, generation) for all further generation."""
+    """The switch of a worker to (version, generation) for all further generation, with the durations of the switch."""
 
     worker: UUID
     version: Index

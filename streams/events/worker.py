@@ -46,7 +46,7 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
 
 @event("worker.lost", stream=topics.WORKERS, owner=NOBODY)
 class WorkerLost(Event, frozen=True, kw_only=True):
-    """The end of a worker process as seen by the supervisor, or a silence too long."""
+    """The end of a worker process as noticed by the supervisor, or a silence of the worker beyond the limit."""
 
     worker: UUID
     role: str

@@ -15,7 +15,7 @@ from rftd.streams.log.writers import source_of
 
 
 class Evaluation(msgspec.Struct):
-    """One taskset answered by one weight version."""
+    """One taskset answered by one weight version, with the leases and the first scores of the rows."""
 
     stage: int
     taskset: int

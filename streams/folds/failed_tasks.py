@@ -19,7 +19,7 @@ STAGE_ENDED = "the stage ended"
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
-    """One lease of the task's group."""
+    """One lease of the task's group: attempt, worker, time and end."""
 
     attempt: int
     slot: int
@@ -65,7 +65,7 @@ class FailedTasks:
         return self.found()
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds one effective event."""
+        """Folds one effective event of leases, expiries and closed groups; events of other types change nothing."""
         match decoded.event:
             case task.TaskLeased() as event:
                 self._leases.setdefault(event.group, {})[event.lease] = (event, decoded.head.time_ns)

@@ -11,7 +11,7 @@ from rftd.streams.events import task
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease of a group, neither expired nor overtaken."""
+    """A lease of a group, neither expired nor overtaken, with worker, slot, rollouts and deadline."""
 
     id: UUID
     slot: int
@@ -158,7 +158,7 @@ class Group(msgspec.Struct):
 
     @property
     def terminal(self) -> bool:
-        """True if every rollout has ended."""
+        """True if every rollout has ended, by an experience or a failure."""
         return len(self.members) + len(self.failed) >= self.repeat_times > 0
 
     @property

@@ -37,11 +37,11 @@ class Ranges(msgspec.Struct):
         return min(number, self.ends[index]) - 1 if index >= 0 else None
 
     def add(self, number: int) -> None:
-        """Adds a number to the set."""
+        """Adds a number to the set, merging adjacent intervals; a known number changes nothing."""
         self.cover(number, number + 1)
 
     def cover(self, start: int, end: int) -> None:
-        """Adds all numbers of [start, end)."""
+        """Adds all numbers of [start, end), merging overlapping and adjacent intervals."""
         # Touching intervals are merged, or a set growing by one number at a time would be a list of numbers.
         first = bisect_right(self.starts, start) - 1
         if first < 0 or self.ends[first] < start:
@@ -98,7 +98,7 @@ class ClosedGroups(msgspec.Struct):
     others: set[UUID] = set()
 
     def holds(self, experiment: UUID | None, id: UUID) -> bool:
-        """True if the group closed."""
+        """True if the group has closed, judged by stage and sequence, or by id for a retried group."""
         if id in self.others:
             return True
         group_place = place_of_group(experiment, id)
@@ -125,7 +125,7 @@ class ClosedGroups(msgspec.Struct):
 
 
 class Versions(msgspec.Struct):
-    """A set of (version, generation)."""
+    """A set of (version, generation), stored as intervals of versions for each generation."""
 
     by_generation: dict[int, Ranges] = {}
 

@@ -23,7 +23,7 @@ REMEMBERED: Final = 1000
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a refused request."""
+    """The answer to a refused request: position and time of the refusal."""
 
     position: Position
     time_ns: int

@@ -12,7 +12,7 @@ from rftd.streams.log.envelope import Decoded
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """A departed worker."""
+    """A departed worker: role, slot, and the error or the reason of the end."""
 
     role: str
     slot: int
@@ -35,7 +35,7 @@ class Roster(msgspec.Struct):
     """The last worker to leave, by role."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds an event of the workers stream."""
+        """Folds worker.started, worker.stopped and worker.lost; events of a departed worker change nothing."""
         event = decoded.event
         match event:
             case worker.WorkerStarted():

@@ -33,7 +33,7 @@ class KeptCheckpoints(msgspec.Struct):
     """Event ids of the kept ones: a repeated older event must not replace a newer one."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds an event of the checkpoints stream."""
+        """Folds checkpoint.committed and checkpoint.deleted; a repeated event changes nothing."""
         event = decoded.event
         if isinstance(event, CheckpointCommitted):
             key = event.step, event.generation
@@ -58,7 +58,7 @@ class SpineParts(msgspec.Struct, kw_only=True):
 
 
 class RunParts(SpineParts, kw_only=True):
-    """All folds of one experiment."""
+    """All folds of one experiment, as stored in the snapshots of a daemon."""
 
     groups: GroupFold
     replay_buffer: ReplayBuffer
@@ -124,7 +124,7 @@ class RunState:
         )
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds one effective event."""
+        """Folds one effective event of any stream, passing the event to the folds concerned."""
         match decoded.partition.stream:
             # Explorers write scores of evaluations to the stream of experiences.
             case topics.EXPERIENCES:

@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 class Spine(msgspec.Struct):
-    """The fold of one experiment's spine."""
+    """The fold of one experiment's spine: life, stages, plans, steps, evaluations and spending."""
 
     status: Status | None = None
     status_ns: int = 0
@@ -145,7 +145,7 @@ class Spine(msgspec.Struct):
     """Ids of the folded life events."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds one event of the spine."""
+        """Folds one event of the spine; a repeated or obsolete event changes nothing."""
         event = decoded.event
         self.spending.pass_time(event, decoded.head.time_ns)
         match event:

@@ -75,7 +75,7 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
         return derive(self.id, "run", point)
 
     def config(self, point: int) -> dict[str, Any]:
-        """Returns the experiment file of a run."""
+        """Returns the experiment file of a run, with the run's changes, name and label applied."""
         run = self.points[point]
         config = config_of(self.submitted.config, run)
         return {**config, "name": run.name, "labels": {**(config.get("labels") or {}), LABEL: self.name}}

@@ -37,7 +37,7 @@ class Weights(msgspec.Struct):
     """The versions retired by this trainer: only a successor, resumed from older ones, announces them again."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds an event of the weights stream."""
+        """Folds weights.published, weights.retired, weights.activated and weights.answered."""
         event = decoded.event
         match event:
             case weights.WeightsPublished():

@@ -61,48 +61,40 @@ class Direct:
 
         A consumer is needed in every unusual case: no leader, truncated records, a failing broker.
         """
-        pending_read = _PendingRead(start, end)
-        self._waiting.setdefault(partition, []).append(pending_read)
+        pending = _PendingRead(start, end)
+        self._waiting.setdefault(partition, []).append(pending)
         try:
             async with self._turn:
-                while not pending_read.over:
+                while not pending.over:
                     await self._round(partition)
         finally:
-            self._waiting[partition].remove(pending_read)
+            self._waiting[partition].remove(pending)
             if not self._waiting[partition]:
                 del self._waiting[partition]
-        return _cut(pending_read.found, max_size_bytes)
+        return _cut(pending.found, max_size_bytes)
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
         """Returns the chains of the records at these offsets, by partition and offset, as far as brokers have them.
 
         Each partition is read in ascending order, a batch at a time: the records of one batch are fetched once.
         """
-        unread = {
-            partition: deque(sorted(set(partition_offsets)))
-            for partition, partition_offsets in offsets.items()
-            if partition_offsets
-        }
+        unread = {partition: deque(sorted(set(due))) for partition, due in offsets.items() if due}
         chains_by_position: dict[tuple[Partition, int], bytes] = {}
         while unread:
             first = next(iter(unread))
-            records = await self._one_batch_each(
-                first, {partition: partition_offsets[0] for partition, partition_offsets in unread.items()}
-            )
+            records = await self._one_batch_each(first, {partition: due[0] for partition, due in unread.items()})
             for partition, batch in records.items():
-                places = unread[partition]
+                due = unread[partition]
                 chains = {record.offset: record.chain for record in batch}
-                while places and batch and places[0] <= batch[-1].offset:
-                    offset = places.popleft()
+                while due and batch and due[0] <= batch[-1].offset:
+                    offset = due.popleft()
                     if offset in chains:
                         chains_by_position[partition, offset] = chains[offset]
             if not records.get(first):
                 unread[first].popleft()  # unusual: the caller asks a consumer
             # The broker owes a whole batch only to the first partition of a request: the partitions take turns.
             unread[first] = unread.pop(first)
-            unread = {
-                partition: partition_offsets for partition, partition_offsets in unread.items() if partition_offsets
-            }
+            unread = {partition: due for partition, due in unread.items() if due}
         return chains_by_position
 
     async def _one_batch_each(self, first: Partition, starts: Mapping[Partition, int]) -> dict[Partition, list[Record]]:
@@ -112,14 +104,14 @@ class Direct:
         client = self._offsets.client
         leader = client.cluster.leader_for_partition(self._names.kafka(first))
         topics: dict[str, list[tuple[int, int, int]]] = {}
-        for partition in (first, *(partition_start for partition_start in starts if partition_start != first)):
+        for partition in (first, *(key for key in starts if key != first)):
             name = self._names.kafka(partition)
             if client.cluster.leader_for_partition(name) == leader:
                 topics.setdefault(name.topic, []).append((name.partition, starts[partition], _BATCH_SIZE_BYTES))
         records = {}
-        for name, aborted, batch_bytes in await self._fetched(leader, topics):
+        for name, aborted, payload in await self._fetched(leader, topics):
             partition = self._names.ours(name)
-            records[partition] = self._records(name, aborted, starts[partition], batch_bytes)
+            records[partition] = self._records(name, aborted, starts[partition], payload)
         return records
 
     async def _fetched(
@@ -134,18 +126,16 @@ class Direct:
         except (kafka.KafkaError, OSError, TimeoutError):
             return []
         return [
-            (TopicPartition(topic, number), aborted, batch_bytes)
+            (TopicPartition(topic, number), aborted, payload)
             for topic, parts in answer.topics
-            for number, error, _highwater, _stable, _start, aborted, *_replica, batch_bytes in parts
+            for number, error, _highwater, _stable, _start, aborted, *_replica, payload in parts
             if error == 0
         ]
 
-    def _records(self, name: TopicPartition, aborted: Any, start: int, batch_bytes: bytes) -> list[Record]:
+    def _records(self, name: TopicPartition, aborted: Any, start: int, payload: bytes) -> list[Record]:
         """Decodes the records of an answer from an offset on; [] if a consumer has to find the fault."""
         try:
-            messages = PartitionRecords(
-                name, MemoryRecords(batch_bytes), aborted, start, None, None, True, _READ_COMMITTED
-            )
+            messages = PartitionRecords(name, MemoryRecords(payload), aborted, start, None, None, True, _READ_COMMITTED)
             return records_of(self._names.ours(name), list(messages), IdWindow(), self._duplicates)
         except kafka.KafkaError:
             return []
@@ -157,52 +147,44 @@ class Direct:
         requested: dict[Partition, _PendingRead] = {}
         topics: dict[str, list[tuple[int, int, int]]] = {}
         # The broker sends at least one batch of the request's first partition, and of the others while there is room.
-        for queued_partition in (
-            partition,
-            *(waiting_partition for waiting_partition in self._waiting if waiting_partition != partition),
-        ):
-            name = self._names.kafka(queued_partition)
+        for queued in (partition, *(key for key in self._waiting if key != partition)):
+            name = self._names.kafka(queued)
             unread = sorted(
-                (pending_read for pending_read in self._waiting[queued_partition] if not pending_read.over),
-                key=lambda read: read.start,
+                (pending for pending in self._waiting[queued] if not pending.over), key=lambda read: read.start
             )
             if unread and client.cluster.leader_for_partition(name) == leader:
-                requested[queued_partition] = unread[0]
-                topics.setdefault(name.topic, []).append(
-                    (name.partition, unread[0].start, self._size(queued_partition, unread))
-                )
-        for name, aborted, batch_bytes in await self._fetched(leader, topics):
-            self._hand_out(requested[self._names.ours(name)], name, aborted, batch_bytes)
+                requested[queued] = unread[0]
+                topics.setdefault(name.topic, []).append((name.partition, unread[0].start, self._size(queued, unread)))
+        for name, aborted, payload in await self._fetched(leader, topics):
+            self._hand_out(requested[self._names.ours(name)], name, aborted, payload)
         requested[partition].over = True
 
     def _size(self, partition: Partition, unread: list[_PendingRead]) -> int:
         """Estimates the bytes of the waiting reads from the first one on, up to the first large gap."""
         start = unread[0].start
         end = unread[0].end
-        for pending_read in unread:
-            if pending_read.start > end + _GAP_RECORDS:
+        for pending in unread:
+            if pending.start > end + _GAP_RECORDS:
                 break
-            end = max(end, pending_read.end)
+            end = max(end, pending.end)
         # Whole batches are sent, and the first may begin long before the offset.
         size = BATCH_SIZE_BYTES + (end - start) * self._average_bytes.get(partition, 0.0)
         return min(int(size), _PARTITION_SIZE_BYTES)
 
-    def _hand_out(self, first: _PendingRead, name: TopicPartition, aborted: Any, batch_bytes: bytes) -> None:
+    def _hand_out(self, first: _PendingRead, name: TopicPartition, aborted: Any, payload: bytes) -> None:
         """Gives the records of one partition to the reads completed by them, and in any case to the first."""
         partition = self._names.ours(name)
-        records = self._records(name, aborted, first.start, batch_bytes)
+        records = self._records(name, aborted, first.start, payload)
         if not records:
             return
         self._average_bytes[partition] = sum(len(record.head) + len(record.value) for record in records) / len(records)
         offsets = [record.offset for record in records]
-        for pending_read in self._waiting[partition]:
-            if not pending_read.over and (
-                pending_read is first or (first.start <= pending_read.start and pending_read.end <= offsets[-1] + 1)
+        for pending in self._waiting[partition]:
+            if not pending.over and (
+                pending is first or (first.start <= pending.start and pending.end <= offsets[-1] + 1)
             ):
-                pending_read.found = records[
-                    bisect_left(offsets, pending_read.start) : bisect_left(offsets, pending_read.end)
-                ]
-                pending_read.over = True
+                pending.found = records[bisect_left(offsets, pending.start) : bisect_left(offsets, pending.end)]
+                pending.over = True
 
 
 def _cut(records: list[Record], max_size_bytes: int) -> list[Record]:

@@ -180,7 +180,7 @@ class Fetcher:
             return None
 
     async def stop(self) -> None:
-        """Disconnects from the cluster."""
+        """Disconnects from the cluster, if a read has connected before."""
         if self._consumer is not None:
             await self._consumer.stop()
 

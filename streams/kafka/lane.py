@@ -103,7 +103,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """True if nothing waits."""
+        """True if no slice is queued or in flight."""
         return not self._queue
 
     async def run(self) -> None:

@@ -61,7 +61,7 @@ class Offsets:
         return self._consumer._client
 
     async def start(self) -> None:
-        """Connects to the cluster."""
+        """Connects to the cluster and loads the metadata of all topics."""
         try:
             await self._consumer.start()
             assign_paused(self._consumer, self._names)

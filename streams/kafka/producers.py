@@ -21,7 +21,7 @@ UNPLACED = -1
 
 
 class Slice:
-    """Drafts in order, their ids, and the offsets known so far."""
+    """The drafts of one append for one partition, in order, with their ids and the offsets known so far."""
 
     def __init__(self, partition: Partition, deadline_s: float) -> None:
         self.partition = partition
@@ -61,7 +61,7 @@ class Slice:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Ends the wait with an error."""
+        """Ends the wait of the append with an error, unless already over."""
         if not self.done.done():
             self.done.set_exception(error)
 

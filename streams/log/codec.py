@@ -38,7 +38,7 @@ class Writer:
         self._ids = ids
 
     def under(self, *, role: str, epoch: int) -> Writer:
-        """Returns a writer with an equal source, owning a role under an epoch."""
+        """Returns a writer with an equal source, writing under a role and an epoch acquired by a fence."""
         return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
 
     def draft(
@@ -100,7 +100,7 @@ class Writer:
 
 
 def encode_value(event: Event) -> bytes:
-    """Encodes an event's payload as stored in a record."""
+    """Encodes an event's payload in MessagePack, byte for byte as stored in a record."""
     return _encoder.encode(event)
 
 

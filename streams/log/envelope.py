@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """A record with its attributes and its payload, upcast to the current version."""
+    """A record's position, attributes and payload, the payload upcast to the current version of its type."""
 
     partition: Partition
     offset: int

@@ -48,5 +48,5 @@ class Feed:
         return handled
 
     async def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription; pending records are dropped, and read again by the next subscription."""
         await self._subscription.close()

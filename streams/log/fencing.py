@@ -21,7 +21,7 @@ successor.
 
 
 class Role(NamedTuple):
-    """A leased role of one experiment."""
+    """A leased role of one experiment: controller, planner, dispatcher or trainer."""
 
     experiment: UUID | None
     name: str
@@ -67,7 +67,7 @@ class FenceView:
         }
 
     def owners(self) -> tuple[FenceOwner, ...]:
-        """Returns all owners, for a snapshot."""
+        """Returns the owners of all roles, one line for each partition and role, for storing in a snapshot."""
         return tuple(
             FenceOwner(
                 stream=partition.stream,

@@ -21,10 +21,10 @@ from rftd.streams.log.topics import Partition
 
 
 class Fold(Protocol):
-    """Pure state: applies effective events one by one."""
+    """Pure state: applies effective events one by one, without clock, chance or access to the log."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Applies one event."""
+        """Applies one effective event. Events of one partition arrive in its order, partitions in any interleaving."""
         ...
 
 
@@ -122,7 +122,7 @@ class Follower:
             yield
 
     async def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription; the fold and the fences keep their last state."""
         await self._feed.close()
 
     def _read(self, record: Record) -> None:

@@ -142,7 +142,7 @@ def newest_of(remembered: Mapping[HeadRef, str]) -> dict[HeadRef, str]:
 
 
 async def losses_among(log: EventLog, remembered: Mapping[HeadRef, str]) -> list[Loss]:
-    """Returns the remembered heads missing from the log."""
+    """Returns the remembered heads missing from the log, compared by chain where the log can return chains cheaply."""
     unread = await _unread(log, remembered) if isinstance(log, ManyChains) else list(remembered)
     lost = [ref for layer in _layers(unread) for ref in await _missing(log, layer)]
     if not lost:
@@ -162,7 +162,7 @@ async def _unread(log: ManyChains, remembered: Iterable[HeadRef]) -> list[HeadRe
 
 
 def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
-    """Returns the experiments with records possibly among the loss, and not accepted by their owner."""
+    """Returns the running experiments with records possibly among the loss, and not accepted by their owner."""
     ref = loss.head.ref
     return [
         life.id
@@ -235,7 +235,7 @@ def _sign(stretch: Stretch) -> str:
 
 
 def heads_of(refs: Iterable[HeadRef]) -> Heads:
-    """Converts the heads of an event to a mapping by partition."""
+    """Converts the heads stored in an event to a mapping from partition to next offset and chain."""
     return {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in refs}
 
 

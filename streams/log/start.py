@@ -20,7 +20,7 @@ from rftd.streams.spec.split_submission import joined
 
 
 class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The specification and the first positions of an accepted experiment."""
+    """The specification of an accepted experiment, and the offsets below which readers need not look."""
 
     spec: ExperimentSpec
     """The specification as accepted; a second half submitted later is not included, and takes reading on."""

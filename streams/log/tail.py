@@ -35,11 +35,11 @@ class Tail:
 
     @property
     def heads(self) -> Heads:
-        """A copy of the heads."""
+        """A copy of the heads: next offset and last chain of every partition with records."""
         return dict(self._heads)
 
     def head(self, partition: Partition) -> Mark:
-        """Returns the head of one partition."""
+        """Returns the head of one partition; offset 0 and `GENESIS` for a partition without records."""
         return self._heads.get(partition, _EMPTY)
 
     def advance(self, records: Iterable[Record], heads: Mapping[Partition, Mark]) -> None:
@@ -127,7 +127,7 @@ class TailedLog(Protocol):
 
 
 class TailSubscription:
-    """A `Subscription` woken by the log's `Tail`."""
+    """A `Subscription` woken by the log's `Tail`; every call of `next` serves the partitions in turn."""
 
     def __init__(self, source: TailedLog, positions: Mapping[Partition, int]) -> None:
         self._source = source

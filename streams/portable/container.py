@@ -1,10 +1,10 @@
 """The portable file: a zip without compression, its members written and read as streams and checked by their sha256.
 
-    log/rftd.tasks-3     records of one partition, as `format` frames them
-    files/000007         an artifact, or a file of a checkpoint; `manifest.json` says which
+    log/rftd.tasks-3     records of one partition, framed as in `format`
+    files/000007         an artifact, or a file of a checkpoint, as listed in `manifest.json`
     manifest.json        the last member
 
-A zip's directory is its end, so a file that was cut off is noticed at once. Names of members never become paths.
+A zip's directory is its end, so a truncated file is noticed at once. Names of members never become paths.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from rftd.streams.portable.format import (
 
 _NAME: Final = re.compile(r"log/rftd\.[a-z]+-[0-9]{1,4}|files/[0-9]{6,9}")
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of every member, the earliest that a zip can say: equal records make equal files."""
+"""The time of every member, the earliest time of the format: equal records make equal files."""
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArchiveWriter:
-    """An export in the making, beside its final name, which appears only when it is whole."""
+    """An unfinished export beside its final name; the name appears only once the export is whole."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -51,7 +51,7 @@ class ArchiveWriter:
         if not path.parent.is_dir():
             raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with --to")
         self._path = path
-        # In the same folder: only within a file system is a rename one step, so nobody ever finds half an export.
+        # In the same folder: a rename is atomic only within a file system, so nobody ever finds half an export.
         self._partial = path.with_name(f".{path.name}.partial")
         with _space(path):
             self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_STORED, allowZip64=True)
@@ -60,20 +60,20 @@ class ArchiveWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Removes what was written, unless `finish` was called."""
+        """Removes the partial file, unless `finish` was called."""
         with suppress(OSError, ValueError):
             self._zip.close()
         self._partial.unlink(missing_ok=True)
 
     @contextmanager
     def member(self, name: str) -> Iterator[MemberWriter]:
-        """A member to write to, one at a time."""
+        """Opens a member for writing, one at a time."""
         assert _NAME.fullmatch(name), name
         with _space(self._path), self._zip.open(zipfile.ZipInfo(name, _LONG_AGO), "w", force_zip64=True) as stream:
             yield MemberWriter(name, stream)
 
     def copy(self, name: str, source: Path) -> ArchiveMember:
-        """A member with the bytes of a file. Blocks."""
+        """Copies the bytes of a file into a member. Blocks."""
         with source.open("rb") as file, self.member(name) as member:
             while chunk := file.read(_CHUNK_SIZE_BYTES):
                 member.write(chunk)
@@ -84,18 +84,18 @@ class ArchiveWriter:
         with _space(self._path):
             self._zip.writestr(zipfile.ZipInfo(MANIFEST, _LONG_AGO), msgspec.json.format(msgspec.json.encode(manifest)))
             self._zip.close()
-            # File, name, folder, in this order: a name that is durable before its bytes would be an empty export after
-            # a power loss, and without the folder's sync the name itself may be gone.
+            # File, name, folder, in this order: a name durable before its bytes would be an empty export after a power
+            # loss, and without the folder's sync the name itself may be lost.
             with self._partial.open("rb+") as file:
                 os.fsync(file.fileno())
-        if self._path.exists():  # again, for an export takes minutes; `replace` would overwrite without a word
+        if self._path.exists():  # again, for an export takes minutes; `replace` would silently overwrite
             raise ConflictError("there is a file of that name", where=str(self._path), fix="choose another name")
         self._partial.replace(self._path)
         sync_folder(self._path.parent)
 
 
 class MemberWriter:
-    """One member while it is written."""
+    """One member being written, with its size and digest."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self._name = name
@@ -103,14 +103,14 @@ class MemberWriter:
         self._hash = hashlib.sha256()
         self._size_bytes = 0
 
-    def write(self, data: bytes) -> None:
-        """Appends bytes. Blocks."""
-        self._stream.write(data)
-        self._hash.update(data)
-        self._size_bytes += len(data)
+    def write(self, content: bytes) -> None:
+        """Appends bytes to the member. Blocks."""
+        self._stream.write(content)
+        self._hash.update(content)
+        self._size_bytes += len(content)
 
     def done(self) -> ArchiveMember:
-        """The entry of the manifest for the bytes written so far."""
+        """Returns the manifest's entry for the bytes written so far."""
         return ArchiveMember(name=self._name, size_bytes=self._size_bytes, sha256=self._hash.hexdigest())
 
 
@@ -127,10 +127,12 @@ def _space(path: Path) -> Iterator[None]:
 
 
 class ArchiveReader:
-    """An export, its directory and manifest checked; its members are checked as they are read."""
+    """An export, its directory and manifest checked; members are checked while being read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises NotFoundError, or ArchiveError for what is no whole export of a known version. Blocks."""
+        """Opens an export. Raises NotFoundError, or ArchiveError unless it is a whole export of a known version.
+        Blocks.
+        """
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
@@ -153,11 +155,11 @@ class ArchiveReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file and all members still open."""
         self._zip.close()
 
     def open(self, member: ArchiveMember) -> MemberReader:
-        """A member's bytes. Several may be read at once."""
+        """Opens a member for reading. Several may be read at once."""
         try:
             stream = self._zip.open(self._names[member.name])
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
@@ -165,8 +167,8 @@ class ArchiveReader:
         return MemberReader(stream, member, f"{self.path}:{member.name}")
 
     def _directory(self) -> dict[str, zipfile.ZipInfo]:
-        # The file may be a stranger's: no bomb (stored members only, none inside another), no name twice, and none that
-        # this release would not have written.
+        # The file may be a stranger's: no bomb (stored members only, none inside another), no duplicate name, and no
+        # name never written by this release.
         names: dict[str, zipfile.ZipInfo] = {}
         total = 0
         for info in self._zip.infolist():
@@ -187,7 +189,7 @@ class ArchiveReader:
             raise _damaged(self.path, "it has no manifest")
         try:
             text = self._zip.read(info)
-            # The version first, by itself: a manifest of another version need not fit the rest of the schema.
+            # The version first, alone: a manifest of another version need not fit the rest of the schema.
             version = json_decoder(FormatVersion).decode(text)
             if version.format != FORMAT:
                 raise _damaged(self.path, f"its format is {version.format[:60]!r}, not {FORMAT!r}")
@@ -202,7 +204,9 @@ class ArchiveReader:
             raise _damaged(self.path, f"its manifest cannot be read: {error}") from error
 
     def _members(self) -> None:
-        members = [part.member for part in self.manifest.partitions] + [part.member for part in self.manifest.files]
+        members = [manifest_part.member for manifest_part in self.manifest.partitions] + [
+            manifest_part.member for manifest_part in self.manifest.files
+        ]
         names = [member.name for member in members]
         if sorted([MANIFEST, *names]) != sorted(self._names):
             raise _damaged(self.path, "its members are not those of its manifest")
@@ -222,23 +226,23 @@ class MemberReader:
         self._size_bytes = 0
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, `size` of them at most, none at the end.
+        """Returns the next bytes, at most `size` of them; none at the end.
 
-        Raises ArchiveError if the member ends and is not what the manifest says.
+        Raises ArchiveError if the member has ended and differs from its manifest's entry.
         """
         try:
-            data = self._stream.read(size)
+            content = self._stream.read(size)
         except (zipfile.BadZipFile, OSError, EOFError) as error:
             raise ArchiveError(f"it is damaged: {error}", where=self._where, fix="copy the file again") from error
-        self._hash.update(data)
-        self._size_bytes += len(data)
-        ended = len(data) < size  # zipfile reads short at the end only
+        self._hash.update(content)
+        self._size_bytes += len(content)
+        ended = len(content) < size  # zipfile reads short at the end only
         if ended and (self._size_bytes, self._hash.hexdigest()) != (self._member.size_bytes, self._member.sha256):
             raise ArchiveError("its bytes do not match its sha256", where=self._where, fix="copy the file again")
-        return data
+        return content
 
     def chunks(self) -> Iterator[bytes]:
-        """All the bytes, a MiB at a time."""
+        """Yields all the bytes, a MiB at a time."""
         while chunk := self.read(_CHUNK_SIZE_BYTES):
             yield chunk
 
@@ -247,5 +251,5 @@ class MemberReader:
         self._stream.close()
 
 
-def _damaged(path: Path, what: str) -> ArchiveError:
-    return ArchiveError(what, where=str(path), fix="copy the file again, or export anew")
+def _damaged(path: Path, fault: str) -> ArchiveError:
+    return ArchiveError(fault, where=str(path), fix="copy the file again, or export anew")

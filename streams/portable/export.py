@@ -1,4 +1,4 @@
-"""The export of one experiment's records into a file, with the names of all that they need outside of the log."""
+"""The export of one experiment's records into a file, with the names of all files they need outside of the log."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from rftd.streams.portable.own import OwnRecords
 
 
 class OutsideNames:
-    """The artifacts, checkpoints and weights outside of the log that an experiment's effective events name."""
+    """The artifacts, checkpoints and weights outside of the log named by an experiment's effective events."""
 
     def __init__(self) -> None:
         self.spine = Spine()
         self.artifacts: set[bytes] = set()
-        """The sha256 of each array that was too large for its event."""
+        """The sha256 of each array stored outside of its event."""
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         self.weights: dict[tuple[int, int], WeightsPublished] = {}
         self.offers: dict[int, TasksOffered] = {}
-        """The largest offer of each stage that serves."""
+        """The largest offer of each serving stage."""
         self._deleted: set[tuple[int, int]] = set()
         self._retired: set[tuple[int, int]] = set()
         self._fences = FenceView()
 
     def take(self, record: Record) -> None:
-        """Takes in one record; a foreign one names nothing, nor does one that only a newer release can read."""
+        """Adds one record; a foreign one names nothing, nor does one readable only by a newer release."""
         try:
             decoded, effective = ruling(record, self._fences)
         except CodecError:
@@ -53,12 +53,12 @@ class OutsideNames:
             self._effective(decoded.event)
 
     def undeleted_checkpoints(self) -> list[CheckpointCommitted]:
-        """The checkpoints that no event gave up, whether they count or not, newest first."""
+        """Returns the checkpoints not deleted by an event, effective or not, newest first."""
         return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
 
     def kept_checkpoints(self) -> list[CheckpointCommitted]:
-        """The checkpoints that count (rule 3) and were not deleted, newest first."""
-        # A trainer that lost its lease may announce a checkpoint of a step that the spine never had, or had otherwise.
+        """Returns the effective checkpoints (rule 3) not deleted, newest first."""
+        # A trainer without its lease may announce a checkpoint of a step missing on the spine, or different there.
         return [
             event
             for event in self.undeleted_checkpoints()
@@ -66,7 +66,7 @@ class OutsideNames:
         ]
 
     def kept_weights(self) -> list[WeightsPublished]:
-        """The published weights that were not retired, oldest first."""
+        """Returns the published weights not retired, oldest first."""
         return [event for key, event in sorted(self.weights.items()) if key not in self._retired]
 
     def _effective(self, event: Event) -> None:
@@ -102,27 +102,29 @@ async def export_records(
     until: Heads,
     on_records: Callable[[int], None] = lambda records: None,
 ) -> tuple[tuple[PartitionPart, ...], OutsideNames]:
-    """Writes the experiment's records below `until`, partition by partition, their bytes as they are."""
-    own = OwnRecords(log, experiment)
+    """Writes the experiment's records below `until`, partition by partition, with unchanged bytes."""
+    own_records = OwnRecords(log, experiment)
     named = OutsideNames()
     parts = []
     for partition in topics.EVENTS:
         if partition in until:
-            part = await _partition(own, partition, until[partition].next_offset, archive, named, on_records)
-            if part is not None:
-                parts.append(part)
+            partition_part = await _partition(
+                own_records, partition, until[partition].next_offset, archive, named, on_records
+            )
+            if partition_part is not None:
+                parts.append(partition_part)
     return tuple(parts), named
 
 
 async def _partition(
-    own: OwnRecords,
+    own_records: OwnRecords,
     partition: Partition,
     end: int,
     archive: ArchiveWriter,
     named: OutsideNames,
     on_records: Callable[[int], None],
 ) -> PartitionPart | None:
-    chunks = own.chunks(partition, end)
+    chunks = own_records.chunks(partition, end)
     chunk = await anext(chunks, None)
     if chunk is None:  # a member is made only for a partition with records: the manifest lists no empty ones
         return None

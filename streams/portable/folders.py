@@ -15,7 +15,7 @@ from rftd.streams.log.stored_path import moved
 
 
 class Folders:
-    """The old folders and the new ones in their place; of several that fit a path the longest counts."""
+    """Old folders and their replacements; for a path below several old folders, the longest counts."""
 
     def __init__(self, moves: Iterable[tuple[str, str]] = ()) -> None:
         self.moves: Final = sorted(
@@ -24,7 +24,7 @@ class Folders:
         )
 
     def path(self, text: str) -> str:
-        """The path as it is on this machine; paths below no moved folder, and words that are no path, stay."""
+        """Returns the path on this machine; paths below no moved folder, and words other than paths, stay unchanged."""
         if not text.startswith("/"):
             return text
         path = PurePosixPath(plain_path(text))
@@ -34,15 +34,15 @@ class Folders:
         return text
 
     def covers(self, text: str) -> bool:
-        """True if a moved folder is, or holds, this path."""
+        """True if a moved folder is, or contains, this path."""
         return any(PurePosixPath(plain_path(text)).is_relative_to(old) for old, _ in self.moves)
 
     def event(self, event: Event) -> Event:
-        """The event with its paths moved.
+        """Returns the event with its paths moved.
 
-        The user's own file in `spec.config` stays as it was written; the submission tells which folders were moved.
+        The user's own file in `spec.config` stays as written; the submission lists the moved folders.
         """
-        if all(old == new for old, new in self.moves):  # nothing lies elsewhere
+        if all(old == new for old, new in self.moves):  # nothing to move
             return event
         if isinstance(event, ExperimentSubmitted):
             step = tuple(FolderMove(str(old), str(new)) for old, new in self.moves)

@@ -1,4 +1,4 @@
-"""The parts of a portable file: its manifest, which is `manifest.json` and its last member, and records as bytes.
+"""The parts of a portable file: its manifest, the last member `manifest.json`, and records as bytes.
 
 A record is a u32 length (little-endian), then (offset, head, value) in MessagePack.
 """
@@ -19,11 +19,11 @@ FORMAT: Final = "rftd-experiment"
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 MANIFEST_SIZE_BYTES: Final = 256 * 1024 * 1024
-"""The largest manifest that is read: it is held in memory, and a file names its own size."""
+"""Maximum size of a manifest to read: it is held in memory, and a file names its own size."""
 
 
 class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of the file."""
+    """One member of the file: name, size in bytes and sha256."""
 
     name: str
     size_bytes: int
@@ -37,30 +37,30 @@ class PartitionPart(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     records: int
     first: int
-    """Offset, in the log that it was exported from, of the first record."""
+    """Offset of the first record in the exporting log."""
     last: int
     member: ArchiveMember
 
 
 class FilePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that belongs to the experiment."""
+    """A file belonging to the experiment: kind, folder, path and member."""
 
     kind: str
     """`artifact`, `table`, `history`, `checkpoint` or `weights`."""
     folder: str
-    """The absolute path of the folder on the exporting machine, as the events name it."""
+    """The absolute path of the folder on the exporting machine, as named by the events."""
     path: str
     """The path below the folder, with slashes."""
     member: ArchiveMember
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of one export."""
+    """The manifest of one export: subject, origin, partitions and files."""
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
     rftd: str
-    """The release that wrote it."""
+    """The exporting release."""
     experiment: UUID
     name: str
     state: str
@@ -69,24 +69,24 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """The time of the export, ISO 8601 in UTC."""
     event: UUID | None = None
-    """The `experiment.archived` that names the file once it is whole; None for an export."""
+    """The `experiment.archived` naming the finished file; None for an export."""
     partitions: tuple[PartitionPart, ...]
     files: tuple[FilePart, ...] = ()
 
 
 class FormatVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a manifest that is the same in every version of the format."""
+    """The part of a manifest common to every version of the format."""
 
     format: str
     version: int
 
 
 FRAME_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64
-"""The longest frame: the largest record, its offset and the prefixes of MessagePack."""
+"""Maximum size of a frame: the largest record, its offset and the prefixes of MessagePack."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One record, at its place in the log that it came from."""
+    """One record with its offset in the exporting log."""
 
     offset: int
     head: bytes
@@ -97,7 +97,7 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, `size` of them at most; none at the end."""
+        """Returns the next bytes, at most `size` of them; none at the end."""
         ...
 
 
@@ -106,16 +106,16 @@ _decoder: Final = msgpack_decoder(Frame)
 
 
 def encode_frame(offset: int, head: bytes, value: bytes) -> bytes:
-    """The bytes of one record."""
+    """Encodes one record as a frame."""
     body = _encoder.encode(Frame(offset, head, value))
     return len(body).to_bytes(4, "little") + body
 
 
 def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
-    """The records of a member, one at a time. Raises ArchiveError for what is no record."""
+    """Yields the records of a member, one at a time. Raises ArchiveError for bytes without a valid record."""
     while length := stream.read(4):
         size = int.from_bytes(length, "little")
-        # Checked before the bytes are asked for: a damaged length must not make this process reserve gigabytes.
+        # Checked before reading: a damaged length must not make this process reserve gigabytes.
         if len(length) < 4 or not 0 < size <= FRAME_SIZE_BYTES:
             raise ArchiveError(f"a record of {size} bytes; at most {FRAME_SIZE_BYTES} are possible", where=where)
         body = stream.read(size)

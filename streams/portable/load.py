@@ -1,6 +1,7 @@
-"""The import of a file's records into a log: checked as a whole first, then merged, with their places rewritten.
+"""The import of a file's records into a log: checked as a whole first, then merged, with their positions rewritten.
 
-An import may be repeated at any time: what the log holds already is recognised, and the rest is appended after it.
+An import may be repeated at any time: records already in the log are recognised, and the missing ones are appended
+after them.
 """
 
 from __future__ import annotations
@@ -52,31 +53,31 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an import."""
 
     appended: int
-    """Records that were appended."""
+    """Number of appended records."""
     present: int
-    """Records that the log held already."""
+    """Number of records already in the log."""
     later: int
-    """Records of the experiment that the log holds beyond the file: it went on there."""
+    """Number of the experiment's records in the log beyond the file: it continued there."""
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """The content of a whole file, as it was exported."""
+    """The content of a whole file, as exported."""
 
     spec: ExperimentSpec
     checkpoints: dict[str, set[tuple[str, str]]]
-    """(path, sha256) of each file of each folder that a checkpoint.committed names."""
+    """(path, sha256) of each file of each folder named by a checkpoint.committed."""
     kept_checkpoints: dict[tuple[int, int], str]
-    """The folders of the checkpoints that were not deleted, by (step, generation)."""
+    """The folders of checkpoints not deleted, by (step, generation)."""
     weights: set[str]
-    """Folders that a weights.published names."""
+    """Folders named by a weights.published."""
     kept_weights: dict[tuple[int, int], str]
-    """The folders of the published weights that were not retired, by (version, generation)."""
+    """The folders of published weights not retired, by (version, generation)."""
     parent: UUID | None
-    """The experiment that it is a fork of."""
+    """The parent of a forked experiment."""
     removed: bool
-    """True if its files were removed, so that its folder may be another's by now."""
+    """True if its files were removed, leaving its folder to another experiment."""
     offers: dict[int, TasksOffered]
-    """The largest offer of each stage that serves."""
+    """The largest offer of each serving stage."""
 
 
 def check(archive: ArchiveReader) -> Checked:
@@ -98,37 +99,37 @@ def check(archive: ArchiveReader) -> Checked:
     removed = False
     offers: dict[int, TasksOffered] = {}
     while batch := merge.next_batch():
-        for entry in batch:
-            _rewritten(entry, moved)
-            match entry.event:
+        for exported in batch:
+            _rewritten(exported, moved)
+            match exported.event:
                 case ExperimentSubmitted():
-                    both = entry.event.spec if spec is None else joined(spec, entry.event.spec)
-                    spec = both if isinstance(both, ExperimentSpec) else spec
+                    joined_spec = exported.event.spec if spec is None else joined(spec, exported.event.spec)
+                    spec = joined_spec if isinstance(joined_spec, ExperimentSpec) else spec
                 case ExperimentForked():
-                    parent = parent or entry.event.parent
+                    parent = parent or exported.event.parent
                 case CheckpointCommitted():
-                    files = ((file.path, file.sha256) for file in entry.event.files)
-                    checkpoints.setdefault(entry.event.path, set()).update(files)
-                    kept_checkpoints[entry.event.step, entry.event.generation] = entry.event.path
+                    files = ((file.path, file.sha256) for file in exported.event.files)
+                    checkpoints.setdefault(exported.event.path, set()).update(files)
+                    kept_checkpoints[exported.event.step, exported.event.generation] = exported.event.path
                 case CheckpointDeleted():
-                    kept_checkpoints.pop((entry.event.step, entry.event.generation), None)
+                    kept_checkpoints.pop((exported.event.step, exported.event.generation), None)
                 case ExperimentRemoved():
                     removed = True
                 case WeightsPublished():
-                    weights.add(entry.event.path)
-                    if entry.event.method == "checkpoint":
-                        kept_weights[entry.event.version, entry.event.generation] = entry.event.path
+                    weights.add(exported.event.path)
+                    if exported.event.method == "checkpoint":
+                        kept_weights[exported.event.version, exported.event.generation] = exported.event.path
                 case WeightsRetired():
-                    kept_weights.pop((entry.event.version, entry.event.generation), None)
+                    kept_weights.pop((exported.event.version, exported.event.generation), None)
                 case TasksOffered():
-                    note_offer(offers, entry.event)
+                    note_offer(offers, exported.event)
                 case _:
                     pass
-        # Each place to itself: of an import only the check is left that every record that is named is there.
-        for entry in batch:
-            places.add(entry.partition, entry.offset, entry.offset)
-    for part in archive.manifest.files:
-        for _ in archive.open(part.member).chunks():  # reading a member to its end checks its sha256
+        # Each position to itself: only the check of an import remains, that every named record exists.
+        for exported in batch:
+            places.add(exported.partition, exported.offset, exported.offset)
+    for file_part in archive.manifest.files:
+        for _ in archive.open(file_part.member).chunks():  # reading a member to its end checks its sha256
             pass
     if spec is None:
         raise ArchiveError("it holds no experiment.submitted", where=str(archive.path), fix="export anew")
@@ -145,13 +146,15 @@ def check(archive: ArchiveReader) -> Checked:
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:
-    """The part of the file that the log holds. Raises ConflictError for another history under the experiment's id."""
-    total = sum(part.records for part in archive.manifest.partitions)
+    """Finds the part of the file already in the log. Raises ConflictError for another history under the experiment's
+    id.
+    """
+    total = sum(partition_part.records for partition_part in archive.manifest.partitions)
     return await compare(log, archive.manifest.experiment, _sources(archive, folders), total)
 
 
 async def note_import(log: EventLog, archive: ArchiveReader, checked: Checked, clock: Clock) -> None:
-    """Appends what the file left out. A repeated import of the same file says nothing new."""
+    """Appends the list of files left out of the export. A repeated import of the same file adds nothing new."""
     manifest = archive.manifest
     enclosed = {file.folder for file in manifest.files}
     event = ExperimentImported(
@@ -178,7 +181,7 @@ async def load(
     clock: Clock,
     on_records: Callable[[int], None] = lambda records: None,
 ) -> Loaded:
-    """Appends what `present` lacks. The file must have passed `check`. Raises LogFullError without space."""
+    """Appends the records missing in `present`. The file must have passed `check`. Raises LogFullError if full."""
     merge = Merge(archive.manifest.experiment, _sources(archive, folders), present.places)
     appended = 0
     while batch := await asyncio.to_thread(merge.next_batch):
@@ -186,14 +189,14 @@ async def load(
         moved = Moved(present.places, present.before, chains)
         drafts = await asyncio.to_thread(_drafts, batch, moved)
         positions = await _append(log, drafts, clock)
-        # The log answers a known id with its first place: one in another partition is another experiment's event.
-        for entry, position in zip(batch, positions, strict=True):
-            if position.partition != entry.partition:
+        # The log answers a known id with its first position: one in another partition is another experiment's event.
+        for exported, position in zip(batch, positions, strict=True):
+            if position.partition != exported.partition:
                 raise ConflictError(
-                    f"event {entry.head.id} lies in the destination already, at {position}",
+                    f"event {exported.head.id} lies in the destination already, at {position}",
                     fix="the destination holds another experiment with the same events",
                 )
-            present.places.add(entry.partition, entry.offset, position.offset)
+            present.places.add(exported.partition, exported.offset, position.offset)
         appended += len(batch)
         on_records(len(batch))
     return Loaded(appended=appended, present=present.records, later=present.later)
@@ -201,55 +204,56 @@ async def load(
 
 def _sources(archive: ArchiveReader, folders: Folders) -> dict[Partition, Iterator[ExportedRecord]]:
     return {
-        Partition(part.stream, part.partition): entries(archive, part, folders) for part in archive.manifest.partitions
+        Partition(partition_part.stream, partition_part.partition): entries(archive, partition_part, folders)
+        for partition_part in archive.manifest.partitions
     }
 
 
 def _drafts(batch: Sequence[ExportedRecord], moved: Moved) -> list[Draft]:
-    return [Draft(entry.partition, entry.head.id, *_rewritten(entry, moved)) for entry in batch]
+    return [Draft(exported.partition, exported.head.id, *_rewritten(exported, moved)) for exported in batch]
 
 
-def _rewritten(entry: ExportedRecord, moved: Moved) -> tuple[bytes, bytes]:
+def _rewritten(exported: ExportedRecord, moved: Moved) -> tuple[bytes, bytes]:
     try:
-        return entry.encoded(rewrite(entry.event, moved))
+        return exported.encoded(rewrite(exported.event, moved))
     except ArchiveError as error:
         raise ArchiveError(
-            f"{entry.head.type}: {error.what}",
-            where=f"{entry.partition}@{entry.offset}",
+            f"{exported.head.type}: {error.what}",
+            where=f"{exported.partition}@{exported.offset}",
             fix="run rftd verify on the log that it was exported from",
         ) from error
 
 
 async def _chains(log: EventLog, batch: Sequence[ExportedRecord], places: Places) -> dict[tuple[Partition, int], bytes]:
-    """The destination's chains at the places where the batch's remembered heads lie now."""
-    wanted = set()
+    """Reads the destination's chains at the new positions of the batch's remembered heads."""
+    ends = set()
     for ref in _remembered(batch):
         partition = Partition(ref.stream, ref.partition)
         if (end := places.bound(partition, ref.next_offset)) is not None:
-            wanted.add((partition, end))
-    if not wanted:
+            ends.add((partition, end))
+    if not ends:
         return {}
     heads: Heads = await log.heads()
-    found: dict[tuple[Partition, int], bytes] = {}
-    for partition, end in wanted:
+    chains: dict[tuple[Partition, int], bytes] = {}
+    for partition, end in ends:
         if partition in heads and heads[partition].next_offset == end:
-            found[partition, end] = heads[partition].chain
+            chains[partition, end] = heads[partition].chain
             continue
         records = await log.read(partition, end - 1, max_records=1)
         if records and records[0].offset == end - 1:
-            found[partition, end] = records[0].chain
-    return found
+            chains[partition, end] = records[0].chain
+    return chains
 
 
 def _remembered(batch: Sequence[ExportedRecord]) -> Iterator[HeadRef]:
-    for entry in batch:
-        if isinstance(entry.event, Fence | CheckpointCommitted):
-            yield from entry.event.heads
+    for exported in batch:
+        if isinstance(exported.event, Fence | CheckpointCommitted):
+            yield from exported.event.heads
 
 
 async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[Position]:
-    """Tries the same drafts again where the outcome is unknown: the log knows their ids."""
-    for attempt in range(RETRIES):  # doubling waits, 13 s in all: a daemon that restarts is back by then
+    """Appends the drafts, retrying them after an unknown outcome: the log knows their ids."""
+    for attempt in range(RETRIES):  # doubling waits, 13 s in all: a restarting daemon is back by then
         try:
             return await log.append(drafts)
         except LogFullError as error:
@@ -264,12 +268,12 @@ async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[
 
 
 BATCH_RECORDS: Final = 1024
-"""The records of one append: each batch costs a commit, and is held in memory twice."""
+"""Number of records in one append: each batch costs a commit, and is held in memory twice."""
 BATCH_SIZE_BYTES: Final = limits.FETCH_SIZE_BYTES
 
 
 class Merge:
-    """Batches of records in such an order. The caller appends one and says where it landed, then asks for the next.
+    """Batches of records in a valid order. The caller appends one and reports its positions, then requests the next.
 
     The spine up to `experiment.accepted` comes first and alone: an experiment has nothing below its `start`.
     """
@@ -282,7 +286,7 @@ class Merge:
         *,
         records: int = BATCH_RECORDS,
     ) -> None:
-        """Leaves out the records that have a place already."""
+        """Begins the merge, skipping records with a known position."""
         self._places = places
         self._sources = dict(sources)
         self._records = records
@@ -296,22 +300,24 @@ class Merge:
             self._advance(partition)
 
     def next_batch(self) -> Sequence[ExportedRecord]:
-        """The records that can be appended now, in order; none at the end. Raises ArchiveError if no order exists."""
+        """Returns the records appendable now, in order; none at the end. Raises ArchiveError if no order exists."""
         if not self._opened:
             return self._opening()
         batch: list[ExportedRecord] = []
         size_bytes = 0
-        # The offsets at which the records without a place begin; those of this batch have none yet.
-        pending = {partition: entry.offset for partition, entry in self._heads.items()}
+        # The first offset without a position, by partition; records of this batch have no position yet.
+        pending = {partition: exported.offset for partition, exported in self._heads.items()}
         ready = [
-            (entry.head.time_ns, partition) for partition, entry in self._heads.items() if self._free(entry, pending)
+            (exported.head.time_ns, partition)
+            for partition, exported in self._heads.items()
+            if self._free(exported, pending)
         ]
         heapq.heapify(ready)
         while ready and len(batch) < self._records and size_bytes < BATCH_SIZE_BYTES:
             _, partition = heapq.heappop(ready)
-            entry = self._heads[partition]
-            batch.append(entry)
-            size_bytes += len(entry.head_bytes) + len(entry.value)
+            exported = self._heads[partition]
+            batch.append(exported)
+            size_bytes += len(exported.head_bytes) + len(exported.value)
             following = self._advance(partition)
             if following is not None and self._free(following, pending):
                 heapq.heappush(ready, (following.head.time_ns, partition))
@@ -331,30 +337,30 @@ class Merge:
         return batch or self.next_batch()
 
     def _advance(self, partition: Partition) -> ExportedRecord | None:
-        entry = next(self._sources[partition], None)
-        if entry is None:
+        exported = next(self._sources[partition], None)
+        if exported is None:
             self._heads.pop(partition, None)
             return None
         needs = NeededRecords()
-        rewrite(entry.event, needs)
-        self._heads[partition] = entry
+        rewrite(exported.event, needs)
+        self._heads[partition] = exported
         self._needs[partition] = needs.wanted
-        return entry
+        return exported
 
-    def _free(self, entry: ExportedRecord, pending: Mapping[Partition, int]) -> bool:
-        needs = self._needs[entry.partition]
+    def _free(self, exported: ExportedRecord, pending: Mapping[Partition, int]) -> bool:
+        needs = self._needs[exported.partition]
         return all(partition not in pending or pending[partition] >= end for partition, end in needs.items())
 
     def _stuck(self, pending: Mapping[Partition, int]) -> ArchiveError:
-        # Two records that name each other, which no log can hold: the file was made by hand, or of a damaged log.
-        partition, entry = min(self._heads.items(), key=lambda item: item[1].head.time_ns)
+        # Two records naming each other, impossible in any log: the file was made by hand, or from a damaged log.
+        partition, record = min(self._heads.items(), key=lambda item: item[1].head.time_ns)
         waits = [
-            f"{other}@{pending[other]}"
-            for other, end in self._needs[partition].items()
-            if other in pending and pending[other] < end
+            f"{named_partition}@{pending[named_partition]}"
+            for named_partition, end in self._needs[partition].items()
+            if named_partition in pending and pending[named_partition] < end
         ]
         return ArchiveError(
-            f"no order fits: {entry.head.type} at {partition}@{entry.offset} names what lies at or after {waits[0]}, "
+            f"no order fits: {record.head.type} at {partition}@{record.offset} names what lies at or after {waits[0]}, "
             "which in turn waits for it",
             fix="run rftd verify on the log that it was exported from",
         )

@@ -1,4 +1,4 @@
-"""One experiment's records as a log of their own: out of a log that holds others too, or out of a portable file."""
+"""One experiment's records as a separate log: out of a shared log, or out of a portable file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.format import PartitionPart, read_frames
 
 IMPORTED: Final = definition_of(ExperimentImported).name
-"""The type of the event that tells of one log alone."""
+"""The type of the event about one log alone."""
 
 
 class ReadOnlyLog(EventLog):
-    """An `EventLog` that refuses to be changed or followed; subclasses have `read` and `heads`."""
+    """An `EventLog` refusing changes and followers; subclasses have `read` and `heads`."""
 
     @property
     def failure(self) -> RftdError | None:
@@ -45,14 +45,14 @@ class ReadOnlyLog(EventLog):
         raise ConflictError("these records are read-only")
 
     async def close(self) -> None:
-        """Leaves the log or file behind it open, for somebody else opened it."""
+        """Leaves the log or file behind open, as another owner opened and closes it."""
         return
 
 
 class OwnRecords(ReadOnlyLog):
-    """A read-only `EventLog` with gaps, which has the records of one experiment. Heads are those of the log.
+    """A read-only `EventLog` with gaps, with only the records of one experiment. Heads are those of the whole log.
 
-    `experiment.imported` is left out: it tells how the experiment came into this log, and of no other one.
+    `experiment.imported` is left out: it describes the experiment's way into this log, and into no other one.
     """
 
     def __init__(self, log: EventLog, experiment: UUID) -> None:
@@ -67,17 +67,19 @@ class OwnRecords(ReadOnlyLog):
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
-        # On until one is found: an empty list would say that the partition ends, where only others have records here.
+        # On until a record is found: an empty list would mean the end of the partition, where only other experiments
+        # have records.
         while records := await self._log.read(partition, start, max_records=max_records, max_size_bytes=max_size_bytes):
-            if own := [record for record in records if self.owns(record)]:
-                return own
+            if own_records := [record for record in records if self.owns(record)]:
+                return own_records
             start = records[-1].offset + 1
         return []
 
     async def chunks(self, partition: Partition, end: int | None = None) -> AsyncIterator[list[Record]]:
-        """The experiment's records of a partition below offset `end`, a fetch at a time.
+        """Yields the experiment's records of a partition below offset `end`, a fetch at a time.
 
-        A record that Kafka repeated comes once, where it lies first: another log would not take it a second time.
+        A record repeated by Kafka is yielded once, at its first position: another log would not accept it a second
+        time.
         """
         ids: set[bytes] = set()
         start = 0
@@ -96,7 +98,7 @@ class OwnRecords(ReadOnlyLog):
                 yield fresh
 
     def owns(self, record: Record) -> bool:
-        """True if the record's envelope names the experiment; an envelope that cannot be read names nobody."""
+        """True if the record's envelope names the experiment; an unreadable envelope names none."""
         try:
             head = decode_head(record)
         except CodecError:
@@ -108,20 +110,20 @@ class OwnRecords(ReadOnlyLog):
 
 
 async def closed_heads(log: EventLog) -> Heads:
-    """Heads such that what a record below them names lies below them too, though somebody may be writing.
+    """Reads heads such that records named by a record below them lie below them too, even during concurrent writes.
 
-    On a log whose heads are not read at one moment those of the partitions that name others are read first.
+    On a log without a common moment for all heads, the heads of partitions naming others are read first.
     """
     spine = await log.heads()
     tasks = await log.heads()
-    rest = await log.heads()
-    # A record names only what was there before it: heads that are read later hold what those read earlier name.
-    first = {topics.EXPERIMENTS: spine, topics.TASKS: tasks}
+    last_heads = await log.heads()
+    # A record names only earlier records: heads read later include the records named below heads read earlier.
+    first_heads = {topics.EXPERIMENTS: spine, topics.TASKS: tasks}
     closed: Heads = {}
     for partition in topics.EVENTS:
-        found = first.get(partition.stream, rest)
-        if partition in found:
-            closed[partition] = found[partition]
+        partition_heads = first_heads.get(partition.stream, last_heads)
+        if partition in partition_heads:
+            closed[partition] = partition_heads[partition]
     return closed
 
 
@@ -129,8 +131,13 @@ class ArchiveLog(ReadOnlyLog):
     """An `EventLog` without chains; each partition is read once, in order."""
 
     def __init__(self, archive: ArchiveReader) -> None:
-        self._parts = {Partition(part.stream, part.partition): part for part in archive.manifest.partitions}
-        self._records = {partition: self._open(archive, part) for partition, part in self._parts.items()}
+        self._parts = {
+            Partition(partition_part.stream, partition_part.partition): partition_part
+            for partition_part in archive.manifest.partitions
+        }
+        self._records = {
+            partition: self._open(archive, partition_part) for partition, partition_part in self._parts.items()
+        }
 
     async def read(
         self,
@@ -146,11 +153,11 @@ class ArchiveLog(ReadOnlyLog):
         return records
 
     async def heads(self) -> Heads:
-        return {partition: Mark(part.last + 1, GENESIS) for partition, part in self._parts.items()}
+        return {partition: Mark(partition_part.last + 1, GENESIS) for partition, partition_part in self._parts.items()}
 
     @staticmethod
-    def _open(archive: ArchiveReader, part: PartitionPart) -> Iterator[Record]:
-        partition = Partition(part.stream, part.partition)
-        stream = archive.open(part.member)
-        for frame in read_frames(stream, f"{archive.path}:{part.member.name}"):
+    def _open(archive: ArchiveReader, partition_part: PartitionPart) -> Iterator[Record]:
+        partition = Partition(partition_part.stream, partition_part.partition)
+        stream = archive.open(partition_part.member)
+        for frame in read_frames(stream, f"{archive.path}:{partition_part.member.name}"):
             yield Record(partition, frame.offset, GENESIS, frame.head, frame.value)

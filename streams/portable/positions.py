@@ -1,4 +1,6 @@
-"""The places in the log that events name (`streams.log.log_place`), rewritten when an experiment moves to another."""
+"""The positions in the log named by events (`streams.log.log_place`), rewritten when an experiment moves to another
+log.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from rftd.streams.log.topics import Partition
 
 
 class Places:
-    """The new offset of each old one, per partition; both only grow. It takes 16 bytes a record."""
+    """The new offset of each old one, per partition; both only grow. Memory: 16 bytes a record."""
 
     def __init__(self) -> None:
         # Arrays of 64-bit integers: as Python's own, the millions of a long experiment would take ten times as much.
         self._of: dict[Partition, tuple[array[int], array[int]]] = {}
 
     def add(self, partition: Partition, old: int, new: int) -> None:
-        """Adds the next record of a partition. Raises ConflictError if the log put it below the one before."""
+        """Adds the next record of a partition. Raises ConflictError if the log put it below the previous one."""
         olds, news = self._of.setdefault(partition, (array("q"), array("q")))
         assert not olds or olds[-1] < old, (partition, old)
         if news and news[-1] >= new:
@@ -36,52 +38,52 @@ class Places:
         news.append(new)
 
     def exact(self, partition: Partition, old: int) -> int | None:
-        """The new offset of a record; None if there is no such record."""
+        """Returns the new offset of a record; None for an unknown record."""
         olds, news = self._of.get(partition, ((), ()))
         index = bisect_left(olds, old)
         return news[index] if index < len(olds) and olds[index] == old else None
 
     def bound(self, partition: Partition, next_offset: int) -> int | None:
-        """The end of the records that lay below `next_offset`; None if there is none."""
+        """Returns the new end of the records formerly below `next_offset`; None without any."""
         olds, news = self._of.get(partition, ((), ()))
         index = bisect_left(olds, next_offset)
         return news[index - 1] + 1 if index else None
 
     def count(self, partition: Partition) -> int:
-        """The number of a partition's records that have a new place."""
+        """Returns the number of a partition's records with a new position."""
         return len(self._of[partition][0]) if partition in self._of else 0
 
 
 NOWHERE: Final = -1
-"""The offset to which a dead letter points whose record was not the experiment's."""
+"""The offset of a dead letter whose record was not the experiment's."""
 
 
 class Mapper(Protocol):
-    """A replacement for each kind of place."""
+    """A replacement for each kind of position."""
 
     def record(self, partition: Partition, offset: int) -> int:
-        """The replacement for the offset of a record that must be there."""
+        """Returns the replacement for the offset of a required record."""
         ...
 
     def bound(self, partition: Partition, next_offset: int) -> int:
-        """The replacement for the end of what was read."""
+        """Returns the replacement for the end of the part read."""
         ...
 
     def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
-        """The replacement for remembered heads."""
+        """Returns the replacement for remembered heads."""
         ...
 
     def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
-        """The replacement for the heads below which nothing of the experiment lies."""
+        """Returns the replacement for the heads with no record of the experiment below them."""
         ...
 
     def pointer(self, partition: Partition, offset: int) -> int:
-        """The replacement for the offset of a record that may be missing."""
+        """Returns the replacement for the offset of a possibly missing record."""
         ...
 
 
 def rewrite(event: Event, mapper: Mapper) -> Event:
-    """The event with each of its places as the mapper has it; the same object if it has none."""
+    """Returns the event with each of its positions replaced by the mapper; the same object if it has none."""
     return changed(event, LogPlace, lambda mark, value, holder: _mapped(mark, value, holder, mapper))
 
 
@@ -98,13 +100,13 @@ def _mapped(mark: LogPlace, value: Any, holder: Any, mapper: Mapper) -> Any:
         case PlaceKind.START:
             return mapper.start(value)
         case PlaceKind.DIGEST:
-            return None  # over records that are no longer the same bytes: nothing can be compared with it
+            return None  # over records with other bytes now: nothing can be compared with it
         case PlaceKind.HISTORY:
             return value
 
 
 class Blank:
-    """The mapper that blanks every place: what is left must be equal in every log that holds the event."""
+    """The mapper that blanks every position: the remaining event must be equal in every log."""
 
     def record(self, partition: Partition, offset: int) -> int:
         return 0
@@ -123,7 +125,7 @@ class Blank:
 
 
 class NeededRecords:
-    """The mapper that changes nothing and collects the end to which each partition must be appended before an event."""
+    """The mapper that changes nothing and collects the end of each partition required before an event's append."""
 
     def __init__(self) -> None:
         self.wanted: dict[Partition, int] = {}
@@ -152,12 +154,12 @@ class NeededRecords:
 
 
 class Moved:
-    """The mapper from old places to new ones.
+    """The mapper from old positions to new ones.
 
-    `before` are the destination's heads below which it holds nothing of the experiment. The end of what was read
-    becomes the end of the experiment's own records there: records of others in between are none of its business. A
-    remembered head stays if the destination can vouch for it, with a chain of its own, which `chains` has by the place
-    after the head's record.
+    `before` are the destination's heads with no record of the experiment below them. The end of the part read becomes
+    the end of the experiment's own records there: records of other experiments in between do not matter. A remembered
+    head stays if the destination can vouch for it, by its own chain, found in `chains` at the offset after the head's
+    record.
     """
 
     def __init__(self, places: Places, before: Heads, chains: dict[tuple[Partition, int], bytes]) -> None:
@@ -166,30 +168,30 @@ class Moved:
         self._chains = chains
 
     def record(self, partition: Partition, offset: int) -> int:
-        found = self._places.exact(partition, offset)
-        if found is None:
+        new_offset = self._places.exact(partition, offset)
+        if new_offset is None:
             raise ArchiveError(f"it names a record that the export does not hold: {partition}@{offset}")
-        return found
+        return new_offset
 
     def bound(self, partition: Partition, next_offset: int) -> int:
-        found = self._places.bound(partition, next_offset)
-        if found is not None:
-            return found
+        new_end = self._places.bound(partition, next_offset)
+        if new_end is not None:
+            return new_end
         return self._before[partition].next_offset if partition in self._before else 0
 
     def heads(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
-        kept = []
+        vouched = []
         for ref in refs:
             partition = Partition(ref.stream, ref.partition)
             end = self._places.bound(partition, ref.next_offset)
             chain = self._chains.get((partition, end)) if end is not None else None
             if end is not None and chain is not None:
-                kept.append(HeadRef(ref.stream, ref.partition, end, chain))
-        return tuple(kept)
+                vouched.append(HeadRef(ref.stream, ref.partition, end, chain))
+        return tuple(vouched)
 
     def start(self, refs: tuple[HeadRef, ...]) -> tuple[HeadRef, ...]:
         return as_refs(self._before)
 
     def pointer(self, partition: Partition, offset: int) -> int:
-        found = self._places.exact(partition, offset)
-        return NOWHERE if found is None else found
+        new_offset = self._places.exact(partition, offset)
+        return NOWHERE if new_offset is None else new_offset

@@ -1,4 +1,4 @@
-"""The comparison of an export with a log that may hold it already: none of it, a part, all, or something else."""
+"""The comparison of an export with a log possibly holding it already: none of it, a part, all, or another history."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _BLANK: Final = Blank()
 
 
 class PresentRecords:
-    """The records of one experiment that the destination holds."""
+    """The records of one experiment already in the destination, with the new positions of exported ones."""
 
     def __init__(self, before: Heads) -> None:
         self.places = Places()
-        """The places of the records that both hold."""
+        """The positions of the records in both."""
         self.before = before
-        """The heads below which the destination holds nothing of the experiment."""
+        """The heads with no record of the experiment below them in the destination."""
         self.records = 0
-        """The number of records that both hold."""
+        """Number of records in both."""
         self.later = 0
-        """The number of records that only the destination holds: it went on after it was imported."""
+        """Number of records only in the destination: the experiment continued after its import."""
 
 
 async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted | None:
-    """The experiment as this log has it; None if the log does not know it."""
+    """Reads the submission of an experiment from this log; None for an unknown experiment."""
     for record in await OwnRecords(log, experiment).read(partition_of(topics.EXPERIMENTS, experiment), 0):
         event = decode(record).event
         if isinstance(event, ExperimentSubmitted):
@@ -52,7 +52,7 @@ async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted |
 
 
 async def was_imported(log: EventLog, experiment: UUID) -> bool:
-    """True if this log says that the experiment came from an exported file."""
+    """True if this log records the experiment's import from an exported file."""
     partition = partition_of(topics.EXPERIMENTS, experiment)
     offset = 0
     while records := await log.read(partition, offset):
@@ -66,44 +66,45 @@ async def was_imported(log: EventLog, experiment: UUID) -> bool:
 async def compare(
     log: EventLog, experiment: UUID, sources: Mapping[Partition, Iterator[ExportedRecord]], total: int
 ) -> PresentRecords:
-    """The part of `total` exported records that the log holds, compared without places, in each partition's order.
+    """Finds the part of `total` exported records already in the log, compared without positions, in each partition's
+    order.
 
-    Raises ConflictError if it holds another history under the experiment's id.
+    Raises ConflictError if the log has another history under the experiment's id.
     """
     present = PresentRecords(await log.heads())
-    own = OwnRecords(log, experiment)
+    own_records = OwnRecords(log, experiment)
     if await submitted_in(log, experiment) is None:
         return present
     later: Record | None = None
     for partition in topics.EVENTS:
         source = sources.get(partition, iter(()))
-        async for chunk in own.chunks(partition):
+        async for chunk in own_records.chunks(partition):
             extra = await asyncio.to_thread(_take, chunk, source, present)
             later = later or extra
-    # Records that only the destination has are a history that went on; beside missing ones they are another history,
-    # for the missing ones would come after them.
+    # Records only in the destination are a continued history; beside missing ones they are another history, for the
+    # missing ones would come after them.
     if later is not None and present.records < total:
         raise _different(later, "the destination went on from a part of this experiment")
     return present
 
 
 def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: PresentRecords) -> Record | None:
-    """Takes in the records that are in the export too. Returns the first that is not."""
+    """Counts the records also in the export. Returns the first one not in it."""
     later: Record | None = None
     for record in chunk:
-        entry = next(source, None)
-        if entry is None:
+        exported = next(source, None)
+        if exported is None:
             present.later += 1
             later = later or record
             continue
-        # Bytes first, which are equal for nearly all; a head differs where the event was rewritten in a newer version.
-        if record.head != entry.head_bytes and decode(record).head.id != entry.head.id:
-            raise _different(record, f"event {entry.head.id} is expected there")
-        if not _equal(record, entry):
-            raise _different(record, f"event {entry.head.id} has another content")
-        present.places.add(record.partition, entry.offset, record.offset)
+        # Bytes first, equal for nearly all; a head differs if the event was rewritten in a newer version.
+        if record.head != exported.head_bytes and decode(record).head.id != exported.head.id:
+            raise _different(record, f"event {exported.head.id} is expected there")
+        if not _equal(record, exported):
+            raise _different(record, f"event {exported.head.id} has another content")
+        present.places.add(record.partition, exported.offset, record.offset)
         present.records += 1
-        if isinstance(entry.event, ExperimentAccepted):
+        if isinstance(exported.event, ExperimentAccepted):
             accepted = decode(record).event
             assert isinstance(accepted, ExperimentAccepted)
             present.before = {
@@ -112,28 +113,28 @@ def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: Pr
     return later
 
 
-def _equal(record: Record, entry: ExportedRecord) -> bool:
-    if record.value == entry.value:  # nearly all: only events with places, or without their payload, are decoded
+def _equal(record: Record, exported: ExportedRecord) -> bool:
+    if record.value == exported.value:  # nearly all: only events with positions, or without their payload, are decoded
         return True
     try:
-        found = decode(record).event
+        present_event = decode(record).event
     except CodecError:
         return False
-    return _blank(found) == _blank(entry.event)
+    return _blank(present_event) == _blank(exported.event)
 
 
 def _blank(event: Event) -> bytes:
-    """The bytes that must be equal: without places, and without a payload, whose digests stay."""
+    """Returns the bytes required to be equal: without positions, and without a payload, whose digests stay."""
     if isinstance(event, ExperienceProduced):
         event = without_payload(event)
-    if isinstance(event, ExperimentSubmitted):  # what was moved shows in the specification
+    if isinstance(event, ExperimentSubmitted):  # moved folders show in the specification
         event = msgspec.structs.replace(event, moves=())
     return encode(rewrite(event, _BLANK))
 
 
-def _different(record: Record, what: str) -> ConflictError:
+def _different(record: Record, reason: str) -> ConflictError:
     return ConflictError(
-        f"the destination holds another experiment under this id: {what}",
+        f"the destination holds another experiment under this id: {reason}",
         where=place(record),
         fix="import into a log that does not hold it; the same file is imported with the same --map",
     )

@@ -1,4 +1,4 @@
-"""The records of an export, one by one, each checked to be the experiment's and where it belongs."""
+"""The records of an export, one by one, each checked for the right experiment and partition."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from rftd.streams.portable.format import PartitionPart, read_frames
 
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _UNREADABLE: Final = Event()
-"""Stands for a payload that this program cannot read; it travels as it is."""
+"""Stands for a payload unreadable for this program; it is copied unchanged."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record of an export."""
+    """One record of an export, decoded, with the original bytes of head and value."""
 
     partition: Partition
     offset: int
-    """The offset in the log that it came from."""
+    """The offset in the exporting log."""
     head: Head
     head_bytes: bytes
     event: Event
     """The event with its paths moved."""
     value: bytes
-    """The payload as it was exported."""
+    """The payload as exported."""
     moved: bool
     """True if a path in it was moved."""
 
     def encoded(self, event: Event) -> tuple[bytes, bytes]:
-        """The head and value of `event`, which stands for this record's; the exported bytes if it is the same."""
-        # Bytes as they are wherever possible: fields of a newer release and another writer's encoding survive the move.
+        """Returns head and value for `event`, the record's replacement; the exported bytes for an unchanged event."""
+        # Unchanged bytes wherever possible: fields of a newer release and another writer's encoding survive the move.
         if not self.moved and (event is self.event or event == self.event):
             return self.head_bytes, self.value
         self._refuse_unknown_fields()
@@ -53,10 +53,10 @@ class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
 
     def _refuse_unknown_fields(self) -> None:
         """Raises UnknownVersionError for a field of a newer release, which would be lost in a rewritten event."""
-        known = type(self.event)
+        event_type = type(self.event)
         fields = msgpack_decoder(dict[str, msgspec.Raw]).decode(self.value)
-        if self.head.version == definition_of(known).version and (
-            unknown := sorted(set(fields) - set(known.__struct_fields__))
+        if self.head.version == definition_of(event_type).version and (
+            unknown := sorted(set(fields) - set(event_type.__struct_fields__))
         ):
             raise UnknownVersionError(
                 f"{self.head.type} has a field {unknown[0]!r} that this release does not know",
@@ -66,46 +66,46 @@ class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode(event: Event) -> bytes:
-    """The payload as the log has it."""
+    """Encodes an event's payload as stored in the log."""
     return _encoder.encode(event)
 
 
-def entries(archive: ArchiveReader, part: PartitionPart, folders: Folders) -> Iterator[ExportedRecord]:
-    """The records of one partition. Raises ArchiveError for what cannot belong there."""
-    partition = Partition(part.stream, part.partition)
+def entries(archive: ArchiveReader, partition_part: PartitionPart, folders: Folders) -> Iterator[ExportedRecord]:
+    """Yields the records of one partition. Raises ArchiveError for a record that cannot belong there."""
+    partition = Partition(partition_part.stream, partition_part.partition)
     experiment = archive.manifest.experiment
-    where = f"{archive.path}:{part.member.name}"
-    stream = archive.open(part.member)
+    where = f"{archive.path}:{partition_part.member.name}"
+    stream = archive.open(partition_part.member)
     count = 0
     last = -1
     try:
         for frame in read_frames(stream, where):
             # Below 2**62: offsets become 64-bit integers, and one more is added to them here and there.
-            if not last < frame.offset < 1 << 62 or (count == 0 and frame.offset != part.first):
+            if not last < frame.offset < 1 << 62 or (count == 0 and frame.offset != partition_part.first):
                 raise ArchiveError(f"offset {frame.offset} follows {last}", where=where)
             count = count + 1
             last = frame.offset
             yield _entry(Record(partition, frame.offset, b"", frame.head, frame.value), experiment, where, folders)
     finally:
         stream.close()
-    if (count, last) != (part.records, part.last):
+    if (count, last) != (partition_part.records, partition_part.last):
         raise ArchiveError(f"it holds {count} records to {last}; the manifest says otherwise", where=where)
 
 
 def check_partitions(archive: ArchiveReader) -> None:
-    """Raises ArchiveError for a partition that cannot hold records of the experiment, or that comes twice."""
-    seen = set()
-    for part in archive.manifest.partitions:
-        partition = Partition(part.stream, part.partition)
-        name = f"log/{part.stream}-{part.partition}"
+    """Raises ArchiveError for a partition unable to hold records of the experiment, or listed twice."""
+    checked = set()
+    for partition_part in archive.manifest.partitions:
+        partition = Partition(partition_part.stream, partition_part.partition)
+        name = f"log/{partition_part.stream}-{partition_part.partition}"
         if (
             partition not in topics.EVENTS
             or not may_hold(partition, archive.manifest.experiment)
-            or partition in seen
-            or part.member.name != name
+            or partition in checked
+            or partition_part.member.name != name
         ):
             raise ArchiveError(f"{partition} cannot hold records of the experiment", where=str(archive.path))
-        seen.add(partition)
+        checked.add(partition)
 
 
 def _entry(record: Record, experiment: UUID, where: str, folders: Folders) -> ExportedRecord:
@@ -118,8 +118,8 @@ def _entry(record: Record, experiment: UUID, where: str, folders: Folders) -> Ex
     try:
         exported = decode_with(head, record).event
     except UnknownVersionError:
-        raise  # its places cannot be rewritten by a release that does not know where they are
-    except CodecError:  # a dead letter in its own log: it travels, and stays one
+        raise  # its positions cannot be rewritten by a release unaware of their fields
+    except CodecError:  # a dead letter in its own log: it is copied, and stays one
         return ExportedRecord(record.partition, record.offset, head, record.head, _UNREADABLE, record.value, False)
     event = folders.event(exported)
     moved = event is not exported and event != exported

@@ -58,7 +58,7 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """All decisions by evaluations in one stage."""
+    """All decisions by evaluations in one stage: best checkpoints, early stopping and rules."""
 
     best: BestSpec | None = None
     early_stop: EarlyStopSpec | None = None

@@ -14,7 +14,7 @@ _DIGITS = 9
 
 
 class Named(NamedTuple):
-    """An experiment's id and name, for look-ups."""
+    """An experiment's id, name and removal, as needed for look-ups."""
 
     id: UUID
     name: str

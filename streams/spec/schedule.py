@@ -140,7 +140,7 @@ def rate_steps(stage: StageSpec) -> int:
 
 
 def shortened(stage: StageSpec, total_steps: int) -> StageSpec:
-    """Returns the stage with at most `total_steps` steps."""
+    """Returns the stage with at most `total_steps` steps; learning rates keep following the full length."""
     if total_steps >= stage.total_steps:
         return stage
     return msgspec.structs.replace(stage, total_steps=total_steps, full_steps=rate_steps(stage))

@@ -29,7 +29,7 @@ from rftd.streams.spec.updates import CorrectionSpec, UpdatesSpec
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the parts of a specification."""
+    """Base of the parts of a specification: frozen structs with keyword arguments."""
 
 
 class SamplingSpec(Spec, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class PolicySpec(Spec, frozen=True, kw_only=True):
 
 
 class RolloutSpec(Spec, frozen=True, kw_only=True):
-    """The rollout side of one experiment."""
+    """The rollout side of one experiment: engine, explorers, time limits and devices."""
 
     engine: str = "torch"
     explorers: Index = 1
@@ -231,7 +231,7 @@ class RolloutSpec(Spec, frozen=True, kw_only=True):
 
 
 class TrainerSpec(Spec, frozen=True, kw_only=True):
-    """The training side of one experiment."""
+    """The training side of one experiment: engine, checkpoints, precision and updates."""
 
     engine: str = "torch"
     save_interval: Index = 0

@@ -34,7 +34,7 @@ _decoder = msgpack_decoder(_Slot)
 
 
 class HeadsFile:
-    """Writes the log's heads to the file at each commit."""
+    """Writes the log's heads to the file at each commit, alternating between two checksummed slots."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -53,7 +53,7 @@ class HeadsFile:
                 os.pwrite(self._file, framed, self._sequence % 2 * _SLOT_SIZE_BYTES)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file; the written slots stay for the next start."""
         os.close(self._file)
 
 

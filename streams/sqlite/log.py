@@ -70,7 +70,7 @@ class SqliteLog:
 
     @property
     def tail(self) -> Tail:
-        """Heads, followers and newest records."""
+        """Heads, followers and newest records, shared by all readers on the event loop."""
         return self._tail
 
     @property
@@ -80,7 +80,7 @@ class SqliteLog:
 
     @property
     def wal_size_bytes(self) -> int:
-        """The size of the write-ahead log at the last commit."""
+        """The size of the write-ahead log at the last commit, in bytes."""
         return self._store.wal.pages * schema.PAGE_SIZE_BYTES
 
     @property

@@ -198,7 +198,7 @@ class Store:
             self._abandon()
 
     def close(self) -> None:
-        """Closes the file; idempotent."""
+        """Closes the file after the checkpointer's thread has ended; idempotent."""
         self._checkpointer.close()  # first: the last connection to close moves the write-ahead log and removes it
         self._abandon()
 

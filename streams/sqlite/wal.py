@@ -55,7 +55,7 @@ class Checkpointer:
         return done
 
     def want(self) -> None:
-        """Starts a round unless one is under way."""
+        """Starts a round on the thread unless one is under way; returns at once."""
         self._wanted.set()
 
     @contextmanager
@@ -156,7 +156,7 @@ class HasWal(Protocol):
 
     @property
     def wal_size_bytes(self) -> int:
-        """The size of the write-ahead log at the last commit."""
+        """The size of the write-ahead log at the last commit, in bytes."""
         ...
 
     @property

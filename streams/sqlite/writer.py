@@ -81,7 +81,7 @@ class WriterThread:
                 self._idle.set()
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
-        """Returns once the records are deleted."""
+        """Returns once the records below `before_offset` are deleted from the file and from the ring."""
 
         def truncate() -> int:
             self._store.truncate(partition, before_offset)
@@ -90,7 +90,7 @@ class WriterThread:
         await self._do(truncate, lambda: self._tail.forget(partition, before_offset))
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Returns once the rows at these offsets hold these values."""
+        """Returns once the rows at these offsets hold these values, and the ring no longer has the old ones."""
 
         def rewrite() -> int:
             self._store.rewrite(partition, values, thin=thin)

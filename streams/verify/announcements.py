@@ -24,28 +24,28 @@ _U32: Final = (1 << 32) - 1
 
 
 def named_by_step(facts: Facts, evidence: Evidence, event: step.StepCompleted) -> None:
-    """Keeps the announcement of weights that the step's trainer had read last."""
+    """Stores the newest announcement of weights read by the step's trainer."""
     if event.announced:
         key = _key(evidence, event.announced)
         facts.announced.add(_ANNOUNCED.pack(key, event.step, evidence.index, event.generation & _U32))
 
 
 def judge_announcements(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Notes the first step after each announcement of weights that is not there as its trainer had read it."""
-    told: set[int] = set()
+    """Notes the first step after each announcement of weights missing or different from the one read by its trainer."""
+    noted: set[int] = set()
     for block in facts.announced.blocks():
         rows = np.frombuffer(block, dtype=ANNOUNCED)
         missing = set(rows["key"].tolist())
         for published_block in facts.published.blocks():
             missing.difference_update(np.frombuffer(published_block, dtype="<u8").tolist())
-        for row in rows if missing - told else ():
+        for row in rows if missing - noted else ():
             evidence = evidences[int(row["experiment"])]
             key = int(row["key"])
-            if key not in missing or key in told or evidence.lost_some(topics.WEIGHTS):
+            if key not in missing or key in noted or evidence.lost_some(topics.WEIGHTS):
                 continue
-            told.add(key)
-            what = f"step {row['step']} of generation {row['generation']} followed an announcement of weights"
-            facts.note(RULE, evidence.id, f"{what} that is not there, or is there with other content")
+            noted.add(key)
+            finding = f"step {row['step']} of generation {row['generation']} followed an announcement of weights"
+            facts.note(RULE, evidence.id, f"{finding} that is not there, or is there with other content")
 
 
 def _key(evidence: Evidence, digest: bytes) -> int:
@@ -53,54 +53,56 @@ def _key(evidence: Evidence, digest: bytes) -> int:
 
 
 def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished, _decoded: Decoded) -> None:
-    """Rule 3: a published version of a completed experiment names weights that the spine knows."""
+    """Rule 3: checks that a published version of a completed experiment names weights of a step on the spine."""
     facts.published.add(_KEY.pack(_key(evidence, announcement_digest(event))))
     if event.version == 0:
         evidence.base_checksums.add(event.step_checksum)
     elif evidence.state == "completed" and evidence.checksum(facts, event.version, event.generation) != hashed(
         event.step_checksum
     ):
-        what = f"weights {event.version} of generation {event.generation} have no step"
-        facts.note(RULE, evidence.id, what)
+        finding = f"weights {event.version} of generation {event.generation} have no step"
+        facts.note(RULE, evidence.id, finding)
     if facts.files:
         evidence.weights[event.version, event.generation] = event
 
 
 def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRetired, _decoded: Decoded) -> None:
-    """Forgets weights whose files are gone."""
+    """Removes weights with deleted files from the evidence."""
     evidence.weights.pop((event.version, event.generation), None)
 
 
 def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
-    """Keeps the version that a worker has loaded."""
+    """Stores the version loaded by a worker."""
     key = (evidence.index, source_of("explorer", event.worker))
     facts.activated.add(key, event.version)
     facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))
 
 
 def committed(facts: Facts, evidence: Evidence, event: checkpoint.CheckpointCommitted, _decoded: Decoded) -> None:
-    """Rule 3: a checkpoint of a completed experiment names a step, and the digest of the spine that its step has."""
+    """Rule 3: checks that a checkpoint of a completed experiment names a step, with an equal digest of the spine."""
     if evidence.state == "completed" and evidence.checksum(facts, event.step, event.generation) != hashed(
         event.checksum
     ):
-        what = f"the checkpoint of step {event.step} of generation {event.generation} has no step"
-        facts.note(RULE, evidence.id, what)
-    known = evidence.marks.get((event.step, event.generation))
-    if None not in (known, event.spine) and known != event.spine:
-        what = f"the checkpoint of step {event.step} of generation {event.generation} has another digest of the spine"
-        facts.note("spine-is-as-read", evidence.id, f"{what} than its step")
+        finding = f"the checkpoint of step {event.step} of generation {event.generation} has no step"
+        facts.note(RULE, evidence.id, finding)
+    step_mark = evidence.marks.get((event.step, event.generation))
+    if None not in (step_mark, event.spine) and step_mark != event.spine:
+        finding = (
+            f"the checkpoint of step {event.step} of generation {event.generation} has another digest of the spine"
+        )
+        facts.note("spine-is-as-read", evidence.id, f"{finding} than its step")
     evidence.unsaved.discard(event.step)
     evidence.saved_step = max(evidence.saved_step, event.step)
     evidence.checkpoints[event.step, event.generation] = event
 
 
 def deleted(_facts: Facts, evidence: Evidence, event: checkpoint.CheckpointDeleted, _decoded: Decoded) -> None:
-    """Forgets a checkpoint whose folder is gone."""
+    """Removes a checkpoint with a deleted folder from the evidence."""
     evidence.checkpoints.pop((event.step, event.generation), None)
 
 
 def started(_facts: Facts, evidence: Evidence, event: worker.WorkerStarted, _decoded: Decoded) -> None:
-    """Keeps a process that joined."""
+    """Stores a worker process that joined, as a possible owner of roles and leases."""
     evidence.workers.add(event.worker)
 
 

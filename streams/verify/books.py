@@ -1,4 +1,4 @@
-"""Rule 7 once everything was read: the fate of every experience, and the sums of each experiment."""
+"""Rule 7 at the end of the reading: the fate of every experience, and the sums of each experiment."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _RETIREMENTS: Final = np.dtype(
     [("high", ">u8"), ("low", ">u8"), ("offset", "<u8"), ("experiment", "<u4"), ("reason", "<u4")]
 )
 _TOGETHER: Final = 64
-"""The blocks of retirements (two million rows) that are held against every experience at once."""
+"""Number of blocks of retirements (two million rows) compared with every experience at once."""
 
 
 def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Notes the faults of the books, and counts what each summary says."""
-    for retirements in _some(facts):
+    """Notes the faults of the books, and computes the counts of each summary."""
+    for retirements in _retirement_batches(facts):
         _retire(facts, evidences, retirements)
     counts = _Counts(len(evidences))
     unsettled = {evidence.index: _open_groups(facts, evidence) for evidence in evidences}
@@ -45,30 +45,30 @@ def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
     for evidence in evidences:
         counts.give(evidence)
         if evidence.state == "completed" and evidence.left:
-            what = f"{evidence.left} experiences are neither planned nor retired, among them {evidence.a_left}"
-            facts.note(RULE, evidence.id, what)
+            finding = f"{evidence.left} experiences are neither planned nor retired, among them {evidence.a_left}"
+            facts.note(RULE, evidence.id, finding)
 
 
-def _some(facts: Facts) -> Iterator[NDArray[Any]]:
-    """The retirements, in the order of the spine, as many as fit in memory at once."""
-    held: list[NDArray[Any]] = []
+def _retirement_batches(facts: Facts) -> Iterator[NDArray[Any]]:
+    """Yields the retirements, in the order of the spine, as many as fit in memory at once."""
+    batch: list[NDArray[Any]] = []
     for block in facts.retirements.blocks():
-        held.append(np.frombuffer(block, dtype=_RETIREMENTS))
-        if len(held) >= _TOGETHER:
-            yield np.concatenate(held)
-            held = []
-    if held:
-        yield np.concatenate(held)
+        batch.append(np.frombuffer(block, dtype=_RETIREMENTS))
+        if len(batch) >= _TOGETHER:
+            yield np.concatenate(batch)
+            batch = []
+    if batch:
+        yield np.concatenate(batch)
 
 
 def _retire(facts: Facts, evidences: Sequence[Evidence], retirements: NDArray[Any]) -> None:
     """Finds each retirement among the experiences, and counts it."""
-    # A retirement names an id and no place, so both are joined: retirements are sorted in memory, experiences pass by
-    # page by page. 64 bits of the ids are compared; the flags of a row tell whether it may be the one.
+    # A retirement names an id without a position, so the two are joined: retirements are sorted in memory, experiences
+    # pass by page by page. 64 bits of the ids are compared; the flags of a row tell if it may be the one.
     lows = retirements["low"].astype("<u8")
     order = np.argsort(lows, kind="stable")
     lows = lows[order]
-    found = np.zeros(len(lows), dtype=bool)
+    matched = np.zeros(len(lows), dtype=bool)
     for _, _, page in facts.produced.pages():
         rows = rows_of(page, PRODUCED)
         starts = np.searchsorted(lows, rows["id"], side="left")
@@ -84,32 +84,34 @@ def _retire(facts: Facts, evidences: Sequence[Evidence], retirements: NDArray[An
                 evidence = evidences[int(retirement["experiment"])]
                 row = rows[hit]
                 if row["experiment"] == evidence.index and row["flags"] & MEMBER:
-                    found[at] = True
+                    matched[at] = True
                     _retired(facts, evidence, row, retirement)
-    for at in np.flatnonzero(~found):
+    for at in np.flatnonzero(~matched):
         retirement = retirements[int(order[at])]
         evidence = evidences[int(retirement["experiment"])]
-        what = f"experience {_id(retirement)} is retired and no member of a closed group"
-        facts.note(RULE, evidence.id, what)
+        finding = f"experience {_id(retirement)} is retired and no member of a closed group"
+        facts.note(RULE, evidence.id, finding)
 
 
 def _retired(facts: Facts, evidence: Evidence, row: Any, retirement: Any) -> None:
-    """One member of a closed group is retired. Both are rows of arrays; that of the experience is written to."""
+    """Counts the retirement of one member of a closed group. Both arguments are rows of arrays; the experience's is
+    modified.
+    """
     reason = facts.reasons[int(retirement["reason"])]
     flags = int(row["flags"])
     if flags & GONE:
         facts.note(RULE, evidence.id, f"experience {_id(retirement)} is planned and retired as {reason}")
     if flags & RETIRED:
-        what = f"experience {_id(retirement)} is retired more than once, at last as {reason}"
-        facts.note(RULE, evidence.id, what)
+        finding = f"experience {_id(retirement)} is retired more than once, at last as {reason}"
+        facts.note(RULE, evidence.id, finding)
         return
     row["flags"] = flags | RETIRED
     evidence.retired[reason] += 1
     page, at = facts.groups.row(facts.space(evidence.index, int(row["stage"])), int(row["sequence"]))
-    id, number, epoch, closed, event, retired_at, *rest = GROUP.unpack_from(page, at)
+    id, number, epoch, closed, event, retired_at, *tail = GROUP.unpack_from(page, at)
     offset = int(retirement["offset"]) + 1
     retired_at = min(retired_at, offset) if retired_at else offset
-    GROUP.pack_into(page, at, id, number, epoch, closed, event, retired_at, *rest)
+    GROUP.pack_into(page, at, id, number, epoch, closed, event, retired_at, *tail)
 
 
 def _id(retirement: Any) -> UUID:
@@ -117,15 +119,17 @@ def _id(retirement: Any) -> UUID:
 
 
 def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
-    """The groups that are under way, sorted."""
-    found = []
+    """Returns the groups under way, sorted."""
+    open_groups = []
     for stage in evidence.group_stages:
         for _, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
             rows = rows_of(page, GROUPS)
-            found.append(rows["group"][(rows["flags"] & (LEASED | CLOSED)) == LEASED].copy())
-    others = [id for each in evidence.others.values() for id, other in each.items() if not other.closed]
-    found.append(np.array(others, dtype="<u8"))
-    return np.sort(np.concatenate(found))
+            open_groups.append(rows["group"][(rows["flags"] & (LEASED | CLOSED)) == LEASED].copy())
+    open_siblings = [
+        id for siblings in evidence.siblings.values() for id, sibling in siblings.items() if not sibling.closed
+    ]
+    open_groups.append(np.array(open_siblings, dtype="<u8"))
+    return np.sort(np.concatenate(open_groups))
 
 
 class _Counts:
@@ -141,7 +145,7 @@ class _Counts:
         self._a_left: dict[int, str] = {}
 
     def take(self, rows: NDArray[Any], partition: int, first: int, unsettled: dict[int, NDArray[Any]]) -> None:
-        """Counts one page."""
+        """Counts one page of experiences."""
         flags = rows["flags"]
         present = (flags & PRESENT) != 0
         member = (flags & MEMBER) != 0
@@ -149,12 +153,12 @@ class _Counts:
         self._add(self._planned, rows, (flags & PLANNED) != 0)
         self._add(self._retired_after_use, rows, member & ((flags & PLANNED) != 0) & ((flags & RETIRED) != 0))
         self._add(self._waiting, rows, member & ((flags & (PLANNED | RETIRED)) == 0))
-        # A member that was planned may be planned again, until its last use: it is neither left over nor settled.
-        left = member & ((flags & (GONE | RETIRED)) == 0)
-        self._add(self._left, rows, left)
-        for index in np.unique(rows["experiment"][left]):
+        # A planned member may be planned again, until its last use: it is neither left over nor settled.
+        unsettled_members = member & ((flags & (GONE | RETIRED)) == 0)
+        self._add(self._left, rows, unsettled_members)
+        for index in np.unique(rows["experiment"][unsettled_members]):
             if int(index) not in self._a_left:
-                at = int(np.flatnonzero(left & (rows["experiment"] == index))[0])
+                at = int(np.flatnonzero(unsettled_members & (rows["experiment"] == index))[0])
                 self._a_left[int(index)] = f"{topics.EXPERIENCES}/{partition}@{first + at}"
         loose = present & ~member
         for index in np.unique(rows["experiment"][loose]):
@@ -163,11 +167,11 @@ class _Counts:
 
     @staticmethod
     def _add(counts: NDArray[Any], rows: NDArray[Any], chosen: NDArray[Any]) -> None:
-        found = np.bincount(rows["experiment"][chosen], minlength=len(counts))
-        counts += found
+        totals = np.bincount(rows["experiment"][chosen], minlength=len(counts))
+        counts += totals
 
     def give(self, evidence: Evidence) -> None:
-        """Hands an experiment's counts over."""
+        """Copies an experiment's counts into its evidence."""
         index = evidence.index
         evidence.members = int(self._members[index])
         evidence.planned = int(self._planned[index])

@@ -1,7 +1,7 @@
-"""`verify`: a whole log, each record read once, held against the rules (`rftd verify`).
+"""`verify`: a whole log, each record read once, compared with the rules (`rftd verify`).
 
-The checker decodes and fences by itself instead of through `rftd.streams.log.effective`, on purpose: what other readers
-leave out without a word (void records, repetitions, foreign records) it has to count and to name.
+The checker decodes and fences without `rftd.streams.log.effective`, on purpose: the checker has to count and to name
+the records silently skipped by other readers (void records, repetitions, foreign records).
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ _ORDER: Final = (
     topics.DEADLETTERS,
     topics.REQUESTS,
 )
-"""The streams in reading order: records that are named are read before those that name them."""
-_OF_NOBODY: Final = frozenset(each.kind for each in definitions() if not each.owner and not each.anywhere)
-"""The types whose records need no role."""
+"""The streams in reading order: named records are read before the ones naming them."""
+_OF_NOBODY: Final = frozenset(
+    definition.kind for definition in definitions() if not definition.owner and not definition.anywhere
+)
+"""The types with records needing no role."""
 
 
 async def verify(
@@ -75,12 +77,12 @@ async def verify(
     scratch: Path | None = None,
     look: Look | None = None,
 ) -> VerifyReport:
-    """The findings on a log: chains, envelopes, and every rule for every experiment.
+    """Checks a log: chains, envelopes, and every rule for every experiment; returns the findings.
 
-    `losses` are what survivors outside the log remember and it does not hold. Not `chained` is a log on Kafka, where
-    each record carries a digest of itself alone. What is kept of each record lies in a temporary file in the folder
-    `scratch`. With `look` the files that events name are looked at too. A record that is damaged is a finding, and what
-    follows it is read; raises LogCorruptError where the log cannot be read at all.
+    `losses` are heads remembered by survivors outside the log and missing in it. A log not `chained` is on Kafka, where
+    each record carries a digest of itself alone. The data kept of each record lies in a temporary file in the folder
+    `scratch`. With `look` the files named by events are checked too. A damaged record is a finding, and the records
+    after it are read; raises LogCorruptError if the log cannot be read at all.
     """
     storage = Scratch(scratch)
     try:
@@ -95,7 +97,7 @@ async def verify(
 
 
 class Checker:
-    """One check of one log."""
+    """One check of one log, holding the facts and the evidence of every experiment."""
 
     def __init__(self, log: EventLog, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.facts = Facts(scratch, chained=chained, files=files)
@@ -109,20 +111,20 @@ class Checker:
         self._by_id: dict[int, Evidence] = {}
         self._letters = Letters()
         self._dead: dict[str, str] = {}
-        """The reason why a foreign record is left out, by its place."""
+        """The reason for skipping each foreign record, by its position."""
         self._records = 0
         self._repeated = 0
         self._chain: bytes | None = GENESIS
-        """The chain of the partition's last record; None after one that could not be read."""
+        """The chain of the partition's last record; None after an unreadable one."""
         self._expected = 0
-        """The offset that is due next in the partition."""
+        """The next offset due in the partition."""
         self._gaps: list[Stretch] = []
-        """The offsets of the partition that no record came from, and that are still to be looked into."""
+        """The partition's offsets without a record, still to be examined."""
 
     async def read_all(self) -> None:
-        """Reads every partition of truth, each up to an end that holds all that those with earlier ends may name."""
-        # The ends are taken in the opposite order of the reading: somebody may be writing, and a plan within its end
-        # must find its groups, and these their experiences, within theirs.
+        """Reads every partition of truth, each up to an end covering all records named below earlier ends."""
+        # The ends are taken in the opposite order of the reading: during concurrent writes, a plan within its end must
+        # find its groups, and these their experiences, within theirs.
         log = self._reading.log
         self.facts.leased_below = {
             partition: mark.next_offset
@@ -147,9 +149,9 @@ class Checker:
         self._chain = GENESIS
         self._expected = 0
 
-        def damaged(first: int, end: int, what: str) -> None:
+        def damaged(first: int, end: int, fault: str) -> None:
             also = f", and so is everything below {end}" if end - first > 1 else ""
-            self.facts.note("undamaged", None, what + also)
+            self.facts.note("undamaged", None, fault + also)
             self._chain = None  # the next record's link cannot be judged: the damage is one finding, not two
             self._expected = end
 
@@ -164,7 +166,7 @@ class Checker:
             await self._note_gaps(partition)
 
     def _take(self, record: Record) -> Work | None:
-        """Takes in one record. Returns work that reads others again, to be done before the next one."""
+        """Checks one record. Returns further work reading other records again, to be done before the next record."""
         self._records += 1
         partition = record.partition
         offset = record.offset
@@ -210,43 +212,43 @@ class Checker:
         spine.abandoned(self.facts, evidence, event, plan)
 
     def _left_out(self, record: Record, error: CodecError) -> None:
-        """Takes in a foreign record, or one that only a newer release can read."""
+        """Handles a foreign record, or one readable only by a newer release."""
         if isinstance(error, UnknownVersionError):
             self.facts.note("readable", None, f"{place(record)}: {error.what}")
         elif not is_request(record):
             self._dead[place(record)] = error.what
         head = head_of(record) if record.partition.stream == topics.EXPERIMENTS else None
         evidence = self._by_id.get(head.experiment.int) if head is not None and head.experiment is not None else None
-        # A digest of the spine is over bytes: a trainer of that newer release had this record in its own.
+        # A digest of the spine is over bytes: a trainer of the newer release included this record in its digest.
         if evidence is not None and evidence.spine == record.partition:
             evidence.trail.take(record)
 
     def _link(self, record: Record) -> None:
         if record.offset != self._expected and self._chained:
-            what = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
-            self.facts.note("gapless", None, what)
+            finding = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
+            self.facts.note("gapless", None, finding)
         elif record.offset > self._expected:
             self._gaps.append(Stretch(self._expected, record.offset))
-        before = self._chain if self._chained else GENESIS
-        # The chain covers the payload, which a thin record has no more: its row's checksum stands for it.
-        if before is not None and not record.thin:
-            chain = link(before, record.head, record.value)
+        previous_chain = self._chain if self._chained else GENESIS
+        # The chain covers the payload missing from a thin record: its row's checksum stands for it.
+        if previous_chain is not None and not record.thin:
+            chain = link(previous_chain, record.head, record.value)
             if chain != record.chain:
                 self.facts.note("chain", None, f"{place(record)} does not continue the hash chain")
         self._chain = record.chain
         self._expected = record.offset + 1
 
     async def _note_gaps(self, partition: Partition) -> None:
-        """Notes missing offsets on Kafka, where they are dense but for what the log itself leaves out."""
+        """Notes missing offsets on Kafka, where offsets are dense except for the log's own omissions."""
         for first, end in self._gaps:
-            gone = await self._reading.gone(partition, first, end)
-            if gone > 0:
-                what = f"{gone} of the records {first} to {end - 1} of {partition} are gone"
-                self.facts.note("gapless", None, f"{what}: deleted, or compacted away")
+            missing_count = await self._reading.gone(partition, first, end)
+            if missing_count > 0:
+                finding = f"{missing_count} of the records {first} to {end - 1} of {partition} are gone"
+                self.facts.note("gapless", None, f"{finding}: deleted, or compacted away")
         self._gaps.clear()
 
     def _admitted(self, record: Record, decoded: Decoded, evidence: Evidence) -> bool:
-        """True unless a fence made the record void. Takes in what fences and checkpoints remember."""
+        """True unless a fence made the record void. Stores the heads remembered by fences and checkpoints."""
         head = decoded.head
         event = decoded.event
         partition = record.partition
@@ -269,18 +271,18 @@ class Checker:
         return True
 
     async def _again(self, record: Record, head: Head, first: Position) -> None:
-        """Takes in a repeated record, which has no effect: only Kafka may repeat one, in its partition, as it was."""
-        what = f"{place(record)}: event {head.id} is in the log twice, at {first}"
+        """Handles a repeated record, without effect: only Kafka may repeat one, unchanged and in its partition."""
+        finding = f"{place(record)}: event {head.id} is in the log twice, at {first}"
         if self._chained or first.partition != record.partition:
-            self.facts.note("unique", head.experiment, what)
+            self.facts.note("unique", head.experiment, finding)
             return
         self._repeated += 1
         original = await self._reading.record(*first)
         if original is not None and (original.head, original.value) != (record.head, record.value):
-            self.facts.note("unique", head.experiment, f"{what} with other content: another program took its id")
+            self.facts.note("unique", head.experiment, f"{finding} with other content: another program took its id")
 
     async def judge(self, losses: Iterable[Loss] = ()) -> None:
-        """Holds what was read against the rules that need all of it."""
+        """Applies the rules that need all records."""
         facts = self.facts
         await self._find_repetitions()
         await self._judge_losses(losses)
@@ -289,33 +291,33 @@ class Checker:
         for evidence in self.evidences:
             if evidence.forked is not None:
                 evidence.parent = self._by_id.get(evidence.forked.parent.int)
-        balance(facts, self.evidences)  # first: the rules below read the sums that it leaves
+        balance(facts, self.evidences)  # first: the rules below read its sums
         for evidence in self.evidences:
             if evidence.spec is None and evidence.state == "rejected":
-                continue  # another program asked for something and was refused: no experiment came of it
+                continue  # another program's request was refused: no experiment came of it
             if evidence.spec is None and evidence.state == spine.SWEEP:
                 continue
             if evidence.spec is None:
-                what = f"experiment {evidence.id} has events and was never submitted"
-                facts.note("submitted", evidence.id, what)
+                finding = f"experiment {evidence.id} has events and was never submitted"
+                facts.note("submitted", evidence.id, finding)
                 continue
             await share_rows(facts, evidence, self._plan_at)
             for rule, judge in JUDGES:
-                for what in judge(facts, evidence):
-                    facts.note(rule, evidence.id, what)
+                for finding in judge(facts, evidence):
+                    facts.note(rule, evidence.id, finding)
             await judge_fork(facts, evidence, self._plan_at)
         weights_were_activated(facts, self.evidences)
         announcements.judge_announcements(facts, self.evidences)
         await answers.judge_answers(facts, self.evidences, self._reading.record)
 
     async def look_outside(self, look: Look) -> None:
-        """Looks at the files that events name, of experiments whose files are in their folder."""
+        """Checks the files named by events, of experiments with their files in their folder."""
         for evidence in self.evidences:
             if evidence.spec is not None and evidence.files_here:
                 await look_at(self._reading.log, self.facts, evidence, look)
 
     def report(self) -> VerifyReport:
-        """The outcome of the check."""
+        """Returns the outcome of the check: findings, counts and accepted losses."""
         facts = self.facts
         return VerifyReport(
             records=self._records,
@@ -328,25 +330,29 @@ class Checker:
         )
 
     async def _judge_losses(self, losses: Iterable[Loss]) -> None:
-        """Notes heads that are remembered and not there, unless a person let their experiments go on without them."""
-        found = {loss.head.ref: loss for loss in losses}
-        for loss, there in self._heads.wrong():
-            # What was not read at its place may be there by now, or may be what a truncation took: the log knows.
-            if there or not await self._reading.holds({loss.partition: loss.mark}):
-                found.setdefault(loss.head.ref, loss)
-        lives = [Life(each.id, each.ended, each.losses_accepted) for each in self.evidences if each.spec is not None]
-        for loss, stopped in unsettled(found.values(), lives):
+        """Notes remembered heads missing from the log, unless a person let the experiments continue without them."""
+        lost_heads = {loss.head.ref: loss for loss in losses}
+        for loss, present in self._heads.wrong():
+            # A record unread at its position may exist by now, or may have been truncated: the log knows.
+            if present or not await self._reading.holds({loss.partition: loss.mark}):
+                lost_heads.setdefault(loss.head.ref, loss)
+        lives = [
+            Life(evidence.id, evidence.ended, evidence.losses_accepted)
+            for evidence in self.evidences
+            if evidence.spec is not None
+        ]
+        for loss, stopped in unsettled(lost_heads.values(), lives):
             self.facts.note("heads-remembered", stopped[0] if len(stopped) == 1 else None, loss.what)
 
     async def _find_repetitions(self) -> None:
-        """Notes the repetitions that lie so far apart that they were taken in."""
+        """Notes the repetitions too far apart for recognition during the reading."""
         for pair in self._identities.twice():
-            first, again = [await self._reading.record(*each) for each in pair]
+            first, again = [await self._reading.record(*position) for position in pair]
             if first is None or again is None:
                 continue
             head = head_of(again)
-            other = head_of(first)
-            if head is not None and other is not None and head.id == other.id:
+            first_head = head_of(first)
+            if head is not None and first_head is not None and head.id == first_head.id:
                 await self._again(again, head, Position(first.partition, first.offset))
 
     async def _plan_at(self, evidence: Evidence, step: int) -> BatchPlanned | None:
@@ -356,7 +362,7 @@ class Checker:
 
 
 def summary(evidence: Evidence) -> VerifiedExperiment:
-    """The counts of one experiment."""
+    """Returns the counts of one experiment."""
     assert evidence.spec is not None
     return VerifiedExperiment(
         experiment=evidence.id,

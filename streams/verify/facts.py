@@ -1,4 +1,4 @@
-"""`Facts`: all that grows with the records, as rows by place on disk, and the findings of the rules.
+"""`Facts`: the data growing with the records, as rows by position on disk, and the findings of the rules.
 
 A row is a packed struct with a numpy dtype of the same layout beside it: handlers write one row at a time, which
 `struct` does faster than numpy, and the judges at the end read whole pages as arrays.
@@ -21,14 +21,15 @@ from rftd.streams.verify.report import BrokenPromise
 from rftd.streams.verify.scratch import Bits, Scratch, Spool, Table
 
 SHOWN: Final = 200
-"""Findings of one rule that are shown; the others are counted."""
+"""Number of findings of one rule shown; the others are counted."""
 _PLACE_BITS: Final = 44
 
 ORIGIN: Final = Struct("<QQddIiiI")
-"""An experience as it was produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
+"""An experience as produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
 FATE: Final = Struct("<IIIIQQqII")
-"""An experience's fate: experiment, flags, index among the group's members, stage, sequence and place of the group that
-closed with it, time (ns) from which it may be used again, uses, padding."""
+"""An experience's fate: experiment, flags, index among the group's members, stage, sequence and position of the group
+closed with it, time (ns) of the next allowed use, uses, padding.
+"""
 FATE_AT: Final = ORIGIN.size
 PRODUCED: Final = np.dtype(
     [
@@ -59,8 +60,9 @@ GONE: Final = 8
 RETIRED: Final = 16
 
 GROUP: Final = Struct("<QqqQQqqIIII")
-"""A group, by its sequence: id, row, epoch, place and event of its close, the spine's offset after the first retirement
-of a member, the first step that used it, members, failed rollouts, flags, 1 once its row is known."""
+"""A group, by its sequence: id, row, epoch, position and event of its close, the spine's offset after the first
+retirement of a member, the first step using it, members, failed rollouts, flags, 1 once its row is known.
+"""
 GROUPS: Final = np.dtype(
     [
         ("group", "<u8"),
@@ -81,7 +83,8 @@ CLOSED: Final = 2
 
 STEP: Final = Struct("<QqQqII")
 """A step: its planned batch, the offset of the plan plus one, the checksum and the generation of its first execution,
-how often it was executed, its stage."""
+the number of executions, its stage.
+"""
 STEPS: Final = np.dtype(
     [
         ("batch", "<u8"),
@@ -93,25 +96,26 @@ STEPS: Final = np.dtype(
     ]
 )
 WINDOW: Final = Struct("<q")
-"""A window: the version that its groups begin on, plus two; 0: no group of it is known."""
+"""A window: the first version of its groups, plus two; 0: none of its groups is known."""
 RETIREMENT: Final = Struct("<16sQII")
 """A retirement: the experience, the spine's offset, the experiment, the number of the reason."""
 ANSWERS: Final = np.dtype([("key", "<u8"), ("place", "<u8"), ("experiment", "<u4"), ("number", "<u4")])
-"""An answer of a worker: its lease and its writer as one number, its place as a number, the experiment, the number of
-its rollout or of its first row."""
+"""An answer of a worker: its lease and its writer as one number, its position as a number, the experiment, the number
+of its rollout or of its first row.
+"""
 ANNOUNCED: Final = np.dtype([("key", "<u8"), ("step", "<u8"), ("experiment", "<u4"), ("generation", "<u4")])
-"""An announcement of weights that a step names: its digest as a number, the step, the experiment, the generation."""
+"""An announcement of weights named by a step: its digest as a number, the step, the experiment, the generation."""
 ARTIFACT: Final = Struct("<32sI")
-"""A sha256 and the experiment that names it."""
+"""A sha256 and the experiment naming it."""
 
 
 class Facts:
-    """All that grows with the records of every experiment, and the findings."""
+    """The data growing with the records of every experiment, and the findings."""
 
     def __init__(self, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.chained = chained
         self.files = files
-        """True if the files outside of the log are looked at too."""
+        """True if the files outside of the log are checked too."""
         self.produced = Table(scratch, ORIGIN.size + FATE.size, page_rows=4096, memory_size_bytes=32 * MIB)
         """`PRODUCED` rows by partition and offset of `rftd.experiences`."""
         self.groups = Table(scratch, GROUP.size, page_rows=256, memory_size_bytes=16 * MIB)
@@ -129,59 +133,59 @@ class Facts:
         self.announced = Spool(scratch, ANNOUNCED.itemsize)
         """`ANNOUNCED` rows."""
         self.published = Spool(scratch, 8)
-        """Announcements of weights that are there: numbers like the key of one that a step names."""
+        """Announcements of weights in the log: numbers like the key of one named by a step."""
         self.rows = Bits()
-        """Rows of tasksets and datasets that were given out or planned, under (experiment, stage, dataset, epoch)."""
+        """Rows of tasksets and datasets leased or planned, under (experiment, stage, dataset, epoch)."""
         self.drawn = Bits()
-        """Versions from which each worker drew tokens, under (experiment, worker)."""
+        """Versions of the tokens drawn by each worker, under (experiment, worker)."""
         self.activated = Bits()
-        """Versions that each worker said it had loaded, under (experiment, worker)."""
+        """Versions reported as loaded by each worker, under (experiment, worker)."""
         self.newest_activated: dict[object, int] = {}
         self.reasons: list[str] = []
         """The reasons of retirements, by their number."""
         self.ends: dict[Partition, int] = {}
-        """The offset up to which each partition is read."""
+        """The end of the reading of each partition."""
         self.leased_below: dict[Partition, int] = {}
-        """The offset below which the lease of each answer is among what is read: `rftd.tasks` was longer than then."""
+        """The offset below which every answer's lease was read: `rftd.tasks` was read to a later end."""
         self.findings: list[BrokenPromise] = []
         self.left_out: Counter[str] = Counter()
-        """The number of findings that are not shown, by their rule."""
+        """Number of findings not shown, by rule."""
         self._shown: Counter[str] = Counter()
         self._spaces: dict[tuple[int, int], int] = {}
 
-    def note(self, rule: str, experiment: UUID | None, what: str) -> None:
+    def note(self, rule: str, experiment: UUID | None, finding: str) -> None:
         """Adds a finding; beyond the first `SHOWN` of a rule they are only counted."""
         if self._shown[rule] >= SHOWN:
             self.left_out[rule] += 1
             return
         self._shown[rule] += 1
-        self.findings.append(BrokenPromise(rule, experiment, what))
+        self.findings.append(BrokenPromise(rule, experiment, finding))
 
     def space(self, experiment: int, stage: int) -> int:
-        """The number under which the groups and windows of a stage are kept."""
+        """Returns the number of a stage's groups and windows in the tables."""
         return self._spaces.setdefault((experiment, stage), len(self._spaces))
 
     def reason(self, text: str) -> int:
-        """The number of a reason."""
+        """Returns the number of a reason."""
         if text not in self.reasons:
             self.reasons.append(text)
         return self.reasons.index(text)
 
     def holds_experience(self, partition: int, offset: int) -> bool:
-        """True if there is such a place in what was read of `rftd.experiences`."""
+        """True if the position was read from `rftd.experiences`."""
         return 0 <= offset < self.ends.get(Partition(topics.EXPERIENCES, partition), 0)
 
 
 def place_number(partition: int, offset: int) -> int:
-    """A place of one stream as a number above 0."""
+    """Encodes a position of one stream as a number above 0."""
     return (partition << _PLACE_BITS | offset) + 1
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """The partition and the offset that a `place_number` stands for."""
+    """Decodes a `place_number` into partition and offset."""
     return (number - 1) >> _PLACE_BITS, (number - 1) & (1 << _PLACE_BITS) - 1
 
 
 def rows_of(page: bytearray, kind: np.dtype[Any]) -> NDArray[Any]:
-    """The rows of a table's page, which may be written to."""
+    """Returns the rows of a table's page, as a writable view."""
     return np.frombuffer(page, dtype=kind)

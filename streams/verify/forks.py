@@ -1,4 +1,4 @@
-"""The beginning of a fork: it goes on from a step that its parent executed, with its weights, stages and data."""
+"""The beginning of a fork: the continuation of a step executed by its parent, with equal weights, stages and data."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rftd.streams.verify.spine import add_row
 RULE: Final = "forks-share-history"
 _GROUPS_MOST: Final = 1 << 31
 PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
-"""A reader of the plan of a step that stands, from the log."""
+"""A reader of a step's standing plan, from the log."""
 
 
 async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
-    """Adds the rows that the shared steps took to those of a fork's own plans, where its stages go on with them."""
-    own = {stage for stage, _ in evidence.row_stages}
-    if not own or evidence.parent is None:
+    """Adds the rows used by the shared steps to those of a fork's own plans, in stages continued by the fork."""
+    row_stages = {stage for stage, _ in evidence.row_stages}
+    if not row_stages or evidence.parent is None:
         return
-    seen = 0
+    read_steps = 0
     for owner, until in evidence.parent.owners_of(evidence.shared):
-        for step in range(seen + 1, min(until, owner.last_step) + 1):
+        for step in range(read_steps + 1, min(until, owner.last_step) + 1):
             plan = await read(owner, step)
-            if plan is not None and plan.stage in own:
+            if plan is not None and plan.stage in row_stages:
                 for row in plan.rows:
                     add_row(facts, evidence, plan, row)
-        seen = until
+        read_steps = until
 
 
 async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
@@ -43,16 +43,16 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
     if forked is None:
         return
 
-    def note(what: str) -> None:
-        facts.note(RULE, evidence.id, what)
+    def note(finding: str) -> None:
+        facts.note(RULE, evidence.id, finding)
 
     if parent is None:
         note(f"it shares steps 1 to {forked.at_step} of experiment {forked.parent}, which is not in the log")
         return
-    known = parent.checksums_of(facts, forked.at_step)
-    if forked.at_step == 0:  # no step made version 0: it was published as it was loaded
-        known = {hashed(checksum) for checksum in parent.base_checksums}
-    if hashed(forked.checksum) not in known:
+    parent_checksums = parent.checksums_of(facts, forked.at_step)
+    if forked.at_step == 0:  # no step made version 0: it was published as loaded
+        parent_checksums = {hashed(checksum) for checksum in parent.base_checksums}
+    if hashed(forked.checksum) not in parent_checksums:
         note(f"its parent has no step {forked.at_step} with checksum {forked.checksum}")
     if evidence.spec is not None and evidence.spec.deterministic:
         for event in evidence.generations:
@@ -62,18 +62,18 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
     starts = dict(inherited) | parent.stages
     if differs := [index for index, first in enumerate(forked.first_versions) if starts.get(index) != first]:
         note(f"stages {differs} began elsewhere in its parent's history")
-    for what in await _data_goes_on(facts, evidence, parent, forked, read):
-        note(what)
+    for finding in await _data_goes_on(facts, evidence, parent, forked, read):
+        note(finding)
 
 
 async def _data_goes_on(
     facts: Facts, evidence: Evidence, parent: Evidence, forked: ExperimentForked, read: PlanReader
 ) -> list[str]:
-    """The faults of the stage's groups: each was settled before the step, is given out again, or comes after."""
+    """Returns the faults of a stage's groups: each must be settled before the step, leased again, or come later."""
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
-        # Checked first, for an array of that length follows: one bit of damage must not ask for terabytes.
+        # Checked first, for an array of that length follows: one bit of damage must not request terabytes.
         return [f"its data goes on at group {forked.next_sequence}"]
-    # Several batches may hold experiences of one group: the first step that used it tells whether the fork shares it.
+    # Several batches may hold experiences of one group: the first step using the group tells if the fork shares it.
     used = np.zeros(forked.next_sequence, dtype=bool)
     late: list[int] = []
     any_used = False
@@ -83,51 +83,56 @@ async def _data_goes_on(
             sequences = first + np.flatnonzero((steps > 0) & (steps <= until))
             any_used = any_used or bool(len(sequences))
             used[sequences[sequences < forked.next_sequence]] = True
-            late += (int(each) for each in sequences[sequences >= forked.next_sequence][:10])
-    redo = np.array([each for each in forked.redo if 0 <= each < forked.next_sequence], dtype="i8")
-    found = []
-    if twice := [int(each) for each in redo if used[each]]:
-        found.append(f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them")
+            late += (int(sequence) for sequence in sequences[sequences >= forked.next_sequence][:10])
+    redo = np.array([sequence for sequence in forked.redo if 0 <= sequence < forked.next_sequence], dtype="i8")
+    findings = []
+    if twice := [int(sequence) for sequence in redo if used[sequence]]:
+        findings.append(f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them")
     if late:
-        found.append(
+        findings.append(
             f"groups {sorted(late)[:10]} come after {forked.next_sequence}, and batches that it shares hold them"
         )
     if any_used:
         over = used | await _settled(facts, parent, forked, read)
         over[redo] = True
         if len(lost := np.flatnonzero(~over)):
-            found.append(f"groups {lost[:10].tolist()} were never settled, and are not given out again")
-    return found
+            findings.append(f"groups {lost[:10].tolist()} were never settled, and are not given out again")
+    return findings
 
 
 async def _settled(facts: Facts, parent: Evidence, forked: ExperimentForked, read: PlanReader) -> NDArray[Any]:
-    """The groups of the stage that were over when the batch of the shared step was planned, but for those it used.
+    """Returns the stage's groups over when the shared step's batch was planned, without the groups used by the batch.
 
-    A group that had closed and waited whole was not over: only a missing or retired member tells that one was.
+    A closed group waiting whole was not over: only a missing or retired member proves an end.
     """
     settled = np.zeros(forked.next_sequence, dtype=bool)
-    own = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
-    if own is not None:
-        settled[: min(own.next_sequence, forked.next_sequence)] = True
-        for each in own.redo:
-            if 0 <= each < forked.next_sequence:
-                settled[each] = False
+    inherited = parent.forked if parent.forked is not None and parent.forked.stage == forked.stage else None
+    if inherited is not None:
+        settled[: min(inherited.next_sequence, forked.next_sequence)] = True
+        for redrawn in inherited.redo:
+            if 0 <= redrawn < forked.next_sequence:
+                settled[redrawn] = False
     plan = await read(parent, forked.at_step)
     offset = parent.plan_place(facts, forked.at_step)
     if plan is None or offset is None:
         return settled
-    ends = {seen.partition: seen.next_offset for seen in plan.observed if seen.stream == topics.TASKS}
+    ends = {head.partition: head.next_offset for head in plan.observed if head.stream == topics.TASKS}
     for first, page in facts.groups.pages_of(facts.space(parent.index, forked.stage)):
         rows = rows_of(page, GROUPS)
         for at in np.flatnonzero(rows["flags"] & CLOSED):
-            number, place = place_of(int(rows["closed"][at]))
+            partition_number, closed_offset = place_of(int(rows["closed"][at]))
             retired_at = int(rows["retired_at"][at])
             over = rows["members"][at] == 0 or 0 < retired_at <= offset
-            if over and place < ends.get(number, 0) and first + at < forked.next_sequence:
+            if over and closed_offset < ends.get(partition_number, 0) and first + at < forked.next_sequence:
                 settled[first + at] = True
-    for (stage, sequence), others in parent.others.items():
-        for other in others.values():
-            number, place = place_of(other.closed) if other.closed else (0, 0)
-            if stage == forked.stage and other.closed and not other.members and place < ends.get(number, 0):
+    for (stage, sequence), siblings in parent.siblings.items():
+        for sibling in siblings.values():
+            partition_number, closed_offset = place_of(sibling.closed) if sibling.closed else (0, 0)
+            if (
+                stage == forked.stage
+                and sibling.closed
+                and not sibling.members
+                and closed_offset < ends.get(partition_number, 0)
+            ):
                 settled[min(sequence, forked.next_sequence - 1)] |= sequence < forked.next_sequence
     return settled

@@ -1,4 +1,4 @@
-"""Heads that fences and checkpoints remember, against the records that are there (rule 10)."""
+"""Heads remembered by fences and checkpoints, compared with the records in the log (rule 10)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.streams.verify.scratch import Scratch, Spool
 
 _NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}
 _REF: Final = Struct("<HQ16sHQB")
-"""The remembered partition, next offset and chain; partition and offset of the event that remembers it; its kind."""
+"""The remembered partition, next offset and chain; partition and offset of the remembering event; its kind."""
 _KINDS: Final = ("fence", "checkpoint.committed")
 
 
@@ -25,12 +25,12 @@ class _Chains:
     def __init__(self, scratch: Scratch) -> None:
         self._chains = Spool(scratch, len(GENESIS))
         self._starts: list[int] = []
-        """The offsets with which stretches without a gap begin."""
+        """The first offsets of ranges without a gap."""
         self._indices: list[int] = []
         self.end = 0
 
     def add(self, offset: int, chain: bytes) -> None:
-        # Offsets are dense but for gaps, so chains lie one after the other and only stretches are remembered.
+        # Offsets are dense except for gaps, so chains lie one after the other and only ranges are stored.
         if offset != self.end or not self._starts:
             self._starts.append(offset)
             self._indices.append(len(self._chains))
@@ -38,7 +38,7 @@ class _Chains:
         self.end = offset + 1
 
     def at(self, offset: int) -> bytes | None:
-        """The chain of the record at this offset; None if no such record was read."""
+        """Returns the chain of the record at this offset; None if no such record was read."""
         stretch = bisect_right(self._starts, offset) - 1
         if stretch < 0:
             return None
@@ -48,18 +48,18 @@ class _Chains:
 
 
 class HeadsRemembered:
-    """The chain of every record, 16 bytes each on disk, and every head that some event remembers."""
+    """The chain of every record, 16 bytes each on disk, and every head remembered by an event."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._chains = {partition: _Chains(scratch) for partition in TRUTH}
         self._refs = Spool(scratch, _REF.size)
 
     def note(self, partition: Partition, offset: int, chain: bytes) -> None:
-        """Takes in a record. Offsets of one partition grow."""
+        """Adds the chain of a record. Offsets of one partition only grow."""
         self._chains[partition].add(offset, chain)
 
     def remember(self, refs: Iterable[HeadRef], kind: str, partition: Partition, offset: int) -> None:
-        """Takes in the heads that an event remembers, but for those of streams that are no truth and may forget."""
+        """Adds the heads remembered by an event, except those of streams outside `TRUTH`, which may forget."""
         for ref in refs:
             number = _NUMBERS.get(Partition(ref.stream, ref.partition))
             if number is not None and 0 < ref.next_offset < 1 << 48 and ref.chain != GENESIS and len(ref.chain) == 16:
@@ -67,17 +67,21 @@ class HeadsRemembered:
                 self._refs.add(_REF.pack(number, ref.next_offset, ref.chain, *by))
 
     def wrong(self) -> Iterator[tuple[Loss, bool]]:
-        """Each head that is not in what was read, once; True if its record is there, and another one."""
-        seen: set[tuple[int, int, bytes]] = set()
+        """Yields each remembered head missing in the records read, once; True for another record at the position."""
+        yielded: set[tuple[int, int, bytes]] = set()
         for block in self._refs.blocks():
             for number, end, chain, by_number, by_offset, kind in _REF.iter_unpack(bytes(block)):
                 chains = self._chains[TRUTH[number]]
-                found = chains.at(end - 1)
-                # Passed over: the same chain, a log without chains, a record missing below the end that was read (its
-                # damage or gap is a finding of its own), and a head that was yielded already.
-                if found in (chain, GENESIS) or (found is None and end <= chains.end) or (number, end, chain) in seen:
+                present_chain = chains.at(end - 1)
+                # Skipped: an equal chain, a log without chains, a record missing below the end of the reading (its
+                # damage or gap is a separate finding), and a head already yielded.
+                if (
+                    present_chain in (chain, GENESIS)
+                    or (present_chain is None and end <= chains.end)
+                    or (number, end, chain) in yielded
+                ):
                     continue
-                seen.add((number, end, chain))
+                yielded.add((number, end, chain))
                 lost = TRUTH[number]
                 by = f"{_KINDS[kind]} at {TRUTH[by_number]}@{by_offset}"
-                yield Loss(LostHead(lost.stream, lost.number, end, chain, by, chains.end)), found is not None
+                yield Loss(LostHead(lost.stream, lost.number, end, chain, by, chains.end)), present_chain is not None

@@ -1,4 +1,4 @@
-"""`Holders`: the processes that fences made owners of roles, and the records that none of them can have written."""
+"""`Holders`: the processes made owners of roles by fences, and the records impossible for any of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from rftd.streams.log.writers import holder_source
 
 
 class Holders:
-    """The sources under which each epoch of a role may be written, partition by partition."""
+    """The sources allowed to write under each epoch of a role, partition by partition."""
 
     def __init__(self) -> None:
         self._sources: dict[tuple[Partition, Role, int], set[str]] = {}
 
     def objection(self, decoded: Decoded, epoch: int) -> str:
-        """The reason why nobody who keeps the rules can have written a record; empty if somebody can, be it a zombie.
+        """Returns the reason why no process obeying the rules can have written a record; empty if one can, even a
+        zombie.
 
-        `epoch` is the one that the record's role has at this place.
+        `epoch` is the role's epoch at the record's position.
         """
         head = decoded.head
         event = decoded.event
@@ -37,7 +38,7 @@ class Holders:
             return f"is of {named}, which no fence began"
         if head.epoch < 1:
             return f"is of {named}"
-        # The fence of an earlier epoch may be among the records that a log lost; its zombie writes on.
+        # The fence of an earlier epoch may be among the records lost by a log; its zombie writes on.
         sources = self._sources.get((decoded.partition, Role(head.experiment, head.role), head.epoch))
         return "" if sources is None or head.source in sources else f"is of {named}, which {head.source!r} never held"
 
@@ -47,6 +48,6 @@ class Holders:
         source = holder_source(event.role, event.owner)
         if head.source != source:
             return f"makes {source!r} the {event.role}, and {head.source!r} wrote it"
-        # A fence that a rival's made void counts here: what it let its writer append before it knew is no forgery.
+        # A fence made void by a rival's counts here: records appended by its writer before it knew are no forgery.
         self._sources.setdefault((partition, Role(head.experiment, event.role), event.epoch), set()).add(source)
         return ""

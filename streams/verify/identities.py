@@ -1,6 +1,6 @@
-"""`Identities`: the event ids of the log, and those that are in it twice.
+"""`Identities`: the event ids of the log, and the duplicates among them.
 
-The newest ids are compared exactly; the others lie in sorted runs on disk.
+The newest ids are compared exactly; the older ones lie in sorted runs on disk.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rftd.streams.log.topics import EVERY_PARTITION, Partition
 from rftd.streams.verify.scratch import Scratch
 
 _WINDOW_IDS: Final = 1 << 16
-"""The newest ids of a partition that are known exactly, at least; twice as many at most."""
+"""Minimum number of a partition's newest ids known exactly; the maximum is twice as high."""
 _RUN_IDS: Final = 1 << 18
-"""The ids that are sorted in memory and become one run on disk, of 4 MiB."""
+"""Number of ids sorted in memory for one run on disk, of 4 MiB."""
 _ROW: Final = np.dtype([("low", "<u8"), ("place", "<u8")])
 _PLACE_BITS: Final = 48
 _NUMBERS: Final = {partition: number for number, partition in enumerate(EVERY_PARTITION)}
@@ -26,25 +26,25 @@ _LOW: Final = (1 << 64) - 1
 
 
 def low(id: UUID) -> int:
-    """The part of an id that is compared: its last 64 bits, 62 of them drawn by chance or made by a hash."""
+    """Returns the compared part of an id: its last 64 bits, 62 of them random or from a hash."""
     return id.int & _LOW
 
 
 def mixed(id: UUID) -> int:
-    """A group's id as a number of 64 bits: each half tells of its place, so both count."""
+    """Mixes a group's id into 64 bits: each half encodes a part of its place, so both count."""
     number = id.int
     return (number ^ number >> 64) & _LOW
 
 
 class Twice(NamedTuple):
-    """Two records whose ids may be equal."""
+    """Two records with possibly equal ids."""
 
     first: tuple[Partition, int]
     again: tuple[Partition, int]
 
 
 class Identities:
-    """The ids of every record of ours, taken in partition by partition."""
+    """The ids of every record with a known type, added partition by partition."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
@@ -57,17 +57,17 @@ class Identities:
         """The start in the scratch file and the number of rows of each run."""
 
     def first(self, id: bytes, partition: Partition, offset: int) -> int | None:
-        """The offset of an earlier record of this partition with this id, if it is among the newest; else takes it."""
+        """Returns the offset of this partition's earlier record with the id, if among the newest; else adds the id."""
         # Partitions are read one after the other, and only Kafka repeats, within one: a single window is enough.
         if partition is not self._partition:
             self._partition = partition
             self._new = {}
             self._old = {}
-        known = self._new.get(id)
-        if known is None:
-            known = self._old.get(id)
-        if known is not None:
-            return known
+        earlier_offset = self._new.get(id)
+        if earlier_offset is None:
+            earlier_offset = self._old.get(id)
+        if earlier_offset is not None:
+            return earlier_offset
         if len(self._new) >= _WINDOW_IDS:
             self._old = self._new
             self._new = {}
@@ -79,7 +79,7 @@ class Identities:
         return None
 
     def twice(self) -> Iterator[Twice]:
-        """Pairs of records whose ids end alike, once everything was read; the caller compares the rest."""
+        """Yields pairs of records with ids ending alike, after the reading; the caller compares whole ids."""
         self._settle()
         for rows in self._ranges():
             order = np.lexsort((rows["place"], rows["low"]))
@@ -88,32 +88,32 @@ class Identities:
                 yield Twice(_where(int(rows["place"][index])), _where(int(rows["place"][index + 1])))
 
     def places(self, id: UUID) -> list[tuple[Partition, int]]:
-        """The places of records whose id may be this one, once everything was read."""
+        """Returns the positions of records possibly having this id, after the reading."""
         self._settle()
-        wanted = int.from_bytes(id.bytes[8:], "big")
-        found: list[tuple[Partition, int]] = []
+        low_bits = int.from_bytes(id.bytes[8:], "big")
+        positions: list[tuple[Partition, int]] = []
         for start, count in self._runs:
             rows = self._rows(start, 0, count)
-            first = int(np.searchsorted(rows["low"], np.uint64(wanted), side="left"))
-            last = int(np.searchsorted(rows["low"], np.uint64(wanted), side="right"))
-            found += [_where(int(place)) for place in rows["place"][first:last]]
-        return found
+            first = int(np.searchsorted(rows["low"], np.uint64(low_bits), side="left"))
+            last = int(np.searchsorted(rows["low"], np.uint64(low_bits), side="right"))
+            positions += [_where(int(packed_position)) for packed_position in rows["place"][first:last]]
+        return positions
 
     def _ranges(self) -> Iterator[NDArray[Any]]:
-        """All rows in ranges of their ids, each small enough for memory."""
-        # Ids are spread evenly, so as many equal ranges as there are runs hold about one run's rows each.
-        parts = max(1, len(self._runs))
-        bounds = [round(index * (1 << 64) / parts) for index in range(1, parts)]
+        """Yields all rows in ranges of their ids, each small enough for memory."""
+        # Ids are spread evenly: with as many equal ranges as runs, a range holds about one run's number of rows.
+        range_count = max(1, len(self._runs))
+        bounds = [round(index * (1 << 64) / range_count) for index in range(1, range_count)]
         cuts = []
         for start, count in self._runs:
             lows = self._rows(start, 0, count)["low"]
             inner = np.searchsorted(lows, np.array(bounds, dtype=np.uint64))
             cuts.append([0, *(int(cut) for cut in inner), count])
-        for part in range(parts):
+        for range_number in range(range_count):
             pieces = [
-                self._rows(start, cut[part], cut[part + 1])
+                self._rows(start, cut[range_number], cut[range_number + 1])
                 for (start, _), cut in zip(self._runs, cuts, strict=True)
-                if cut[part + 1] > cut[part]
+                if cut[range_number + 1] > cut[range_number]
             ]
             if pieces:
                 yield np.concatenate(pieces)
@@ -136,5 +136,5 @@ class Identities:
         self._places = []
 
 
-def _where(place: int) -> tuple[Partition, int]:
-    return EVERY_PARTITION[place >> _PLACE_BITS], place & (1 << _PLACE_BITS) - 1
+def _where(packed_position: int) -> tuple[Partition, int]:
+    return EVERY_PARTITION[packed_position >> _PLACE_BITS], packed_position & (1 << _PLACE_BITS) - 1

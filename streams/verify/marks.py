@@ -1,4 +1,4 @@
-"""Marks of steps (the digest of the spine that their trainer had read), held against the records that are there."""
+"""Marks of steps (the digest of the spine as read by their trainer), compared with the records in the log."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ Work = Callable[[], Awaitable[None]]
 
 
 def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
-    """Compares a step's mark, and notes the first that differs. Returns work if records must be read again."""
+    """Compares a step's mark, and notes the first difference. Returns work if records must be read again."""
     mark = event.spine
     trail = evidence.trail
     assert mark is not None
-    if trail.broken:  # each digest goes on from the one before: all later ones differ, and say nothing new
+    if trail.broken:  # each digest continues the previous one: all later ones differ, and prove nothing new
         return None
     where = f"step {event.step} of generation {event.generation} at {evidence.spine}@{offset}"
-    before = trail.mark
-    if not 0 <= mark.start <= mark.end <= offset or (before is not None and mark.end < before.end):
+    previous_mark = trail.mark
+    if not 0 <= mark.start <= mark.end <= offset or (previous_mark is not None and mark.end < previous_mark.end):
         trail.broken = True
         facts.note(RULE, evidence.id, f"{where} has read [{mark.start}, {mark.end}), which it cannot have")
         return None
-    if before is not None and mark.start != before.start:
+    if previous_mark is not None and mark.start != previous_mark.start:
         trail.broken = True
-        facts.note(RULE, evidence.id, f"{where} has read from {mark.start} on, the one before from {before.start} on")
+        facts.note(
+            RULE, evidence.id, f"{where} has read from {mark.start} on, the one before from {previous_mark.start} on"
+        )
         return None
     digest = trail.at(mark)
     if digest is None:
@@ -44,18 +46,18 @@ def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted
 async def _read_again(
     log: EventLog, facts: Facts, evidence: Evidence, mark: SpineMark, where: str, offset: int
 ) -> None:
-    """Judges the first mark of a history that began without marks: reads again what it covers."""
+    """Judges the first mark of a history begun without marks, by reading its records again."""
     digest = SpineDigest(evidence.id, SpineMark(mark.start, mark.start, bytes(16)))
-    rest: list[Record] = []
+    later_records: list[Record] = []
     at = mark.start
     while at <= offset and (records := await log.read(evidence.spine, at)):
         for record in records:
             if record.offset < mark.end:
                 digest.take(record)
             elif record.offset <= offset and digest.is_new(record):
-                rest.append(record)
+                later_records.append(record)
         at = records[-1].offset + 1
-    evidence.trail.goes_on(mark, digest.mark.digest, rest)
+    evidence.trail.goes_on(mark, digest.mark.digest, later_records)
     _compare(facts, evidence, mark, digest.mark.digest, where)
 
 
@@ -64,6 +66,6 @@ def _compare(facts: Facts, evidence: Evidence, mark: SpineMark, digest: bytes, w
     if digest != mark.digest:
         start = trail.mark.end if trail.mark is not None else mark.start
         trail.broken = True
-        what = f"{evidence.spine}@{start} to {mark.end - 1} holds other records of it than {where} has read"
-        facts.note(RULE, evidence.id, what)
+        finding = f"{evidence.spine}@{start} to {mark.end - 1} holds other records of it than {where} has read"
+        facts.note(RULE, evidence.id, finding)
     trail.mark = mark

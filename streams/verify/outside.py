@@ -1,4 +1,4 @@
-"""The files that an experiment's events name outside of the log, and what these files remember of it."""
+"""The files outside of the log named by an experiment's events, and the heads remembered by these files."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ARTIFACT, Facts
 
 _MEMORIES: Final = 8
-"""The newest checkpoints whose memories are compared: each costs a few reads of the log."""
+"""Number of newest checkpoints with compared memories: each costs a few reads of the log."""
 
 
 class Outside(NamedTuple):
-    """The files of one experiment, as its events name them."""
+    """The files of one experiment, as named by its events."""
 
     experiment: UUID
     spec: ExperimentSpec
     ended: bool
     checkpoints: tuple[CheckpointCommitted, ...]
-    """The checkpoints whose folders are there: of several generations that saved one step, the newest."""
+    """The checkpoints with existing folders: of several generations saving one step, the newest."""
     weights: tuple[WeightsPublished, ...]
-    """The weights that were not retired."""
+    """The weights not retired."""
     artifacts: Callable[[], Iterator[str]]
-    """The sha256 of each array that was too large for its event; some come more than once."""
+    """The sha256 of each array stored outside of its event; some are repeated."""
     offers: dict[int, TasksOffered]
-    """The largest offer of each stage that serves."""
+    """The largest offer of each serving stage."""
     left_out: frozenset[str] = frozenset()
-    """The folders of checkpoints and weights that the export or backup left out which the experiment came from."""
+    """The folders of checkpoints and weights left out by the export or backup the experiment came from."""
 
 
 class Missing(NamedTuple):
-    """A file that is not there, or not what it was."""
+    """A missing or changed file outside of the log, with the fault in words."""
 
     path: str
     """The path of the checkpoint, the weights or the artifact."""
@@ -52,7 +52,7 @@ class Missing(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The heads and the mark of the spine that a file remembers."""
+    """The heads and the mark of the spine remembered by a file."""
 
     by: str
     """The file, in words."""
@@ -63,21 +63,21 @@ class Memory(NamedTuple):
 
 
 class SeenOutside(NamedTuple):
-    """The findings of a look at an experiment's files."""
+    """The outcome of a check of an experiment's files: faults, and the memories of checkpoints."""
 
     missing: list[Missing]
     memories: list[Memory]
     """The memories of its checkpoints, the newest last."""
     not_looked_at: dict[str, int] = {}
-    """The number of things whose bytes are in no file, by what and where they are."""
+    """Number of parts with no bytes in any file, by kind and location."""
 
 
 Look = Callable[[Outside], SeenOutside]
-"""A look at an experiment's files, which blocks."""
+"""A check of an experiment's files, which blocks."""
 
 
 def outside_of(facts: Facts, evidence: Evidence) -> Outside:
-    """The files that a submitted experiment names."""
+    """Returns the files named by a submitted experiment: checkpoints, weights, artifacts and offers."""
     assert evidence.spec is not None
     newest: dict[str, tuple[int, int]] = {}
     for (step, generation), event in evidence.checkpoints.items():
@@ -117,19 +117,19 @@ def _left_out(evidence: Evidence) -> Iterator[str]:
 
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
-    """Notes an experiment's missing or damaged files, and heads that they remember and the log does not hold."""
-    # The look may take minutes, in which a run that goes on retires weights and replaces checkpoints: those are asked
-    # for afterwards, and are no findings.
-    seen = await asyncio.to_thread(look, outside_of(facts, evidence))
-    evidence.not_looked_at = seen.not_looked_at
-    if seen.missing:
-        gone = await _given_up_since(log, evidence, facts.ends)
-        for each in seen.missing:
-            if each.path not in gone:
-                facts.note("files-are-whole", evidence.id, each.what)
-    for memory in seen.memories[-_MEMORIES:]:
-        known = evidence.marks.get((memory.step, memory.generation))
-        if known is None and not (evidence.trail.mark is not None and memory.step > evidence.last_step):
+    """Notes an experiment's missing or damaged files, and heads remembered by them and missing from the log."""
+    # The check may take minutes, during which a run retires weights and replaces checkpoints: those are looked up
+    # afterwards, and are no findings.
+    outcome = await asyncio.to_thread(look, outside_of(facts, evidence))
+    evidence.not_looked_at = outcome.not_looked_at
+    if outcome.missing:
+        replaced = await _given_up_since(log, evidence, facts.ends)
+        for missing_file in outcome.missing:
+            if missing_file.path not in replaced:
+                facts.note("files-are-whole", evidence.id, missing_file.what)
+    for memory in outcome.memories[-_MEMORIES:]:
+        step_mark = evidence.marks.get((memory.step, memory.generation))
+        if step_mark is None and not (evidence.trail.mark is not None and memory.step > evidence.last_step):
             continue  # it came with an import: it remembers another log
         for partition, mark in memory.heads.items():
             if HeadRef(*partition, *mark) in evidence.losses_accepted:
@@ -138,14 +138,14 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
                 await log.check_heads({partition: mark} if mark.next_offset and partition in TRUTH else {})
             except (LogLossError, LogCorruptError) as error:
                 facts.note("heads-remembered", evidence.id, f"{error.what}; {memory.by} remembers it")
-        if None not in (memory.spine, known) and known != memory.spine:
-            what = f"{memory.by} remembers another spine than step {memory.step} says now"
-            facts.note("spine-is-as-read", evidence.id, what)
+        if None not in (memory.spine, step_mark) and step_mark != memory.spine:
+            finding = f"{memory.by} remembers another spine than step {memory.step} says now"
+            facts.note("spine-is-as-read", evidence.id, finding)
 
 
 async def _given_up_since(log: EventLog, evidence: Evidence, ends: dict[Partition, int]) -> set[str]:
-    """The folders that events beyond `ends` replaced or removed: a run goes on while its files are looked at."""
-    found = set()
+    """Returns the folders replaced or removed by events beyond `ends`: a run continues while its files are checked."""
+    paths = set()
     experiment = evidence.id
     for stream in (CHECKPOINTS, WEIGHTS, EXPERIMENTS):
         partition = partition_of(stream, experiment)
@@ -157,11 +157,11 @@ async def _given_up_since(log: EventLog, evidence: Evidence, ends: dict[Partitio
                 decoded = understood(record)
                 event = decoded.event if decoded is not None and decoded.head.experiment == experiment else None
                 if isinstance(event, CheckpointCommitted | CheckpointDeleted):
-                    found.add(event.path)
+                    paths.add(event.path)
                 elif isinstance(event, ExperimentCompleted | ExperimentCancelled | ExperimentFailed):
-                    found.update(each.path for each in evidence.weights.values())
+                    paths.update(published.path for published in evidence.weights.values())
                 elif isinstance(event, WeightsPublished):
                     names[event.version, event.generation] = event.path
                 elif isinstance(event, WeightsRetired):
-                    found.add(names.get((event.version, event.generation), f"v{event.version}-g{event.generation}"))
-    return found
+                    paths.add(names.get((event.version, event.generation), f"v{event.version}-g{event.generation}"))
+    return paths

@@ -1,4 +1,4 @@
-"""`LogReading`: partitions read past what is damaged or missing, and single records read again."""
+"""`LogReading`: partitions read past damage and gaps, and single records read again."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 Damaged = Callable[[int, int, str], None]
-"""A callback for the offsets [first, next) that cannot be read, and the reason."""
+"""A callback for the unreadable offsets [first, next), with the reason."""
 _GAP_LOOKED_INTO: Final = 1 << 16
-"""The longest gap that is looked into; a longer one is no run of repetitions or of what was taken back."""
+"""Maximum length of an examined gap; a longer one cannot consist of repetitions or transactions."""
 
 
 @runtime_checkable
 class LeavesOut(Protocol):
-    """A log that leaves out repetitions, and whose offsets other programs' transactions take as well."""
+    """A log leaving out repetitions, with offsets taken by other programs' transactions as well."""
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """The number of offsets in [first, end), which no record came from, without a reason of this kind."""
+        """Returns the number of offsets without a record in [first, end) not explained in either way."""
         ...
 
 
 class LogReading:
-    """The reads of one check, each partition up to an end that is fixed before the first of them."""
+    """The reads of one check, each partition up to an end fixed before the first read."""
 
     def __init__(self, log: EventLog, ends: dict[Partition, int]) -> None:
         self.log = log
         self._ends = ends
 
     async def records(self, partition: Partition, damaged: Damaged) -> AsyncIterator[list[Record]]:
-        """The readable records below the end, many at a time. Raises LogCorruptError if nothing can be read."""
+        """Yields the readable records below the end, in batches. Raises LogCorruptError if nothing can be read."""
         end = self._ends.get(partition, 0)
         offset = 0
         bad: tuple[int, int, str] | None = None
@@ -43,14 +43,14 @@ class LogReading:
             try:
                 records = await self.log.read(partition, offset)
             except LogCorruptError as error:
-                place = _offset_in(error, partition)
-                if place is None:
+                damaged_offset = _offset_in(error, partition)
+                if damaged_offset is None:
                     raise
-                if place > offset:  # what lies before it is whole
-                    most = min(place - offset, limits.FETCH_RECORDS)
-                    records = await self.log.read(partition, offset, max_records=most)
+                if damaged_offset > offset:  # the records before it are whole
+                    sound_count = min(damaged_offset - offset, limits.FETCH_RECORDS)
+                    records = await self.log.read(partition, offset, max_records=sound_count)
                 else:
-                    # Offset by offset: nothing tells where the next readable record begins. Neighbours become one
+                    # Offset by offset: nothing marks the beginning of the next readable record. Neighbours become one
                     # finding, under the error of the first.
                     bad = (offset, offset + 1, error.what) if bad is None else (bad[0], offset + 1, bad[2])
                     offset += 1
@@ -69,14 +69,14 @@ class LogReading:
             damaged(*bad)
 
     async def record(self, partition: Partition, offset: int) -> Record | None:
-        """One record, read again; None if it is not there or damaged."""
+        """Reads one record again; None if missing or damaged."""
         if not 0 <= offset < self._ends.get(partition, 0):
             return None
         try:
             records = await self.log.read(partition, offset, max_records=1)
         except LogCorruptError:
             return None
-        # `read` begins at the next record where this one is missing.
+        # `read` begins at the next record if this one is missing.
         return records[0] if records and records[0].offset == offset else None
 
     async def holds(self, heads: Heads) -> bool:
@@ -88,13 +88,13 @@ class LogReading:
         return True
 
     async def gone(self, partition: Partition, first: int, end: int) -> int:
-        """The number of offsets in [first, end), which no record came from, that the log did not leave out itself."""
+        """Returns the number of offsets without a record in [first, end) not left out by the log itself."""
         if isinstance(self.log, LeavesOut) and 0 < end - first <= _GAP_LOOKED_INTO:
             return await self.log.lost(partition, first, end)
         return end - first
 
 
 def _offset_in(error: LogCorruptError, partition: Partition) -> int | None:
-    """The offset of the damaged record; None if the log cannot be read at all."""
+    """Returns the offset of the damaged record; None if the log cannot be read at all."""
     name, _, offset = (error.where or "").rpartition("@")
     return int(offset) if name == str(partition) and offset.isdigit() else None

@@ -17,13 +17,13 @@ from rftd.streams.verify.facts import ARTIFACT, FATE, FATE_AT, ORIGIN, PRESENT, 
 from rftd.streams.verify.identities import low, mixed
 
 _TOLERANCE: Final = 1e-4
-"""The largest relative error of a mean that was computed in single precision."""
+"""Maximum relative error of a mean computed in single precision."""
 _I31: Final = (1 << 31) - 1
-"""The largest version or rollout that a row can hold."""
+"""Maximum version or rollout representable in a row."""
 
 
 def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProduced, decoded: Decoded) -> None:
-    """Keeps at an experience's place the values that its group will repeat."""
+    """Stores an experience's values at its position, for comparison with its group's."""
     evidence.produced += 1
     oldest = newest = 0
     spans = event.spans
@@ -56,7 +56,7 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
 
 
 def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decoded: Decoded) -> None:
-    """Keeps the sums of each writer's first score of each range of rows."""
+    """Stores the sums of each writer's first score of each range of rows."""
     answered(facts, evidence, event, decoded)
     if facts.files:
         answers = [] if event.answers is None else [event.answers]
@@ -78,16 +78,16 @@ def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decod
 
 
 def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, _decoded: Decoded) -> None:
-    """The result of an evaluation is the mean of its scores, within `_TOLERANCE`."""
+    """Checks that the result of an evaluation is the mean of its scores, within `_TOLERANCE`."""
     if event.eval in evidence.evals and evidence.evals[event.eval] is None:
-        return  # again
+        return  # a repetition
     evaluation = evidence.evals.get(event.eval)
     ranges = evaluation.ranges() if evaluation is not None else []
     evidence.evals[event.eval] = None
-    what = f"the evaluation of {event.taskset} by version {event.version}"
+    subject = f"the evaluation of {event.taskset} by version {event.version}"
     rows = sum(scores.rows for scores in ranges)
     if rows != event.rows:
-        facts.note("evals-are-their-scores", evidence.id, f"{what} is of {event.rows} rows, and {rows} were scored")
+        facts.note("evals-are-their-scores", evidence.id, f"{subject} is of {event.rows} rows, and {rows} were scored")
         return
     answers = max(1, sum(scores.answers for scores in ranges))
     means = {
@@ -99,19 +99,21 @@ def eval_completed(facts: Facts, evidence: Evidence, event: step.EvalCompleted, 
     }
     right = [scores.right for scores in ranges if scores.right is not None]
     if ACCURACY in event.metrics:
-        # Where some ranges do not say what is right, nobody can name a share of all.
+        # If a range does not report right answers, the share over all ranges is unknown.
         accuracy = sum(right) / answers if len(right) == len(ranges) else math.nan
         means[ACCURACY] = (event.metrics[ACCURACY], accuracy)
     parts = part_means(part_sums(scores.parts for scores in ranges), answers)
     for name in parts.keys() | {name for name in event.metrics if part_of(name) is not None}:
         means[name] = (event.metrics.get(name, math.nan), parts.get(name, math.nan))
-    for name, (said, mean) in means.items():
-        if said is not None and rows and not _alike(said, mean):
-            facts.note("evals-are-their-scores", evidence.id, f"{what} says {name} {said}, its scores give {mean:.6g}")
+    for name, (stated, mean) in means.items():
+        if stated is not None and rows and not _alike(stated, mean):
+            facts.note(
+                "evals-are-their-scores", evidence.id, f"{subject} says {name} {stated}, its scores give {mean:.6g}"
+            )
 
 
 def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
-    """Keeps the artifacts that are named; a text that is no sha256 names none."""
+    """Stores named artifacts; a text that is no sha256 names none."""
     for sha256 in artifacts:
         try:
             digest = bytes.fromhex(sha256)
@@ -121,11 +123,11 @@ def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
             facts.artifacts.add(ARTIFACT.pack(digest, evidence.index))
 
 
-def _alike(said: float, mean: float) -> bool:
+def _alike(stated: float, mean: float) -> bool:
     # NaN equals nothing, itself included: a mean of damaged scores must match a NaN, and nothing else.
-    if said != said or mean != mean:
-        return (said != said) == (mean != mean)
-    return abs(said - mean) <= _TOLERANCE * max(1.0, abs(mean))
+    if stated != stated or mean != mean:
+        return (stated != stated) == (mean != mean)
+    return abs(stated - mean) <= _TOLERANCE * max(1.0, abs(mean))
 
 
 HANDLERS: Final[dict[type, Any]] = {

@@ -1,4 +1,4 @@
-"""The promises that can be judged only once everything of an experiment was read."""
+"""The promises that can be judged only after all of an experiment was read."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 
 _NAMED: Final = 10
-"""The numbers that a finding names of many."""
+"""Maximum number of examples named by a finding."""
 
 
 def groups_were_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Rule 5: a group that closed was leased before."""
+    """Rule 5: yields closed groups never leased before."""
     for stage in sorted(evidence.group_stages):
         for first, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
             flags = rows_of(page, GROUPS)["flags"]
             for at in np.flatnonzero((flags & (LEASED | CLOSED)) == CLOSED):
                 yield f"stage {stage}: group {first + int(at)} closed and was never leased"
-    for (stage, sequence), others in evidence.others.items():
-        if any(other.closed and not other.leased for other in others.values()):
+    for (stage, sequence), siblings in evidence.siblings.items():
+        if any(sibling.closed and not sibling.leased for sibling in siblings.values()):
             yield f"stage {stage}: another group {sequence} closed and was never leased"
 
 
 def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """The groups of a stage are numbered without gap."""
+    """Yields gaps in the numbers of a stage's groups."""
     for stage in sorted(evidence.group_stages):
         forked = evidence.forked if evidence.forked and evidence.forked.stage == stage else None
         expected = forked.next_sequence if forked else 0
@@ -50,9 +50,9 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
                     skipped += sequence - expected
                     missing += range(expected, min(sequence, expected + _NAMED - len(missing)))
                 expected = max(expected, sequence + 1)
-        # A group that a fork is to give out again is missing only once a later one was given out.
+        # A group to be leased again by a fork is missing only once a later one was leased.
         if forked:
-            lost = sorted(each for each in redo if last >= forked.next_sequence or each <= last)
+            lost = sorted(number for number in redo if last >= forked.next_sequence or number <= last)
             skipped += len(lost)
             missing = [*lost[:_NAMED], *missing]
         if again:
@@ -62,14 +62,14 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def windows_keep_their_weights(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """All groups between two sync points were to begin on one weight version, unless theirs came too late."""
+    """Yields windows with groups begun on several weight versions, unless an overdue record excuses the window."""
     for (stage, window), versions in evidence.windows.items():
         if (stage, window) not in evidence.overdue:
             yield f"stage {stage}: window {window} was given out on weight versions {sorted(versions)}"
 
 
 def rows_come_in_order(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """An epoch of a dataset begins when the one before is complete."""
+    """Yields epochs of a dataset begun before the previous one was complete."""
     for (stage, _), epochs in evidence.row_stages.items():
         numbers = sorted(epoch for epoch, rows in epochs.items() if rows)
         for number, epoch in enumerate(numbers[:-1]):
@@ -81,7 +81,7 @@ def rows_come_in_order(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def completed_is_complete(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """A completed experiment executed and saved every step, tried what it collects, and left nothing open."""
+    """Yields unexecuted or unsaved steps, untried tasks to collect, and open groups of a completed experiment."""
     if evidence.state != "completed" or evidence.spec is None:
         return
     total = sum(stage.total_steps for stage in evidence.spec.stages)
@@ -98,13 +98,13 @@ def completed_is_complete(facts: Facts, evidence: Evidence) -> Iterator[str]:
             flags = rows_of(page, GROUPS)["flags"]
             for at in np.flatnonzero((flags & (LEASED | CLOSED)) == LEASED):
                 yield f"stage {stage_number}: group {first + int(at)} never closed"
-    for (stage_number, sequence), others in evidence.others.items():
-        if any(other.leased and not other.closed for other in others.values()):
+    for (stage_number, sequence), siblings in evidence.siblings.items():
+        if any(sibling.leased and not sibling.closed for sibling in siblings.values()):
             yield f"stage {stage_number}: another group {sequence} never closed"
 
 
 def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """A completed experiment has completed every evaluation that it began."""
+    """Yields evaluations begun and not completed by a completed experiment."""
     if evidence.state == "completed":
         for id, evaluation in evidence.evals.items():
             if evaluation is not None and evaluation.leases:
@@ -113,7 +113,7 @@ def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """The owner of a role is a worker that joined, or a daemon that became the controller first."""
+    """Yields owners of a role that are neither a joined worker nor a daemon with the controller role first."""
     for owner, where in evidence.trainer_fences:
         if owner not in evidence.workers:
             yield f"the fence at {where} makes {owner} the trainer, and no such worker joined"
@@ -124,25 +124,25 @@ def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """A trainer goes on after a step that is to be saved once its checkpoint is committed."""
+    """Yields steps with a due checkpoint not committed before the trainer continued."""
     for step in sorted(evidence.unsaved):
         yield f"step {step} was to be saved and others followed it, and no checkpoint of it was committed"
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
-    """A worker had said that it loaded each version that it drew tokens from, before what it loaded later."""
-    # A version above the newest announced one is passed over: a worker that was killed may have had no time to say so.
+    """Notes a worker's tokens drawn from a version before the worker reported it, or a later one, as loaded."""
+    # A version above the newest announced one is skipped: a killed worker may have had no time for its report.
     for key, version in facts.drawn.numbers():
         if version < facts.newest_activated.get(key, -1) and not facts.activated.has(key, version):
             assert isinstance(key, tuple)
             index, worker = key
             spec = evidences[index].spec
-            # What clients were answered is kept beside the log. Who brings it into the log need not be who drew it, and
-            # that one may have died before it could say what it had loaded.
+            # Answers to clients are kept beside the log. The explorer bringing one into the log need not be the one
+            # that drew it, and the latter may have died before its report.
             if spec is not None and any(stage.serving is not None for stage in spec.stages):
                 continue
-            what = f"{worker} drew tokens from version {version}, and never said that it had loaded it"
-            facts.note("announcements-have-a-step", evidences[index].id, what)
+            finding = f"{worker} drew tokens from version {version}, and never said that it had loaded it"
+            facts.note("announcements-have-a-step", evidences[index].id, finding)
 
 
 def _not_executed(facts: Facts, evidence: Evidence, total: int) -> list[int]:
@@ -160,7 +160,7 @@ def _not_executed(facts: Facts, evidence: Evidence, total: int) -> list[int]:
 
 
 def added_tasks_are_tried(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Leases are of tasks that were added; a completed experiment has tried each, but beyond its last step."""
+    """Yields leases of tasks never added, and added tasks never tried by a completed experiment within its steps."""
     for index, stage in enumerate(evidence.spec.stages if evidence.spec is not None else ()):
         if not is_queue(stage):
             continue
@@ -168,16 +168,16 @@ def added_tasks_are_tried(_facts: Facts, evidence: Evidence) -> Iterator[str]:
         tried = evidence.leased_rows.get(index, 0)
         if tried > queue.rows:
             yield f"stage {stage.name}: task {tried - 1} was leased, and {queue.rows} were added"
-        # The step that was configured as the last may end a stage before them.
+        # The step configured as the last may end a stage before them.
         tasks = stage.collect_groups if stage.kind == "explore" else _tasks_of_steps(stage)
         if evidence.state == "completed" and tried < (due := min(queue.rows, tasks)):
             yield f"stage {stage.name}: tasks {tried} to {due - 1} were added and never tried"
 
 
 def _tasks_of_steps(stage: StageSpec) -> int:
-    """The least number of tasks whose experiences fill all steps of a stage."""
+    """Returns the minimum number of tasks with experiences filling all steps of a stage."""
     uses = stage.algorithm.repeat_times * stage.policy.max_uses
-    if not uses:  # an experience may be used without end
+    if not uses:  # an experience may be used without limit
         return 0
     return -(-stage.total_steps * stage.experiences_per_step // uses)
 
@@ -195,7 +195,7 @@ def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> lis
 
 
 def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """A group of a taskset whose rows are drawn is of the row that was drawn for its place."""
+    """Yields groups whose row differs from the one drawn for them, for tasksets with drawn rows."""
     stages = evidence.spec.stages if evidence.spec is not None else ()
     for number in sorted(evidence.group_stages):
         tasksets = tasksets_of(stages[number]) if number < len(stages) else ()
@@ -209,11 +209,11 @@ def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
                     continue
                 draws = evidence.draws.get((number, turn.dataset))
                 expected = draws.row_at(turn.place) if draws is not None else None
-                place = task_place(stages[number], int(groups["row"][at]))
-                if place != (turn.dataset, expected):
+                task = task_place(stages[number], int(groups["row"][at]))
+                if task != (turn.dataset, expected):
                     drawn = "no row" if expected is None else f"row {expected}"
                     name = tasksets[turn.dataset].name
-                    yield f"stage {number}: group {first + int(at)} is row {place.row}, and {drawn} of {name} was drawn"
+                    yield f"stage {number}: group {first + int(at)} is row {task.row}, and {drawn} of {name} was drawn"
 
 
 Judge = Callable[[Facts, Evidence], Iterator[str]]

@@ -14,51 +14,51 @@ _BLOCK_SIZE_BYTES: Final = MIB
 
 
 class Scratch:
-    """One temporary file without a name, made once something no longer fits in memory."""
+    """One temporary file without a name, created once the data no longer fits in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """The file is made in `folder`, by default in the system's folder for temporary files."""
+        """Prepares a file in `folder`, by default in the system's folder for temporary files."""
         self._folder = folder
         self._file: IO[bytes] | None = None
         self.size_bytes = 0
 
-    def add(self, data: bytes | bytearray) -> int:
-        """Appends the bytes. Returns the offset at which they begin."""
+    def add(self, content: bytes | bytearray) -> int:
+        """Appends the bytes. Returns their first offset."""
         start = self.size_bytes
-        self.size_bytes += len(data)
-        self.write(start, data)
+        self.size_bytes += len(content)
+        self.write(start, content)
         return start
 
-    def write(self, start: int, data: bytes | bytearray) -> None:
-        """Replaces bytes that were added."""
+    def write(self, start: int, content: bytes | bytearray) -> None:
+        """Replaces bytes added before."""
         if self._file is None:
-            # Without a name: a check that is killed leaves nothing behind. Never synced, for it is worth nothing then.
+            # Without a name: a killed check leaves nothing behind. Never synced, for it is worth nothing then.
             self._file = TemporaryFile(dir=self._folder, prefix="rftd-verify-")  # noqa: SIM115 (closed by `close`)
         done = 0
-        while done < len(data):  # one call writes 2 GiB at most, and less when a signal comes
-            done += os.pwrite(self._file.fileno(), memoryview(data)[done:], start + done)
+        while done < len(content):  # one call writes 2 GiB at most, and less when a signal comes
+            done += os.pwrite(self._file.fileno(), memoryview(content)[done:], start + done)
 
     def read(self, start: int, size_bytes: int) -> bytearray:
-        """The bytes that were added there."""
+        """Returns `size_bytes` bytes from this offset, added before."""
         assert self._file is not None
-        found = bytearray(size_bytes)
+        content = bytearray(size_bytes)
         done = 0
         while done < size_bytes:
-            done += os.preadv(self._file.fileno(), [memoryview(found)[done:]], start + done)
-        return found
+            done += os.preadv(self._file.fileno(), [memoryview(content)[done:]], start + done)
+        return content
 
     def close(self) -> None:
-        """Gives the space back."""
+        """Closes the file, which frees the space on disk."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class Table:
-    """Rows of one size, by (space, index); a row that nobody wrote is all zeros. The pages used last are in memory."""
+    """Rows of one size, by (space, index); a row never written is all zeros. The last used pages are in memory."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int, *, page_rows: int, memory_size_bytes: int) -> None:
-        """`page_rows` must be a power of two: a row's page is found by shifting its index."""
+        """Creates an empty table; `page_rows` must be a power of two: a row's page is found by shifting its index."""
         self.row_size_bytes = row_size_bytes
         self._scratch = scratch
         self._bits = page_rows.bit_length() - 1
@@ -66,21 +66,21 @@ class Table:
         self._page_size_bytes = page_rows * row_size_bytes
         self._limit = max(2, memory_size_bytes // self._page_size_bytes)
         self._hot: dict[tuple[int, int], bytearray] = {}
-        """The pages in memory, the one used last at the end."""
+        """The pages in memory, the last used one at the end."""
         self._cold: dict[tuple[int, int], int] = {}
-        """The offsets in the scratch file of pages that were put away at least once."""
+        """The offsets in the scratch file of pages evicted at least once."""
         self._numbers: dict[int, list[int]] = {}
         """The pages of each space."""
         self._last: tuple[int, int] = (-1, -1)
         self._page = bytearray()
 
     def row(self, space: int, index: int) -> tuple[bytearray, int]:
-        """The page that holds a row, and the offset of the row in it.
+        """Returns the page with a row, and the offset of the row in it.
 
-        The page may be written to until the next call: that one may put it away, and what is written later is lost.
+        The page may be written to until the next call: the next call may evict it, and later writes are lost.
         """
         key = (space, index >> self._bits)
-        if key != self._last:  # records come in order: nearly every call is for the page of the one before
+        if key != self._last:  # records come in order: nearly every call is for the page of the previous one
             page = self._hot.pop(key, None)
             if page is None:
                 page = self._fetch(key)
@@ -90,20 +90,20 @@ class Table:
         return self._page, (index & self._mask) * self.row_size_bytes
 
     def pages(self) -> Iterator[tuple[int, int, bytearray]]:
-        """(space, index of the first row, rows) of every page; the rows may be written to."""
+        """Yields (space, index of the first row, rows) of every page; the rows may be written to."""
         for space in list(self._numbers):
             for first, page in self.pages_of(space):
                 yield space, first, page
 
     def pages_of(self, space: int) -> Iterator[tuple[int, bytearray]]:
-        """(index of the first row, rows) of every page of one space, in order."""
+        """Yields (index of the first row, rows) of every page of one space, in order."""
         for number in sorted(self._numbers.get(space, ())):
             first = number << self._bits
             page, _ = self.row(space, first)
             yield first, page
 
     def _fetch(self, key: tuple[int, int]) -> bytearray:
-        # The page goes to disk whether or not it was written to: callers write into it without a word to the table.
+        # The page goes to disk even if unchanged: callers write into it without informing the table.
         if len(self._hot) >= self._limit:
             oldest = next(iter(self._hot))
             page = self._hot.pop(oldest)
@@ -120,7 +120,7 @@ class Table:
 
 
 class Spool:
-    """Rows of one size, in the order in which they came."""
+    """Rows of one size, in the order of their addition."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int) -> None:
         self.row_size_bytes = row_size_bytes
@@ -142,14 +142,14 @@ class Spool:
             del tail[:size]
 
     def blocks(self) -> Iterator[bytes | bytearray]:
-        """All rows, many at a time."""
+        """Yields all rows, many at a time."""
         for start in self._blocks:
             yield self._scratch.read(start, self._block_size_bytes)
         if self._tail:
             yield bytes(self._tail)
 
     def row(self, index: int) -> bytes:
-        """One row, which must be there."""
+        """Returns one row, which must exist."""
         block, start = divmod(index * self.row_size_bytes, self._block_size_bytes)
         if block < len(self._blocks):
             return bytes(self._scratch.read(self._blocks[block] + start, self.row_size_bytes))
@@ -157,7 +157,7 @@ class Spool:
 
 
 class Bits:
-    """Sets of small numbers, each under a key, as bit maps whose pages are made where a number lies."""
+    """Sets of small numbers, each under a key, as bit maps with pages created on demand."""
 
     _PAGE_BITS: Final = 4096
 
@@ -165,7 +165,7 @@ class Bits:
         self._pages: dict[tuple[object, int], bytearray] = {}
 
     def add(self, key: object, number: int) -> bool:
-        """Adds a number. Returns False if it was there already."""
+        """Adds a number. Returns False if already present."""
         page_number, bit = divmod(number, self._PAGE_BITS)
         page = self._pages.get((key, page_number))
         if page is None:
@@ -177,7 +177,7 @@ class Bits:
         return True
 
     def remove(self, key: object, number: int) -> None:
-        """Takes a number out, if it is there."""
+        """Removes a number, if present."""
         page_number, bit = divmod(number, self._PAGE_BITS)
         page = self._pages.get((key, page_number))
         if page is not None:
@@ -190,9 +190,9 @@ class Bits:
         return page is not None and bool(page[bit >> 3] & 1 << (bit & 7))
 
     def numbers(self) -> Iterator[tuple[object, int]]:
-        """(key, number) of everything."""
+        """Yields (key, number) of all sets."""
         for (key, page_number), page in self._pages.items():
-            for byte, value in enumerate(page):
-                for bit in range(8) if value else ():
-                    if value & 1 << bit:
+            for byte, bits in enumerate(page):
+                for bit in range(8) if bits else ():
+                    if bits & 1 << bit:
                         yield key, page_number * self._PAGE_BITS + byte * 8 + bit

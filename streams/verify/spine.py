@@ -1,4 +1,4 @@
-"""The spine of an experiment in its order: its life, plans, steps, generations and retirements."""
+"""The spine of an experiment in the order of its records: life, plans, steps, generations and retirements."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from rftd.streams.verify.report import accepted_losses
 
 RECENT_PLANS: Final = 16
 _ABSURD: Final = 1 << 40
-"""No experiment has so many steps or generations."""
+"""Upper bound of steps and generations in any experiment."""
 
 
 def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
-    """A plan is made once, of experiences and rows that are there."""
+    """Notes a plan made twice, out of order, or from experiences and rows missing in the log."""
     due = evidence.next_planned
     if event.step != due:  # void in every fold
         if not facts.chained and _has_plan(facts, evidence, event):
-            return  # again, long after the first time
-        what = f"batch {event.batch} at {decoded.partition}@{decoded.offset} is a plan of step {event.step}"
-        facts.note("trained-once", evidence.id, f"{what}, and the next one to plan was step {due}")
+            return  # a repetition, long after the first time
+        finding = f"batch {event.batch} at {decoded.partition}@{decoded.offset} is a plan of step {event.step}"
+        facts.note("trained-once", evidence.id, f"{finding}, and the next one to plan was step {due}")
         evidence.void += 1
         return
     page, at = facts.steps.row(evidence.index, event.step)
-    _, _, *rest, _ = STEP.unpack_from(page, at)
-    # The offset plus one: in a row of zeros, which nobody wrote, 0 has to mean that there is no plan.
-    STEP.pack_into(page, at, low(event.batch), decoded.offset + 1, *rest, min(max(event.stage, 0), 1 << 31))
+    _, _, *step_tail, _ = STEP.unpack_from(page, at)
+    # The offset plus one: in a row of zeros, never written, 0 has to mean that there is no plan.
+    STEP.pack_into(page, at, low(event.batch), decoded.offset + 1, *step_tail, min(max(event.stage, 0), 1 << 31))
     evidence.last_step = max(evidence.last_step, event.step)
     evidence.last_planned = event.step
     _items(facts, evidence, event)
@@ -58,53 +58,53 @@ def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded
 
 
 def _has_plan(facts: Facts, evidence: Evidence, event: batch.BatchPlanned) -> bool:
-    """True if the batch is the plan of its step already."""
+    """True if the batch is already the plan of its step."""
     if not 0 < event.step <= evidence.last_step:
         return False
     page, at = facts.steps.row(evidence.index, event.step)
-    known, place, *_ = STEP.unpack_from(page, at)
-    return bool(place) and known == low(event.batch)
+    planned_batch, plan_offset, *_ = STEP.unpack_from(page, at)
+    return bool(plan_offset) and planned_batch == low(event.batch)
 
 
-def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: batch.RowItem) -> None:
-    """A dataset's row is planned once in an epoch."""
-    digest = plan.dataset_of(item)
+def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, row_item: batch.RowItem) -> None:
+    """Notes a dataset's row planned twice in an epoch of a stage."""
+    digest = plan.dataset_of(row_item)
     epochs = evidence.row_stages.setdefault((plan.stage, digest), {})
-    epochs[item.epoch] = epochs.get(item.epoch, 0) + 1
-    if not facts.rows.add((evidence.index, plan.stage, digest, item.epoch), item.row):
-        what = f"stage {plan.stage}: row {item.row} of epoch {item.epoch} is planned more than once"
-        facts.note("rows-in-order", evidence.id, what)
+    epochs[row_item.epoch] = epochs.get(row_item.epoch, 0) + 1
+    if not facts.rows.add((evidence.index, plan.stage, digest, row_item.epoch), row_item.row):
+        finding = f"stage {plan.stage}: row {row_item.row} of epoch {row_item.epoch} is planned more than once"
+        facts.note("rows-in-order", evidence.id, finding)
 
 
 def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, plan: batch.BatchPlanned | None) -> None:
-    """Takes back the uses of an abandoned plan's items. `plan` is the plan of its step, if there is one."""
+    """Undoes the uses of an abandoned plan's items. `plan` is the plan of its step, if there is one."""
     if plan is None or plan.batch != event.batch:
         return
     page, at = facts.steps.row(evidence.index, plan.step)
-    known, place, *rest = STEP.unpack_from(page, at)
-    _, _, executed, _ = rest
-    if known != low(event.batch) or not place or executed:
-        return  # what was executed stays: abandoning it has no effect, as in every other fold
-    evidence.abandoned.add(known)
-    STEP.pack_into(page, at, 0, 0, *rest)
-    # A batch in the middle may be abandoned first; of the others those that are planned still stand.
+    planned_batch, plan_offset, *step_tail = STEP.unpack_from(page, at)
+    _, _, executed, _ = step_tail
+    if planned_batch != low(event.batch) or not plan_offset or executed:
+        return  # an executed batch stays: abandoning it has no effect, as in every other fold
+    evidence.abandoned.add(planned_batch)
+    STEP.pack_into(page, at, 0, 0, *step_tail)
+    # A batch in the middle may be abandoned first; the other planned ones still stand.
     while evidence.last_planned > evidence.shared and evidence.plan_place(facts, evidence.last_planned) is None:
         evidence.last_planned -= 1
     evidence.recent_plans.pop(plan.step, None)
-    for item in plan.experiences:
-        if not facts.holds_experience(item.partition, item.offset):
+    for listed in plan.experiences:
+        if not facts.holds_experience(listed.partition, listed.offset):
             continue
-        page, at = facts.produced.row(item.partition, item.offset)
+        page, at = facts.produced.row(listed.partition, listed.offset)
         number, flags, member, stage, sequence, closed, _, uses, nothing = FATE.unpack_from(page, at + FATE_AT)
-        if uses != item.use:  # planned again since: the later use stands
+        if uses != listed.use:  # planned again since: the later use stands
             continue
-        uses = max(0, item.use - 1)
+        uses = max(0, listed.use - 1)
         flags &= ~GONE if uses else ~(GONE | PLANNED)
         FATE.pack_into(page, at + FATE_AT, number, flags, member, stage, sequence, closed, 0, uses, nothing)
         page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
-        *group, used, members, failed, group_flags, given = GROUP.unpack_from(page, at)
+        *group, used, members, failed, group_flags, row_known = GROUP.unpack_from(page, at)
         if used == plan.step:
-            GROUP.pack_into(page, at, *group, 0, members, failed, group_flags, given)
+            GROUP.pack_into(page, at, *group, 0, members, failed, group_flags, row_known)
     for row in plan.rows:
         epochs = evidence.row_stages.get((plan.stage, plan.dataset_of(row)), {})
         epochs[row.epoch] = epochs.get(row.epoch, 1) - 1
@@ -112,64 +112,67 @@ def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, pla
 
 
 def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
-    """Rule 6: members of closed groups, at their places, below what was read; rule 7: used as often as allowed."""
-    observed = {seen.partition: seen.next_offset for seen in plan.observed if seen.stream == topics.EXPERIENCES}
+    """Rule 6: notes planned items other than members of closed groups below the part read; rule 7: excess uses."""
+    observed = {head.partition: head.next_offset for head in plan.observed if head.stream == topics.EXPERIENCES}
     places = [place_number(group.partition, group.offset) for group in plan.groups]
     bound = _bound(evidence, plan.stage)
     first_of: dict[int, tuple[int, int]] = {}
-    for item in plan.experiences:
-        found = _fate(facts, evidence, item)
-        if found is None:
-            _wrong(facts, evidence, plan, item, f"which is not at {item.partition}@{item.offset}")
+    for listed in plan.experiences:
+        fate_row = _fate(facts, evidence, listed)
+        if fate_row is None:
+            _wrong(facts, evidence, plan, listed, f"which is not at {listed.partition}@{listed.offset}")
             continue
-        page, at, oldest, fate = found
+        page, at, oldest, fate = fate_row
         number, flags, member, stage, sequence, closed, eligible, uses, nothing = fate
-        # A plan rests on what lay below `observed`: a fold that reads partitions in another order must agree with it.
-        if item.offset >= observed.get(item.partition, 0):
-            _wrong(facts, evidence, plan, item, "which lies above what it observed")
-        if not 0 <= item.group < len(places) or not flags & MEMBER or places[item.group] != closed:
-            _wrong(facts, evidence, plan, item, "whose group did not close where it says")
-        elif item.member != member:
-            _wrong(facts, evidence, plan, item, f"which is not member {item.member}")
+        # A plan rests on records below `observed`: a fold reading partitions in another order must agree with it.
+        if listed.offset >= observed.get(listed.partition, 0):
+            _wrong(facts, evidence, plan, listed, "which lies above what it observed")
+        if not 0 <= listed.group < len(places) or not flags & MEMBER or places[listed.group] != closed:
+            _wrong(facts, evidence, plan, listed, "whose group did not close where it says")
+        elif listed.member != member:
+            _wrong(facts, evidence, plan, listed, f"which is not member {listed.member}")
         else:
-            first_of.setdefault(item.group, (stage, sequence))
-        if item.staleness_versions != plan.step - 1 - oldest:
-            _wrong(facts, evidence, plan, item, f"whose staleness is another one than {item.staleness_versions}")
-        if bound is not None and item.staleness_versions > bound:
-            what = f"{item.experience} is {item.staleness_versions} versions stale, the bound {bound}"
-            facts.note("staleness-bounded", evidence.id, f"step {plan.step}: {what}")
-        if item.use <= uses or item.use > plan.max_uses > 0:
-            what = f"experience {item.experience} is planned {uses + 1} times: step {plan.step} calls it use {item.use}"
-            facts.note("books-balance", evidence.id, what)
+            first_of.setdefault(listed.group, (stage, sequence))
+        if listed.staleness_versions != plan.step - 1 - oldest:
+            _wrong(facts, evidence, plan, listed, f"whose staleness is another one than {listed.staleness_versions}")
+        if bound is not None and listed.staleness_versions > bound:
+            finding = f"{listed.experience} is {listed.staleness_versions} versions stale, the bound {bound}"
+            facts.note("staleness-bounded", evidence.id, f"step {plan.step}: {finding}")
+        if listed.use <= uses or listed.use > plan.max_uses > 0:
+            times = f"experience {listed.experience} is planned {uses + 1} times"
+            finding = f"{times}: step {plan.step} calls it use {listed.use}"
+            facts.note("books-balance", evidence.id, finding)
         if plan.decided_at_ns < eligible:
-            what = f"experience {item.experience} had not rested when step {plan.step} was planned"
-            facts.note("books-balance", evidence.id, what)
-        flags |= PLANNED | (GONE if item.use >= plan.max_uses > 0 else 0)
+            finding = f"experience {listed.experience} had not rested when step {plan.step} was planned"
+            facts.note("books-balance", evidence.id, finding)
+        flags |= PLANNED | (GONE if listed.use >= plan.max_uses > 0 else 0)
         eligible = _bounded(plan.eligible_at_ns)
-        uses = min(max(item.use, uses, 0), 1 << 31)
+        uses = min(max(listed.use, uses, 0), 1 << 31)
         FATE.pack_into(page, at, number, flags, member, stage, sequence, closed, eligible, uses, nothing)
     for stage, sequence in first_of.values():
         page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
-        *group, used, members, failed, flags, given = GROUP.unpack_from(page, at)
+        *group, used, members, failed, flags, row_known = GROUP.unpack_from(page, at)
         if not used or plan.step < used:
-            GROUP.pack_into(page, at, *group, plan.step, members, failed, flags, given)
+            GROUP.pack_into(page, at, *group, plan.step, members, failed, flags, row_known)
 
 
-def _wrong(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, item: batch.ExperienceItem, how: str) -> None:
-    what = f"step {plan.step} names experience {item.experience}, {how}"
-    facts.note("plans-name-what-is-there", evidence.id, what)
+def _wrong(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, listed: batch.ExperienceItem, how: str) -> None:
+    finding = f"step {plan.step} names experience {listed.experience}, {how}"
+    facts.note("plans-name-what-is-there", evidence.id, finding)
 
 
 def _fate(
-    facts: Facts, evidence: Evidence, item: batch.ExperienceItem
+    facts: Facts, evidence: Evidence, listed: batch.ExperienceItem
 ) -> tuple[bytearray, int, int, tuple[int, ...]] | None:
-    """The page of an experience, the offset of its fate in it, its oldest version, and the fate; None if not there."""
-    if not facts.holds_experience(item.partition, item.offset):
+    """Returns the page of an experience, the offset of its fate in it, its oldest version, and the fate; None if
+    missing.
+    """
+    if not facts.holds_experience(listed.partition, listed.offset):
         return None
-    page, at = facts.produced.row(item.partition, item.offset)
+    page, at = facts.produced.row(listed.partition, listed.offset)
     fate = FATE.unpack_from(page, at + FATE_AT)
     id, _, _, _, _, oldest, _, _ = ORIGIN.unpack_from(page, at)
-    if id != low(item.experience) or fate[0] != evidence.index or not fate[1]:
+    if id != low(listed.experience) or fate[0] != evidence.index or not fate[1]:
         return None
     return page, at + FATE_AT, oldest, fate
 
@@ -186,45 +189,45 @@ def _bounded(time_ns: int) -> int:
 
 
 def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _decoded: Decoded) -> None:
-    """Rule 8: within a generation steps follow one another without gap, and each executes its plan once."""
+    """Rule 8: notes steps of a generation with a gap before them, and steps executing another plan or a plan twice."""
     if not 0 < event.step < _ABSURD:
         facts.note("trained-once", evidence.id, f"batch {event.batch} was executed as step {event.step}")
         return
-    if low(event.batch) in evidence.abandoned:  # the spine's order decides: it was given up before it was executed
+    if low(event.batch) in evidence.abandoned:  # the spine's order decides: it was abandoned before it was executed
         return
     page, at = facts.steps.row(evidence.index, event.step)
-    planned, place, checksum, generation, executed, stage = STEP.unpack_from(page, at)
+    planned, plan_offset, checksum, generation, executed, stage = STEP.unpack_from(page, at)
     last = evidence.reached.get(event.generation)
     if not facts.chained and last is not None and event.step <= last and planned == low(event.batch):
-        return  # again, long after the first time
+        return  # a repetition, long after the first time
     evidence.executions += 1
     evidence.last_step = max(evidence.last_step, event.step)
     current = evidence.generations[-1].generation if evidence.generations else -1
     if event.generation != current:
-        what = f"step {event.step} of generation {event.generation} completed under generation {current}"
-        facts.note("trained-once", evidence.id, what)
+        finding = f"step {event.step} of generation {event.generation} completed under generation {current}"
+        facts.note("trained-once", evidence.id, finding)
     if last is None or event.step != last + 1:
         facts.note("trained-once", evidence.id, f"generation {event.generation}: step {event.step} after step {last}")
     elif last > 0 and _is_to_be_saved(evidence, last):
         evidence.unsaved.add(last)
     evidence.reached[event.generation] = event.step
-    if not place or planned != low(event.batch):
-        what = f"step {event.step} executed batch {event.batch}, which is not its plan"
-        facts.note("trained-once", evidence.id, what)
+    if not plan_offset or planned != low(event.batch):
+        finding = f"step {event.step} executed batch {event.batch}, which is not its plan"
+        facts.note("trained-once", evidence.id, finding)
     if event.spine is not None and _is_to_be_saved(evidence, event.step):
         evidence.marks[event.step, event.generation] = event.spine
-    # A row has room for one checksum: later generations', of which there are few, go into a dictionary.
+    # A row has room for one checksum: the few of later generations go into a dictionary.
     if not executed:
         evidence.steps_executed += 1
         checksum = hashed(event.checksum)
         generation = min(max(event.generation, -_ABSURD), _ABSURD)
     elif generation != event.generation:
         evidence.checksums[event.step, event.generation] = hashed(event.checksum)
-    STEP.pack_into(page, at, planned, place, checksum, generation, min(executed + 1, 1 << 31), stage)
+    STEP.pack_into(page, at, planned, plan_offset, checksum, generation, min(executed + 1, 1 << 31), stage)
 
 
 def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
-    """True if a checkpoint is committed of this step before the next one is executed."""
+    """True if a checkpoint of this step is due before the next one is executed."""
     starts = dict(enumerate(evidence.forked.first_versions)) if evidence.forked else {}
     starts.update(evidence.stages)
     stage = max((index for index, first in starts.items() if first < number), default=-1)
@@ -235,13 +238,13 @@ def _is_to_be_saved(evidence: Evidence, number: int) -> bool:
 
 
 def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationStarted, _decoded: Decoded) -> None:
-    """The numbers of generations grow."""
+    """Notes a generation with a number not above the previous generation's."""
     current = evidence.generations[-1] if evidence.generations else None
     if current is not None and event.generation <= current.generation:
         if not facts.chained and event in evidence.generations:
-            return  # again, long after the first time
-        what = f"generation {event.generation} started after generation {current.generation}"
-        facts.note("trained-once", evidence.id, what)
+            return  # a repetition, long after the first time
+        finding = f"generation {event.generation} started after generation {current.generation}"
+        facts.note("trained-once", evidence.id, finding)
     evidence.generations.append(event)
     evidence.reached[event.generation] = event.version
     if event.checksum:
@@ -249,14 +252,14 @@ def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationS
 
 
 def retired(facts: Facts, evidence: Evidence, event: batch.ExperienceRetired, decoded: Decoded) -> None:
-    """Keeps retirements until everything was read: they name experiences by their ids alone."""
+    """Stores retirements until the end of the reading: they name experiences by their ids alone."""
     reason = facts.reason(event.reason)
     for id in event.experiences:
         facts.retirements.add(RETIREMENT.pack(id.bytes, decoded.offset, evidence.index, reason))
 
 
 SWEEP: Final = "sweep"
-"""The state of a spine that is of a sweep, and so of no experiment."""
+"""The state of a sweep's spine, which belongs to no experiment."""
 STATES: Final[dict[type, str]] = {
     experiment.ExperimentStarted: "running",
     experiment.ExperimentResumed: "running",
@@ -269,7 +272,7 @@ STATES: Final[dict[type, str]] = {
 
 
 def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> None:
-    """Keeps the state of the experiment."""
+    """Updates the state of the experiment, applying each life event once."""
     if decoded.head.id in evidence.life:
         return
     evidence.life.add(decoded.head.id)
@@ -282,9 +285,9 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
                 evidence.state = "submitted"
             # Explorer and trainer may come from two submissions of one experiment.
             elif isinstance(
-                both := joined(evidence.spec, event.spec, trained=bool(evidence.generations)), ExperimentSpec
+                joined_spec := joined(evidence.spec, event.spec, trained=bool(evidence.generations)), ExperimentSpec
             ):
-                evidence.spec = both
+                evidence.spec = joined_spec
         case experiment.ExperimentForked():
             evidence.forked = event
         case experiment.StageStarted():
@@ -305,7 +308,7 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
 
 
 def stage_stopped(_facts: Facts, evidence: Evidence, event: evaluated.StageStopped, _decoded: Decoded) -> None:
-    """Makes the stage shorter."""
+    """Shortens the stopped stage, though never below the steps already planned."""
     if evidence.spec is not None and not evidence.ended and event.stage in evidence.stages:
         planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
         evidence.spec = stopped(evidence.spec, event, first_version=evidence.stages[event.stage], planned=planned)

@@ -1,4 +1,4 @@
-"""Decisions about dead letters and failed tasks, held against the records that are there."""
+"""Decisions about dead letters and failed tasks, compared with the records in the log."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ from rftd.streams.verify.report import LeftOutRecord
 
 RULE: Final = "verdicts-name-a-letter"
 RecordReader = Callable[[Partition, int], Awaitable[Record | None]]
-"""A reader of one record again, which answers None if it is not there."""
+"""A reader of single records, returning None for a missing one."""
 
 
 async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities, read: RecordReader) -> None:
-    """Notes verdicts about nothing, and those whose other event is not there."""
+    """Notes verdicts without a subject, and verdicts naming a missing event."""
     for letter, verdict in letters.verdicts.items():
         done = "retried" if verdict.retried else "dropped"
-        # A negative offset is a letter whose record an import left out: nothing is known of it.
+        # A negative offset is a letter whose record was left out by an import: nothing is known of it.
         if letter.offset >= 0 and letter not in letters.letters:
             record = await read(Partition(letter.stream, letter.partition), letter.offset)
             if record is None or not _failed(record):
-                what = f"{letter} was {done}, and is neither a record that was set aside nor a task that failed"
-                facts.note(RULE, None, what)
+                finding = f"{letter} was {done}, and is neither a record that was set aside nor a task that failed"
+                facts.note(RULE, None, finding)
         if verdict.event is not None and not await _has_event(verdict.event, identities, read):
             facts.note(RULE, None, f"{letter} was retried by event {verdict.event}, which is not in the log")
 
 
 def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[LeftOutRecord, ...]:
-    """The foreign records, with what was decided about each. `dead` has the reasons by their places."""
-    pointers = {str(place) for place in letters.letters}
-    states = {str(place): "retried" if each.retried else "dropped" for place, each in letters.verdicts.items()}
+    """Returns the foreign records, with the decision about each. `dead` has the reasons by their positions."""
+    pointers = {str(position) for position in letters.letters}
+    states = {
+        str(position): "retried" if verdict.retried else "dropped" for position, verdict in letters.verdicts.items()
+    }
     return tuple(
-        LeftOutRecord(place, reason, place in pointers, states.get(place, "open")) for place, reason in dead.items()
+        LeftOutRecord(position, reason, position in pointers, states.get(position, "open"))
+        for position, reason in dead.items()
     )
 
 
 async def _has_event(id: UUID, identities: Identities, read: RecordReader) -> bool:
-    # The index compares 64 bits of an id: only the record itself tells.
+    # The index compares 64 bits of an id: only the record itself decides.
     for partition, offset in identities.places(id):
         record = await read(partition, offset)
         head = head_of(record) if record is not None else None
@@ -55,7 +58,7 @@ async def _has_event(id: UUID, identities: Identities, read: RecordReader) -> bo
 
 
 def _failed(record: Record) -> bool:
-    """True for the group.closed of a task that failed."""
+    """True for the group.closed of a failed task."""
     try:
         event = decode_ours(record).event
     except CodecError:

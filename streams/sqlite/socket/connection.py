@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def hang_up(self) -> None:
-        """Ends the connection; idempotent."""
+        """Ends the connection at once; waiting requests fail with UnreachableError. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -89,14 +89,14 @@ class DoneReply(_Message, frozen=True, tag=24):
 
 
 class Welcome(_Message, frozen=True, tag=26):
-    """The answer to a greeting."""
+    """The answer to a greeting whose protocol and heads were accepted."""
 
     file: str
     """The path of the log's file, readable by clients on this machine; empty if there is none."""
 
 
 class Failed(_Message, frozen=True, tag=25):
-    """The reply to a request with an error."""
+    """The reply to a request with an error, carrying the code and the texts of the error."""
 
     code: str
     what: str
