@@ -1,28 +1,28 @@
-"""Control: what the daemon decides, as pure functions of folded state and a clock reading. No I/O, no engine.
+"""Control: the daemon's decisions, as pure functions of folded state and a clock reading. No I/O, no engine.
 
-The planner is the only writer of batch.planned and experience.retired, the dispatcher of leases, expiries, closed
-groups and eval.completed (rule 1), the controller that of the experiment's life. In reading order:
+The planner alone writes batch.planned and experience.retired, the dispatcher leases, expiries, closed groups and
+eval.completed (rule 1), the controller the life of the experiment. In reading order:
 
-hold         why a decider stops, with its words: what it returns beside its events
+hold         the reason why a decider stops, with texts: returned beside its events
 holds        every hold of controller, planner and dispatcher
-deciders     the three of one experiment, and what each said last
+deciders     the three deciders of one experiment, and the last answer of each
 controller   the life of one experiment: stages, completion, failure, a lost learning signal
-obstacle     what an experiment pauses for by itself, or fails of
-policies/    how far explorers may run ahead, and what may be trained on
-budgets      the pause for a budget that is spent, or for a run at which nobody looks
+obstacle     causes of a pause without a command, and errors that end the experiment instead
+policies/    how far explorers may run ahead, and which experiences may be trained
+budgets      the pause for a spent budget, or for a run without a look by a person
 by_evaluation the best checkpoint, an early stop, the pauses of rules: in words and as events
-planner      what to plan and retire now
-retiring     what no batch may hold: what teaches nothing, what was given up
+planner      batches to plan and experiences to retire now
+retiring     experiences barred from every batch: without a signal, or given up
 batches      the rows of a step, and `batch.planned` itself
-dispatcher   what to lease, close and give up now, in this order:
-liveness     who was heard of when: scheduling, never truth
-closing      groups that are over, or given up; stages that need no more of them
-over_rollout explore steps that are over without their slowest tasks
-isolation    groups whose workers died, and explorers that are kept for them
-windows      on which weights the next group begins: sync points, questions to the trainer, what came too late
-sweep_runs   which runs of a sweep begin or end
-selectors/   which rows are explored next
-leasing      groups that may start, and where
+dispatcher   leases, closed groups and abandoned ones now, in this order:
+liveness     the last heartbeat of each worker: scheduling, never truth
+closing      finished groups, and groups given up; stages without need of further groups
+over_rollout explore steps ended without their slowest tasks
+isolation    groups whose workers died, and explorers reserved for them
+windows      the weights of the next group: sync points, requests to the trainer, weights too late
+sweep_runs   runs of a sweep to begin or end
+selectors/   the rows explored next
+leasing      groups ready to start, and their explorers
 evaluation   held-out tasksets: leased and complete
 simulator/   `rftd sim`: an experiment in virtual time, by the real planner and policies
 """

@@ -1,4 +1,4 @@
-"""The batches that the planner writes: the rows of a step, and `batch.planned` with what it was decided on."""
+"""Batches written by the planner: the rows of a step, and `batch.planned` with the positions behind the decision."""
 
 from __future__ import annotations
 
@@ -33,36 +33,39 @@ def planned(
     rows: Sequence[RowItem] = (),
     incomplete: bool = False,
 ) -> BatchPlanned:
-    """The plan of one step (counted over the experiment, from 1): the `chosen` experiences in training order, and rows.
+    """Returns the plan of one step (counted over the experiment, from 1): `chosen` experiences in training order, and
+    rows.
 
-    `positions` is how far the state was folded when that was decided.
+    `positions` says how far the state was folded at the decision.
     """
     groups: dict[GroupRef, int] = {}
-    items: list[ExperienceItem] = []
+    members: list[ExperienceItem] = []
     for group, entries in groupby(chosen, attrgetter("group")):
         number = groups.setdefault(group, len(groups))
-        items += [
+        members += [
             ExperienceItem(
-                entry.member.experience,
-                entry.member.partition,
-                entry.member.offset,
+                experience.member.experience,
+                experience.member.partition,
+                experience.member.offset,
                 number,
-                entry.index,
-                step - 1 - entry.member.oldest_version,  # staleness: step n is made on the weights of version n - 1
-                entry.uses + 1,
+                experience.index,
+                step
+                - 1
+                - experience.member.oldest_version,  # staleness: step n is made on the weights of version n - 1
+                experience.uses + 1,
             )
-            for entry in entries
+            for experience in entries
         ]
     stage = state.spine.stage_spec()
     policy = stage.policy
     reusable = bool(chosen) and policy.max_uses != 1
     return BatchPlanned(
-        # The id follows from the step and from how often its plan was abandoned, so that a decision that is made again
-        # after a crash has the id of the first, and a new plan of the step has another.
+        # The id follows from the step and the number of its abandoned plans: a decision repeated after a crash has the
+        # id of the first, and a new plan of the step has another.
         batch=derive(state.experiment, "batch", step, state.spine.abandoned.get(step, 0)),
         step=step,
         stage=state.spine.stage,
-        experiences=tuple(items),
+        experiences=tuple(members),
         rows=tuple(rows),
         datasets=(stage.dataset.digest,) if rows and stage.dataset is not None else (),
         groups=tuple(groups),
@@ -75,38 +78,38 @@ def planned(
 
 
 def rows_of(state: RunState, stage: StageSpec, step: int) -> Sequence[RowItem]:
-    """The rows of a step, which is counted over the experiment; none where the stage has no dataset."""
+    """Returns the rows of a step, counted over the experiment; none for a stage without a dataset."""
     if stage.dataset is None:
         return ()
     spine = state.spine
     shared = spine.shared_steps
-    taken = spine.forked.next_sequence if spine.forked and shared else 0
+    shared_rows = spine.forked.next_sequence if spine.forked and shared else 0
     if stage.kind != "train":
-        taken = shared * stage.expert_rows  # `next_sequence` counts groups there, not rows
-    return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=taken)
+        shared_rows = shared * stage.expert_rows  # `next_sequence` counts groups there, not rows
+    return rows_of_step(stage, step - spine.first_version, shared_steps=shared, shared_rows=shared_rows)
 
 
 def rows_of_step(
     stage: StageSpec, stage_step: int, *, shared_steps: int = 0, shared_rows: int = 0
 ) -> tuple[RowItem, ...]:
-    """The rows of a step of the stage (from 1): all of its items, or an expert's part.
+    """Returns the rows of a step of the stage (from 1): the whole batch, or the expert's part.
 
-    They follow the order of the dataset, epoch after epoch, as a function of the step alone. In a fork's stage the
-    first `shared_steps` were another experiment's, and took `shared_rows` rows.
+    Rows follow the order of the dataset, epoch after epoch, as a function of the step alone. In a fork's stage the
+    first `shared_steps` belong to the parent, and took `shared_rows` rows.
     """
     dataset = stage.dataset
     assert dataset is not None and dataset.rows > 0, stage.name
     size = stage.expert_rows or stage.train_batch_size
     first = shared_rows + (stage_step - 1 - shared_steps) * size
-    places = (
+    positions = (
         locate(sequence, rows=dataset.rows, selector=dataset.selector, seed=dataset.seed)
         for sequence in range(first, first + size)
     )
-    return tuple(RowItem(0, row, epoch) for row, epoch in places)
+    return tuple(RowItem(0, row, epoch) for row, epoch in positions)
 
 
 def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:
-    """The positions that a decision was made on, without the streams that are no truth."""
+    """Returns the positions behind a decision, without the heartbeats: they are no truth."""
     return tuple(
         ObservedAt(partition.stream, partition.number, next_offset)
         for partition, next_offset in sorted(positions.items())

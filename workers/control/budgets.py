@@ -1,6 +1,6 @@
-"""The pause of an experiment that has spent a budget, or at which nobody has looked for too long. Pure.
+"""Pauses for a spent budget, and for an experiment without a look by a person for too long. Pure.
 
-The fold says what is spent (`streams/folds/spending.py`).
+The fold counts the spending (`streams/folds/spending.py`).
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from rftd.workers.control.obstacle import Obstacle
 _HOUR_NS: Final = 3_600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
 LOOKS_IN_TIME: Final = 24
-"""A look is written if the last one is older than this part of `unseen_days`, or than an hour."""
+"""A look is written once the last is older than this fraction of `unseen_days`, or than an hour."""
 
 
 class Spent(NamedTuple):
-    """What an experiment has spent, and the budgets that it has."""
+    """The spending of an experiment, beside the specification with its budgets."""
 
     spec: ExperimentSpec
     spending: Spending
     tokens: int | None
-    """None where only the tables know them: the experiment is not under way."""
+    """Tokens spent; None outside a run, when only the tables count them."""
 
 
 class BudgetUse(NamedTuple):
-    """One budget, and what is spent of it."""
+    """One budget, and the amount spent of it."""
 
     field: str
-    """Its field in `limits`."""
+    """Name of the field in `limits`."""
     limit: float
-    """The limit with what resumes have added to it; 0: no limit."""
+    """The limit including additions by resumes; 0: no limit."""
     spent: float
     unit: str
     pauses_ns: int | None = None
-    """When it pauses the experiment if that goes on running and nobody looks at it; None if time does not tell."""
+    """Time of the pause if the experiment keeps running without a look; None if time alone does not decide."""
 
     @property
     def words(self) -> str:
-        """What is spent, as a person reads it."""
+        """Returns the spending as text for a person."""
         return f"{_short(self.spent)} of {_short(self.limit)}{self.unit}"
 
 
 def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
-    """The pause that a spent budget, or nobody's looking, demands at this time; None if none does."""
-    spent = spent_of(state)
-    if spent is None:
+    """Returns the pause demanded at this time by a spent budget or a missing look; None without either."""
+    spending = spent_of(state)
+    if spending is None:
         return None
-    for budget in budget_uses(spent, now_ns):
+    for budget in budget_uses(spending, now_ns):
         if 0 < budget.limit <= budget.spent:
             return Obstacle(
                 cause=BUDGET,
                 reason=f"limits.{budget.field}: {budget.words} spent",
                 fix="grant as much once more: rftd resume; or end it: rftd cancel",
             )
-    unseen = unseen_use(spent, now_ns)
+    unseen = unseen_use(spending, now_ns)
     if not 0 < unseen.limit <= unseen.spent:
         return None
     return Obstacle(
@@ -70,7 +70,7 @@ def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
 
 
 def spent_of(state: RunState) -> Spent | None:
-    """What an experiment under way has spent; None without a specification."""
+    """Returns the spending of an experiment under way; None without a specification."""
     spine = state.spine
     if spine.spec is None:
         return None
@@ -78,7 +78,7 @@ def spent_of(state: RunState) -> Spent | None:
 
 
 def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
-    """What is spent at this time, budget by budget."""
+    """Returns the use of each budget at this time."""
     limits = spent.spec.limits
     spending = spent.spending
     accelerators = accelerators_of(spent.spec)
@@ -89,8 +89,8 @@ def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
 
     def timed(field: str, limit: float, used: float, unit: str, rate: int) -> BudgetUse:
         limit *= spending.granted
-        left_ns = round(max(0.0, limit - used) / rate * _HOUR_NS)
-        return BudgetUse(field, limit, used, unit, now_ns + left_ns if limit and spending.running else None)
+        remaining_ns = round(max(0.0, limit - used) / rate * _HOUR_NS)
+        return BudgetUse(field, limit, used, unit, now_ns + remaining_ns if limit and spending.running else None)
 
     return (
         timed("hours", limits.hours, hours, " hours", 1),
@@ -101,7 +101,7 @@ def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
 
 
 def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
-    """The days since somebody last looked at the experiment, of those that it runs without a look."""
+    """Returns the days since a person last looked at the experiment, as a use of `unseen_days`."""
     days = spent.spec.limits.unseen_days
     seen_ns = spent.spending.seen_ns
     pauses_ns = seen_ns + round(days * _DAY_NS) if days and spent.spending.running else None
@@ -109,7 +109,7 @@ def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
 
 
 def look_is_due(state: RunState, now_ns: int) -> bool:
-    """True if a look at the experiment is to be written: the last one that is was long ago."""
+    """True if a look at the experiment is to be written, because the last one written is old."""
     spine = state.spine
     if spine.spec is None or spine.status is not Status.RUNNING or not spine.spec.limits.unseen_days:
         return False

@@ -1,6 +1,6 @@
-"""What evaluations decided, as events with their reasons: the best checkpoint, the end of a stage, a pause. Pure.
+"""Decisions by evaluations, as events with reasons: the best checkpoint, the end of a stage, a pause. Pure.
 
-The fold says what is so (`streams/folds/scoreboard.py`).
+The fold computes the verdicts (`streams/folds/scoreboard.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
 
 
 class EvalDecides(Hold, frozen=True):
-    """An evaluation ends the stage, or may: a deterministic run does not train past it before it is complete."""
+    """An evaluation ends the stage, or may: a deterministic run does not train beyond an incomplete one."""
 
     words = Words(
         "eval_decides",
@@ -33,20 +33,21 @@ class EvalDecides(Hold, frozen=True):
 
 
 def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopped | ExperimentWarned]:
-    """The choices, the stop and the warnings that the log does not hold yet."""
+    """Returns choices, stop and warnings not yet in the log."""
     spine = state.spine
     due: list[CheckpointChosen | StageStopped | ExperimentWarned] = [*spine.scores.unwritten]
     if spine.stage < 0 or spine.stage_completed:
         return due
-    due += [_lacks(figure) for figure in spine.scores.lacking]
+    due += [_missing_figure(figure) for figure in spine.scores.lacking]
     if spine.scores.stop is not None and stop_is_due(spine):
-        # One step more than is planned: the trainer keeps the weights of a last step that it knows to be the last.
+        # One step more than planned: the trainer keeps the weights of a last step only if it knows that step to be the
+        # last.
         due.append(_stopped(spine, spine.scores.stop, _next_version(spine)))
     return due
 
 
 def demanded_pause(state: RunState) -> Obstacle | None:
-    """The pause that a rule demands; None if none does."""
+    """Returns the pause demanded by a rule; None without one."""
     spine = state.spine
     verdict = spine.scores.pause
     if verdict is None or spine.stage < 0 or spine.stage_completed:
@@ -60,7 +61,9 @@ def demanded_pause(state: RunState) -> Obstacle | None:
 
 
 def plannable_through(spine: Spine) -> int:
-    """The last step that may be planned; a deterministic run plans none past an evaluation that may be its end."""
+    """Returns the last step open to planning; a deterministic run plans none beyond an evaluation that may end the
+    stage.
+    """
     if stop_is_due(spine):
         return spine.planned
     stage = spine.stage_spec()
@@ -73,7 +76,7 @@ def plannable_through(spine: Spine) -> int:
 
 
 def stop_is_due(spine: Spine) -> bool:
-    """True if an evaluation ends the stage, and the log does not say so yet."""
+    """True if an evaluation ends the stage, and the log does not record the end yet."""
     return spine.scores.stop is not None and _next_version(spine) < spine.last_version
 
 
@@ -102,26 +105,28 @@ def _spec_of(spine: Spine, verdict: EvalVerdict) -> EarlyStopSpec | RuleSpec:
 
 
 def _reason(spine: Spine, verdict: EvalVerdict) -> str:
-    """The reason in words."""
+    """Returns the reason of a verdict as text."""
     spec = _spec_of(spine, verdict)
-    name = _named(spec.figure)
+    name = _figure_text(spec.figure)
     at = f"at version {verdict.version}"
-    value = "no number" if verdict.value is None else f"{verdict.value:.4g}"
-    against = "none" if verdict.against is None else f"{verdict.against:.4g}"
+    score = "no number" if verdict.value is None else f"{verdict.value:.4g}"
+    reference = "none" if verdict.against is None else f"{verdict.against:.4g}"
     if isinstance(spec, RuleSpec):
         if spec.kind in _MOVES:
-            return f"{name} {_MOVES[spec.kind]} from {against} to {value} {at}, by {spec.threshold:.0%} or more"
-        return f"{name} is {value} {at}, {spec.kind} {against}"
+            return f"{name} {_MOVES[spec.kind]} from {reference} to {score} {at}, by {spec.threshold:.0%} or more"
+        return f"{name} is {score} {at}, {spec.kind} {reference}"
     if verdict.cause == BOUND:
-        return f"{name} is {value} {at}, and {against} was to be reached"
+        return f"{name} is {score} {at}, and {reference} was to be reached"
     times = "evaluation" if spec.patience == 1 else "evaluations in a row"
-    return f"{name} is {value} {at}: no better than {against} in {spec.patience} {times}"
+    return f"{name} is {score} {at}: no better than {reference} in {spec.patience} {times}"
 
 
-def _lacks(figure: str) -> ExperimentWarned:
-    there = "rftd evals NAME shows those that it has"
-    return ExperimentWarned(text=f"{figure}: the evaluation has no such figure ({there}), so nothing is decided by it")
+def _missing_figure(figure: str) -> ExperimentWarned:
+    command = "rftd evals NAME shows those that it has"
+    return ExperimentWarned(
+        text=f"{figure}: the evaluation has no such figure ({command}), so nothing is decided by it"
+    )
 
 
-def _named(figure: FigureSpec) -> str:
+def _figure_text(figure: FigureSpec) -> str:
     return f"{figure.figure} of {figure.taskset}"

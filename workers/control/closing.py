@@ -1,4 +1,7 @@
-"""Groups and stages that are over. A group is once all rollouts are terminal, or its attempts or its stage (rule 5)."""
+"""Ends of groups and of stages: a group ends with its last rollout, its attempts or its stage (rule 5).
+
+Each end is one `group.closed`, preceded by `task.expired` for leases still open.
+"""
 
 from __future__ import annotations
 
@@ -21,70 +24,71 @@ from rftd.streams.spec.stage_tasks import TaskPlace, task_place, tasksets_of
 
 
 def attempts_of(stage: StageSpec, row: int) -> int:
-    """The number of times that a missing rollout of a task is leased before it counts as failed. Raises ConfigError."""
+    """Returns the number of leases of a missing rollout before the rollout counts as failed. Raises ConfigError."""
     if stage.taskset is None:
         raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it anew")
     return tasksets_of(stage)[task_place(stage, row).taskset].max_retry_times + 1
 
 
 def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
-    """Rollouts that the group misses, that are not under way, and whose attempts are not spent.
+    """Returns the missing rollouts of the group without a lease and with attempts left.
 
-    Conversations that were committed are never given up: they are over, so whatever a worker died of, it was not them.
+    Committed conversations are never given up: they are over, so no worker can have died of them.
     """
     served = stage.serving is not None
     if group.losses_alone >= limits.LOSSES_ALONE and not served:
         return ()
-    most = math.inf if served else attempts_of(stage, group.row)
+    max_attempts = math.inf if served else attempts_of(stage, group.row)
     under_way = group.under_way
-    # The usual case of a group that was just leased, asked for every open group in every turn: it costs one
-    # comparison.
+    # The usual case of a group just leased, tested for every open group in every turn: one comparison.
     if len(under_way) == group.repeat_times:
         return ()
     ended = group.members.keys() | group.failed.keys() | under_way
     spent = group.spent
-    return tuple(each for each in range(group.repeat_times) if each not in ended and spent.get(each, 0) < most)
+    return tuple(
+        rollout
+        for rollout in range(group.repeat_times)
+        if rollout not in ended and spent.get(rollout, 0) < max_attempts
+    )
 
 
-def loose_groups(state: RunState, others: Collection[UUID] = ()) -> list[Group]:
-    """Groups that may have to be closed or leased, and the `others`, in the order of the dataset."""
+def loose_groups(state: RunState, extra: Collection[UUID] = ()) -> list[Group]:
+    """Returns the groups with a possible close or lease, and the `others`, in the order of the dataset."""
     groups = state.groups
-    if not groups.loose and not others:
+    if not groups.loose and not extra:
         return []
-    return sorted((groups.open[id] for id in groups.loose.union(others)), key=attrgetter("sequence", "id"))
+    return sorted((groups.open[id] for id in groups.loose.union(extra)), key=attrgetter("sequence", "id"))
 
 
 class GivenUp(NamedTuple):
-    """The reason why a group is closed before it is over."""
+    """The reason for closing an unfinished group."""
 
     code: str
     """A code of `GIVEN_UP`."""
     reason: str
     keep_members: bool
-    """The group closes with what is done; otherwise without members."""
+    """True: the group closes with its finished rollouts; otherwise without members."""
 
 
 def close_groups(
     state: RunState, *, stage_over: bool = False, given_up: Mapping[UUID, GivenUp] = MappingProxyType({})
 ) -> Iterator[Decision]:
-    """A group.closed for each group that is over or given up.
+    """Yields a group.closed for each group finished or given up.
 
-    Explorers that still work on one of its rollouts learn it from task.expired. `stage_over`: nothing of the stage can
-    be trained any more.
+    Explorers still working on one of the rollouts learn of the end from task.expired. `stage_over`: nothing of the
+    stage can be trained any more.
     """
     for group in loose_groups(state, given_up):
-        why = given_up.get(group.id) if given_up else None
-        # Before `why`: a group that is complete closes with all of its members, even where it would have been
-        # given up now.
+        cause = given_up.get(group.id) if given_up else None
+        # Before `cause`: a complete group closes with all of its members, even if it would be given up now.
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):
                 yield from _expired(group, "every rollout of its group has ended")
             yield Decision(_closed(state, group))
-        elif why is not None:
-            yield from _expired(group, why.reason)
-            yield Decision(_given_up(state, group, why))
-        # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a
-        # later turn.
+        elif cause is not None:
+            yield from _expired(group, cause.reason)
+            yield Decision(_given_up(state, group, cause))
+        # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a later turn.
         elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
             yield Decision(_closed(state, group, stage_over=stage_over))
 
@@ -103,10 +107,12 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
     return spec.stages[group.stage]
 
 
-def _given_up(state: RunState, group: Group, why: GivenUp) -> GroupClosed:
-    kept = group.members if why.keep_members else {}
+def _given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
+    members = group.members if cause.keep_members else {}
     done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
-    return _event(state, group, kept, why.code, f"{why.reason}; {done}{'' if why.keep_members else ', none is used'}")
+    return _event(
+        state, group, members, cause.code, f"{cause.reason}; {done}{'' if cause.keep_members else ', none is used'}"
+    )
 
 
 def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
@@ -130,42 +136,41 @@ def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> Group
 
 
 def _event(state: RunState, group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
-    told = _told(state, group)
+    task = _rewarded_task(state, group)
     return GroupClosed(
         group=group.id,
         sequence=group.sequence,
         stage=group.stage,
-        # In the order of their index and not of their arrival: what the event holds must not depend on how
-        # fast each was.
+        # In the order of their index and not of their arrival: the event must not depend on the speed of rollouts.
         members=tuple(members[index] for index in sorted(members)),
         failed=group.repeat_times - len(members),
         code=code,
         reason=reason,
         busy_ms=sum(group.durations_ms[index] for index in members),
-        taskset=told.taskset,
-        row=told.row,
+        taskset=task.taskset,
+        row=task.row,
     )
 
 
-def _told(state: RunState, group: Group) -> TaskPlace:
-    """The taskset and the row of which a selector is told the rewards; -1 if none is."""
+def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
+    """Returns taskset and row of a group whose selector follows rewards; -1 for any other."""
     spec = state.spine.spec
     if spec is not None and 0 <= group.stage < len(spec.stages):
         stage = spec.stages[group.stage]
-        place = task_place(stage, group.row)
+        task = task_place(stage, group.row)
         tasksets = tasksets_of(stage)
-        if place.taskset < len(tasksets) and tasksets[place.taskset].follows_rewards:
-            return place
+        if task.taskset < len(tasksets) and tasksets[task.taskset].follows_rewards:
+            return task
     return TaskPlace(-1, -1)
 
 
 def left_to_collect(state: RunState, stage: StageSpec) -> int:
-    """Groups of the stage under way that are still to be given out."""
+    """Returns the number of groups of the current stage still to be given out."""
     return max(0, stage.collect_groups - state.groups.next_sequence.get(state.spine.stage, 0))
 
 
 def explored(state: RunState, stage: StageSpec) -> bool:
-    """True if nothing more of the stage under way has to be explored."""
+    """True if the current stage needs no further exploration."""
     if stage.kind != "explore":
         return state.spine.planned >= state.spine.last_version
     still_open = any(group.stage == state.spine.stage for group in state.groups.open.values())

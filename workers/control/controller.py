@@ -1,4 +1,4 @@
-"""`Controller` decides the life of one experiment. It is pure: the folded state goes in, events come out."""
+"""`Controller` decides the life of one experiment. It is pure: folded state in, events out."""
 
 from __future__ import annotations
 
@@ -43,24 +43,26 @@ from rftd.workers.control.obstacle import (
 
 
 class Controller:
-    """Decisions of one experiment's controller. The caller appends them, folds them, and asks again."""
+    """Decisions of one experiment's controller. The caller appends the events, folds them, and asks again."""
 
     def __init__(self, state: RunState, *, starts: frozenset[str] = ROLES) -> None:
-        """`starts`: the roles whose workers are started by a fleet, which says what their errors mean."""
+        """`starts`: the roles whose workers a local fleet starts; the meaning of their errors depends on this."""
         self._state = state
         self._starts = starts
 
     def decide(self, trouble: Trouble | None = None, *, now_ns: int = 0) -> Decided[ControllerHold]:
-        """The next event of the experiment's life, or why none is due; with `trouble`, only what leads to no work."""
+        """Returns the next event of the experiment's life, or the hold; with `trouble`, no event that leads to new
+        work.
+        """
         spine = self._state.spine
         if spine.status is Status.QUEUED:
             return Decided([experiment.ExperimentStarted()])
         if spine.status not in (Status.RUNNING, Status.PAUSED):
             return Decided((), NoStage())
-        # Before what ends it: the last batches count, too.
-        if told := [*declarations(self._state), *decided_by_evaluation(self._state)]:
-            return Decided(told)
-        # Before the trouble: what has failed for good needs no pause, and would otherwise fail only after it.
+        # Before the end of the stage: the last batches count, too.
+        if declared := [*declarations(self._state), *decided_by_evaluation(self._state)]:
+            return Decided(declared)
+        # Before the trouble: a permanent failure needs no pause first.
         if (failure := self._failure()) is not None:
             return Decided([failure])
         trouble = trouble or self._refused()
@@ -71,19 +73,19 @@ class Controller:
         trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state)
         trouble = trouble or budget_pause(self._state, now_ns)
         due = self._next()
-        # What is complete needs nobody any more, so a full disk or a refusing worker is no reason to pause
-        # before the end.
-        ends = (experiment.StageCompleted, experiment.ExperimentCompleted)
-        if trouble is None or any(isinstance(event, ends) for event in due.events):
+        # A complete experiment needs no worker, so a full disk or a refusing worker is no reason to pause before the
+        # end.
+        endings = (experiment.StageCompleted, experiment.ExperimentCompleted)
+        if trouble is None or any(isinstance(event, endings) for event in due.events):
             return due
         paused = experiment.ExperimentPaused(reason=f"{trouble.reason}; fix: {trouble.fix}", cause=trouble.cause)
         return Decided([paused])
 
     def _resumed(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
-        """Ends a pause that no command asked for, once nothing stands in the way, or it is time to try."""
+        """Ends a pause without a command once its obstacle is gone, or when a retry is due."""
         spine = self._state.spine
-        # A pause without a cause was asked for by a command, and only a command ends it; so it is with those of
-        # `PERSONS`, whose reason does not go away.
+        # A pause without a cause came from a command, and only a command ends it; the causes in `PERSONS` do not go
+        # away by themselves either.
         if not ends_by_itself(spine) or trouble is not None:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:
@@ -93,7 +95,7 @@ class Controller:
         return Decided([experiment.ExperimentResumed(reason=f"{spine.cause}: tried again")])
 
     def _next(self) -> Decided[ControllerHold]:
-        """The event that brings a running experiment to its next stage or its end; or what its stage lacks."""
+        """Returns the event leading to the next stage or the end, or the hold of the stage."""
         spine = self._state.spine
         assert spine.spec is not None
         stages = spine.spec.stages
@@ -111,7 +113,7 @@ class Controller:
         )
 
     def _lacks(self) -> StageLacks | None:
-        """The first that the stage lacks: its steps, their checkpoint, closed groups, closed books, evaluations."""
+        """Returns the first thing lacking: steps, their checkpoint, closed groups, closed books, evaluations."""
         state = self._state
         spine = self._state.spine
         stage = spine.stage_spec()
@@ -122,16 +124,15 @@ class Controller:
                 return GroupsLeft(left_to_collect(state, stage), stage.collect_groups)
         elif spine.version < spine.last_version or not explored(state, stage):
             return StepsLeft(spine.version if spine.generation >= 0 else spine.furthest, spine.last_version)
-        # Before the stage completes: the next one begins on that checkpoint, and an experiment's result is its
-        # last one.
+        # Before the stage completes: the next one begins on this checkpoint, and the last one is the experiment's
+        # product.
         elif not any(step == spine.last_version for step, _ in state.checkpoints):
             return NoCheckpoint(spine.last_version)
         if state.groups.to_close:
             return GroupsOpen(state.groups.to_close)
-        if left := len(state.replay_buffer.waiting) + len(state.replay_buffer.cooling):
-            return BooksOpen(left)
-        # Last, for evaluations need the last weights and free explorers; the first that is due names what is
-        # waited for.
+        if unretired := len(state.replay_buffer.waiting) + len(state.replay_buffer.cooling):
+            return BooksOpen(unretired)
+        # Last, because evaluations need the last weights and free explorers; the first one due is named in the hold.
         oldest = next(due_evals(state, stage), None)
         return None if oldest is None else EvalDue(*oldest)
 
@@ -145,25 +146,28 @@ class Controller:
         return None
 
     def _refused(self) -> Trouble | None:
-        """The trouble that it means if the last worker of a role that nobody starts here refused; None if it did not.
+        """Returns the trouble after a refusal by the last worker of a role without a local fleet; None without a
+        refusal.
 
-        While another one of the role is there it means nothing: an error of a worker is its own.
+        While another worker of the role is alive there is no trouble: an error of one worker is its own.
         """
         roster = self._state.roster
-        there = {started.role for started in roster.live.values()}
-        for role in sorted(ROLES - self._starts - there):
+        live_roles = {started.role for started in roster.live.values()}
+        for role in sorted(ROLES - self._starts - live_roles):
             last = roster.last_of.get(role)
             if last is not None and last.code in REFUSALS:
                 return of_refusal(last, ours=False)
         return None
 
     def _barren(self) -> str | None:
-        """The reason why rollouts will never make a batch, once enough groups in a row came to nothing; else None."""
+        """Returns the reason why rollouts will never make a batch, once enough groups in a row failed; else None."""
         spine = self._state.spine
         groups = self._state.groups
         if spine.stage < 0 or (stage := spine.stage_spec()).kind == "train":
             return None
-        if stage.kind != "explore" and spine.planned >= spine.last_version:  # the rest is closed without its rollouts
+        if (
+            stage.kind != "explore" and spine.planned >= spine.last_version
+        ):  # the other groups are closed without their rollouts
             return None
         empty = groups.short_in_a_row(spine.stage, 1)
         if empty >= limits.FAILED_GROUPS_IN_A_ROW:
@@ -181,13 +185,13 @@ class Controller:
 
 
 _BARREN_GROUPS: Final = limits.FAILED_GROUPS_IN_A_ROW // 2
-"""Groups in a row without one member, after which rollouts count as failing."""
+"""Groups in a row without a single member, after which rollouts count as failing."""
 _SHORT_BATCHES: Final = limits.INCOMPLETE_BATCHES_IN_A_ROW // 5
-"""Batches' worth of groups in a row with too few members, after which they do, too."""
+"""Batches' worth of groups in a row with too few members, after which rollouts count as failing, too."""
 
 
 class _Words(NamedTuple):
-    """A cause in words. In braces are the `change` and the `stage` that it was seen in."""
+    """Texts of a cause, with the `change` and its `stage` in braces."""
 
     reason: str
     fix: str
@@ -244,7 +248,7 @@ _WORDS: Final = {
 
 
 def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
-    """The losses and returns of the signal that the log does not hold yet, in order; then rollouts that fail."""
+    """Returns the losses and returns of the signal not yet in the log, in order; then failing rollouts."""
     spine = state.spine
     if spine.spec is None:
         return []
@@ -258,13 +262,15 @@ def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
 
 
 def idle_trouble(state: RunState) -> Obstacle | None:
-    """The reason to pause, once so many batches in a row taught nothing; None before that, or if it is solved."""
+    """Returns the pause after `max_idle_steps` batches in a row without a signal; None before, or if the task is
+    solved.
+    """
     spine = state.spine
     if spine.stage < 0 or spine.stage_completed or spine.signal.cause not in _WORDS:
         return None
-    most = spine.stage_spec().trainer.max_idle_steps
+    max_idle = spine.stage_spec().trainer.max_idle_steps
     idle = spine.signal.idle_batches
-    if not most or idle < most or spine.signal.lost is None:
+    if not max_idle or idle < max_idle or spine.signal.lost is None:
         return None
     lost = spine.signal.lost
     return Obstacle(
@@ -292,7 +298,7 @@ def _event(change: SignalChange, stage: StageSpec) -> SignalLost | SignalRegaine
 
 
 def _rollouts_failed(state: RunState) -> SignalLost | None:
-    """The loss of groups in a row that have too few members to be trained; None if there is none to declare."""
+    """Returns the loss by groups in a row with too few members to be trained; None without a loss to declare."""
     spine = state.spine
     if spine.signal.cause or spine.stage < 0 or spine.stage_completed or spine.stage_spec().kind == "train":
         return None

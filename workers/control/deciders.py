@@ -1,4 +1,4 @@
-"""`Deciders` holds controller, planner and dispatcher of one experiment, and what each said last."""
+"""`Deciders` holds controller, planner and dispatcher of one experiment, and the last answer of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rftd.workers.control.selectors.task_rows import ColumnSource, no_columns
 
 
 class LastDecided(msgspec.Struct):
-    """The last answer of each decider; None before it was asked first, and where it raised instead."""
+    """The last answer of each decider; None before the first call, and after an exception."""
 
     controller: Decided[ControllerHold] | None = None
     planner: Decided[PlannerHold] | None = None
@@ -37,7 +37,7 @@ class LastDecided(msgspec.Struct):
 
 
 class Deciders:
-    """The three deciders of one experiment: pure, on the state, so new ones decide as the old ones would have."""
+    """The three deciders of one experiment: pure functions of the state, so new ones decide like the old ones."""
 
     def __init__(
         self, state: RunState, liveness: Liveness, *, starts: frozenset[str], columns: ColumnSource = no_columns
@@ -50,25 +50,25 @@ class Deciders:
         self.renew()
 
     def renew(self) -> None:
-        """Begins anew with the two that keep something of the state: what was left half way is no use."""
+        """Replaces planner and dispatcher, the two deciders with caches: a half-finished turn may have spoiled them."""
         self._planner = Planner(self._state)
         self._dispatcher = Dispatcher(self._state, self._liveness, columns=self._columns)
 
     def control(self, trouble: Trouble | None, now_ns: int) -> Sequence[Decision]:
-        """The controller's decisions."""
-        # First None: where a decider raises, what it said before that is no reason for anything any more.
+        """Returns the controller's decisions."""
+        # None first: after an exception, the former hold explains nothing any more.
         self.said.controller = None
         self.said.controller = self._controller.decide(trouble, now_ns=now_ns)
         return [Decision(event) for event in self.said.controller.events]
 
     def dispatch(self, now_s: float) -> Sequence[Decision]:
-        """The dispatcher's decisions."""
+        """Returns the dispatcher's decisions."""
         self.said.dispatcher = None
         self.said.dispatcher = self._dispatcher.decide(now_s)
         return self.said.dispatcher.decisions
 
     def plan(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Decision]:
-        """The planner's decisions."""
+        """Returns the planner's decisions."""
         self.said.planner = None
         self.said.planner = self._planner.decide(positions, now_ns)
         return [Decision(event) for event in self.said.planner.events]
@@ -77,8 +77,8 @@ class Deciders:
 def asked(
     state: RunState, liveness: Liveness, *, now_s: float, now_ns: int, starts: frozenset[str] = ROLES
 ) -> LastDecided:
-    """The decisions that each would take now, for those who only look: neither state nor liveness change."""
-    # The planner empties `touched` when it takes changes in: the real planner's would be lost with it.
+    """Returns the decisions each decider would take now, for readers: neither state nor liveness change."""
+    # The planner empties `touched` as it reads changes: the real planner would lose them.
     touched = state.touched
     deciders = Deciders(state, copy.deepcopy(liveness), starts=starts)
     try:
@@ -90,20 +90,20 @@ def asked(
     return _unwritten(deciders.said)
 
 
-def _unwritten(said: LastDecided) -> LastDecided:
-    """The answers without the holds that come after what a decider would do first."""
-    planner = said.planner
-    dispatcher = said.dispatcher
+def _unwritten(decided: LastDecided) -> LastDecided:
+    """Returns the answers, without the holds that would follow unwritten decisions."""
+    planner = decided.planner
+    dispatcher = decided.dispatcher
     if planner is not None and planner.events:
         planner = planner._replace(hold=None)
     if dispatcher is not None:
         kinds = {type(decision.event) for decision in dispatcher.decisions}
         if kinds & {TaskLeased, WeightsRequested}:
             dispatcher = dispatcher._replace(hold=None)
-        elif TasksDrawn in kinds or isinstance(dispatcher.hold, ReadsColumns):  # the daemon has them
+        elif TasksDrawn in kinds or isinstance(dispatcher.hold, ReadsColumns):  # the daemon has the columns
             dispatcher = dispatcher._replace(hold=DrawsRows())
         if EvalLeased in kinds and dispatcher.evaluation is not None:
             due = dispatcher.evaluation
             free = EvalAwaitsExplorer(due.version, due.taskset, explorers=1)
             dispatcher = dispatcher._replace(evaluation=free)
-    return LastDecided(said.controller, planner, dispatcher)
+    return LastDecided(decided.controller, planner, dispatcher)

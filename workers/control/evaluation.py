@@ -21,12 +21,12 @@ from rftd.workers.control.leasing import LEASE_GRACE_S
 
 
 def complete_evals(state: RunState) -> Iterator[Decision]:
-    """An eval.completed for each evaluation of which every row is scored."""
+    """Yields an eval.completed for each evaluation with every row scored."""
     assert state.spine.spec is not None
     for id, evaluation in state.evals.open.items():
         taskset = _taskset_of(state.spine.spec, evaluation)
         if taskset is None:
-            continue  # a stranger answered what nobody asked
+            continue  # a foreign process answered an evaluation never asked for
         if evaluation.rows_scored() < taskset.rows:
             continue
         # Chunks may have been answered on weights of several generations: the newest one stands for the whole.
@@ -46,19 +46,19 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
 
 
 def _figures(id: UUID, evaluation: Evaluation) -> dict[str, float]:
-    """The mean length, the means of the reward's parts, accuracy, uncertainty, and the answers that are worth nothing.
+    """Returns mean length, means of the reward's parts, accuracy, uncertainty, and counts of worthless answers.
 
-    Those are answers that failed and answers to a prompt that was cut; nothing is reported of none.
+    Worthless are failed answers and answers to a cut prompt; a count of 0 is left out.
     """
     scores = evaluation.scores.values()
-    counts = {name: sum(each.metrics.get(name, 0.0) for each in scores) for name in WORTHLESS}
+    counts = {name: sum(chunk.metrics.get(name, 0.0) for chunk in scores) for name in WORTHLESS}
     worthless = {name: count for name, count in counts.items() if count}
     lengths = {"response_length/mean": evaluation.mean_tokens()}
     return lengths | evaluation.reward_parts() | figures_of(evaluation.in_order(), id) | worthless
 
 
 def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | None:
-    """The taskset that it says it is of, if the experiment has it."""
+    """Returns the taskset named by the evaluation; None if the experiment has no such taskset."""
     if not 0 <= evaluation.stage < len(spec.stages) or not evaluation.scores:
         return None
     evals = spec.stages[evaluation.stage].evals
@@ -66,21 +66,21 @@ def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | N
 
 
 def _chunk_rows(taskset: TasksetSpec) -> int:
-    """Rows of one lease: the fewer, the more answers each has."""
+    """Returns the rows of one lease: fewer rows for tasksets with more answers per row."""
     return max(1, limits.EVAL_CHUNK_ROWS // max(1, taskset.repeat_times))
 
 
 def lease_evals(
     state: RunState, stage: StageSpec, explorers: list[WorkerStarted]
 ) -> tuple[list[Decision], EvalHold | None]:
-    """Leases of rows that are due, at most one for each explorer at a time.
+    """Returns leases of due rows, at most one for each explorer at a time, and the hold of the oldest evaluation due.
 
-    With them comes how it stands with the oldest evaluation that is due; None if none is.
+    The hold is None without a due evaluation.
     """
     leases: list[Decision] = []
     if not stage.evals:
         return leases, None
-    # One chunk at a time: training goes on beside an evaluation, and must not queue behind all of its rows.
+    # One chunk at a time: training continues beside an evaluation, and must not queue behind all of its rows.
     busy = {lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values()}
     idle = [worker for worker in explorers if worker.worker not in busy]
     oldest: EvalHold | None = None

@@ -1,7 +1,7 @@
-"""`Hold`: why a decider stops, the name of one rule with its numbers and words. Deciders return one beside events.
+"""`Hold`: the reason why a decider stops, as the name of one rule with numbers and texts. Returned beside events.
 
-A hold is true of the state that was decided on, with the events beside it. Only where there are events there may be no
-hold: what stops the decider is known once those are folded. `rftd why` shows the words of holds, and asks nobody else.
+A hold is true of the state at the decision, with the events beside it. Only beside events may it be missing: the next
+rule is known once the events are folded. `rftd why` prints the texts of holds, and reads nothing else.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from rftd.workers.control.obstacle import PERSONS, wanted
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Why a decider stops."""
+    """The reason why a decider stops: one rule, with its numbers as fields and its text."""
 
     words: ClassVar[Words]
-    """Its sentence. In braces are its fields, the `stage` under way, and `next_step`, which is to be executed next."""
+    """Text of the hold. In braces are its fields, the `stage` under way, and `next_step`, the step to be executed next.
+    """
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The sentence with the numbers of this hold and of the state as it is now; `facts` are more for its braces."""
+        """Returns the text with the numbers of this hold and of the state now; `facts` adds more for its braces."""
         spine = state.spine
-        known: dict[str, object] = {**msgspec.structs.asdict(self), **facts, "next_step": spine.version + 1}
+        names: dict[str, object] = {**msgspec.structs.asdict(self), **facts, "next_step": spine.version + 1}
         if spine.stage >= 0:
-            known["stage"] = spine.stage_spec()
+            names["stage"] = spine.stage_spec()
         words = self.words
-        return words._replace(waiting_for=words.waiting_for.format_map(known), unblock=words.unblock.format_map(known))
+        return words._replace(waiting_for=words.waiting_for.format_map(names), unblock=words.unblock.format_map(names))
 
 
 class NoStage(Hold, frozen=True):
@@ -41,15 +42,15 @@ class NoStage(Hold, frozen=True):
 
 
 class Paused(Hold, frozen=True):
-    """The experiment is paused."""
+    """The experiment is paused, by a command or by an obstacle."""
 
     cause: str = ""
-    """The obstacle that it paused for by itself; empty if a command asked for it."""
+    """Obstacle behind a pause without a command; empty after a command."""
     again_ns: int = 0
-    """The time at which the controller tries to go on, where only that shows whether the obstacle is gone; 0: none."""
+    """Time of the controller's next try, for obstacles only a try can test; 0: none."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """A command ends what a command asked for; any other pause, as the experiment is by now, ends by itself."""
+        """Returns the text: a command ends a commanded pause; any other pause, as the state is now, ends by itself."""
         if state.spine.cause and state.spine.cause not in PERSONS:
             return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
@@ -57,7 +58,7 @@ class Paused(Hold, frozen=True):
 
 
 class StagePlanned(Hold, frozen=True):
-    """The stage needs nothing more: every step of it is planned, or every group of it explored."""
+    """The stage needs nothing more: every step is planned, or every group explored."""
 
     words = Words("stage_planned", "every step of stage {stage.name} is planned", level=Level.DONE)
 
@@ -66,15 +67,15 @@ H = TypeVar("H")
 
 
 class Decided(NamedTuple, Generic[H]):
-    """The answer of a decider: events, and why there are no more."""
+    """Answer of a decider: events, and the hold against further ones."""
 
     events: Sequence[Event]
     hold: H | None = None
-    """The rule that stops it; None only beside events that have to be folded first."""
+    """Rule stopping the decider; None only beside events to be folded first."""
 
 
 class ReadsColumns(Hold, frozen=True):
-    """The daemon is still reading the columns that a selector looks at."""
+    """The daemon is still reading the columns needed by a selector."""
 
     words = Words(
         "columns",
@@ -87,6 +88,6 @@ class ReadsColumns(Hold, frozen=True):
 
 
 class DrawsRows(Hold, frozen=True):
-    """The next rows of a taskset are about to be drawn."""
+    """The next rows of a taskset are about to be drawn by a selector."""
 
     words = Words("draws", "draws the next rows", level=Level.WORKS)

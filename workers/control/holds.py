@@ -12,11 +12,11 @@ from rftd.streams.log.decision import Decision
 from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.hold import DrawsRows, Hold, NoStage, Paused, ReadsColumns, StagePlanned
 
-# Of the controller: what the stage lacks before it is complete.
+# Of the controller: conditions for the stage's completion.
 
 
 class GroupsLeft(Hold, frozen=True):
-    """A stage that only explores has tasks that were not tried."""
+    """A stage that only explores has untried tasks."""
 
     words = Words(
         "groups",
@@ -26,17 +26,17 @@ class GroupsLeft(Hold, frozen=True):
     )
     to_give_out: int
     groups: int
-    """The number of groups that the stage explores."""
+    """Number of groups explored by the stage."""
 
 
 class Serves(Hold, frozen=True):
-    """A stage that only serves has no end of its own."""
+    """A stage that only serves never ends by itself."""
 
     words = Words("serves", "stage {stage.name} answers clients", "you", "rftd cancel", level=Level.WORKS)
 
 
 class StepsLeft(Hold, frozen=True):
-    """The last step of the stage is not executed."""
+    """The last step of the stage is not executed yet; `done` of `last` steps are."""
 
     words = Words(
         "steps",
@@ -56,60 +56,62 @@ class NoCheckpoint(Hold, frozen=True):
 
 
 class GroupsOpen(Hold, frozen=True):
-    """Groups of a stage that needs no more of them are still to be closed."""
+    """Groups of a stage without need of more are still to be closed."""
 
     words = Words("groups_close", "{groups} groups of the stage to be closed", "dispatcher", "their leases end")
     groups: int
 
 
 class BooksOpen(Hold, frozen=True):
-    """Experiences that no batch will hold are still to be retired."""
+    """Experiences without a batch are still to be retired."""
 
     words = Words("books_close", "{experiences} experiences to be retired", "planner", "the planner retires them")
     experiences: int
 
 
 class EvalHold(Hold, frozen=True):
-    """An evaluation is not complete."""
+    """An evaluation is not complete: one weight version on one held-out taskset."""
 
     version: int
     taskset: int
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The hold names the oldest; how many wait behind it, and how far it is, is counted when somebody asks."""
+        """Returns the text of the oldest evaluation due; the number of due ones and the progress are counted at this
+        call.
+        """
         stage = state.spine.stage_spec()
         spec = stage.evals[self.taskset]
         due = sum(1 for _ in due_evals(state, stage))
         more = f" ({due - 1} more are due)" if due > 1 else ""
-        open_eval = state.evals.open.get(eval_id(state.experiment, state.spine.stage, self.version, self.taskset))
-        rows = f"{open_eval.rows_scored() if open_eval is not None else 0} of {spec.rows} rows are scored"
+        evaluation = state.evals.open.get(eval_id(state.experiment, state.spine.stage, self.version, self.taskset))
+        rows = f"{evaluation.rows_scored() if evaluation is not None else 0} of {spec.rows} rows are scored"
         subject = f"weight version {self.version} on {spec.name}{more}"
         return super().told(state, now_ns, subject=subject, rows=rows, **facts)
 
 
 class EvalDue(EvalHold, frozen=True):
-    """An evaluation of the stage is not complete; this is the oldest."""
+    """The oldest evaluation of the stage is not complete."""
 
     words = Words("evaluations", "the evaluation of {subject}", "evaluation", "every row is scored")
 
 
-# Of the planner: why there is no further plan.
+# Of the planner: reasons against a further plan.
 
 
 class Collects(Hold, frozen=True):
-    """The stage keeps what is explored, and trains nothing."""
+    """The stage only explores: it keeps the experiences, and trains nothing."""
 
     words = Words("collects", "stage {stage.name} keeps what is explored, and trains nothing", level=Level.WORKS)
 
 
 class NoTrainer(Hold, frozen=True):
-    """No trainer has taken up the history."""
+    """No trainer has resumed the history: none has loaded the model or a checkpoint."""
 
     words = Words("trainer_takes_up", "a trainer to load the model or the newest checkpoint", "trainer", "it is loaded")
 
 
 class StepsAgain(Hold, frozen=True):
-    """Steps that an earlier generation executed have to be executed again first (rule 8)."""
+    """Steps executed by an earlier generation have to be executed again first (rule 8)."""
 
     words = Words("steps_again", "steps {first} to {last} to be executed again", "trainer", "step {last} is executed")
     first: int
@@ -117,7 +119,7 @@ class StepsAgain(Hold, frozen=True):
 
 
 class PlannedAhead(Hold, frozen=True):
-    """The batches of these steps are planned and not trained, and no more may be."""
+    """The batches of these steps are planned and untrained, and no further one is allowed."""
 
     words = Words(
         "plan_ahead",
@@ -130,7 +132,7 @@ class PlannedAhead(Hold, frozen=True):
 
 
 _FOR_EVER_S: Final = 365 * 86400.0
-"""A patience of more than a year means that none is set: a served experiment waits for its clients."""
+"""A time-out of more than a year counts as none: a served experiment waits for its clients."""
 
 
 class TooFewExperiences(Hold, frozen=True):
@@ -138,37 +140,37 @@ class TooFewExperiences(Hold, frozen=True):
 
     step: int
     have: int
-    """Experiences that it could hold: ready, and chosen by the stage's policy."""
+    """Experiences fit for the batch: ready, and chosen by the stage's policy."""
     need: int
     passed_over: int
-    """Ready, and not chosen by the policy."""
+    """Ready experiences, not chosen by the policy."""
     resting: int
-    """Used before, and not rested."""
+    """Used experiences in their cooldown."""
     rested_ns: int | None
-    """The time at which the first of them has rested."""
+    """Time at which the first cooldown ends."""
     read_until_ns: int
-    """The time at which `max_read_timeout` has passed: then the batch is planned as it is."""
+    """Time at which `max_read_timeout` passes: then an incomplete batch is planned."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The state says who is at work on what the batch lacks."""
+        """Returns the text, with the rollouts under way for the batch as the state counts them now."""
         groups = state.groups.open
         rollouts = sum(len(group.missing) for group in groups.values())
-        what = f"experiences for step {self.step}: {self.have} of {self.need} are ready"
+        wait = f"experiences for step {self.step}: {self.have} of {self.need} are ready"
         if self.passed_over:
-            what += f", and {self.passed_over} more that the policy does not choose yet"
-        what += f"; {rollouts} rollouts are under way in {len(groups)} groups"
+            wait += f", and {self.passed_over} more that the policy does not choose yet"
+        wait += f"; {rollouts} rollouts are under way in {len(groups)} groups"
         if self.rested_ns is not None:
-            rest_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
-            what += f"; {self.resting} used ones rest, the first for {rest_s:.1f} s more"
+            cooldown_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
+            wait += f"; {self.resting} used ones rest, the first for {cooldown_s:.1f} s more"
         left_s = max(0.0, (self.read_until_ns - now_ns) / 1e9)
         ends = "groups close"
         if left_s < _FOR_EVER_S:
             ends += f", or the batch is planned as it is in {left_s:.0f} s (max_read_timeout)"
-        return Words("experiences", what, "explorers" if groups else "dispatcher", ends)
+        return Words("experiences", wait, "explorers" if groups else "dispatcher", ends)
 
 
 class LastChance(Hold, frozen=True):
-    """Groups are under way that no batch but the next may hold, and the policy waits for them."""
+    """Groups under way fit only the next batch, and the policy waits for them."""
 
     words = Words(
         "last_chance",
@@ -178,10 +180,10 @@ class LastChance(Hold, frozen=True):
     )
     step: int
     oldest_version: int
-    """The oldest version that one of them began with."""
+    """Oldest weight version at the beginning of one of these groups."""
 
 
-# Of the dispatcher: why no further group is given out.
+# Of the dispatcher: reasons against a further group.
 
 
 class TrainsDataset(Hold, frozen=True):
@@ -191,13 +193,13 @@ class TrainsDataset(Hold, frozen=True):
 
 
 class ClosesGroups(GroupsOpen, frozen=True):
-    """The dispatcher itself closes them, each once its leases are over."""
+    """The dispatcher itself closes the groups, each once its leases are over."""
 
     words = Words("closes_groups", "closes {groups} groups of the stage", level=Level.WORKS)
 
 
 class NoExplorers(Hold, frozen=True):
-    """No explorer has joined, or none is heard of."""
+    """No explorer has joined, or none sends heartbeats."""
 
     words = Words("explorers", "an explorer: none has joined, or none sends heartbeats", "fleet", "one joins")
 
@@ -214,10 +216,10 @@ class PolicyFull(Hold, frozen=True):
         "step {next_step} is executed",
     )
     planned: int
-    """Experiences of the stage that were planned."""
+    """Experiences of the stage planned so far."""
     waiting: int
     in_flight: int
-    """Rollouts."""
+    """Rollouts under way."""
 
 
 class AllGivenOut(Hold, frozen=True):
@@ -233,7 +235,7 @@ class AllGivenOut(Hold, frozen=True):
 
 
 class NoneOffered(Hold, frozen=True):
-    """A stage that serves has given out every conversation that was committed."""
+    """A serving stage has given out every committed conversation."""
 
     words = Words(
         "feedback",
@@ -245,7 +247,7 @@ class NoneOffered(Hold, frozen=True):
 
 
 class NoneAdded(Hold, frozen=True):
-    """Every task that was added to a queue has been given out, and its end was not told."""
+    """Every task added to a queue has been given out, and the queue has not been ended."""
 
     words = Words(
         "tasks",
@@ -257,15 +259,15 @@ class NoneAdded(Hold, frozen=True):
 
 
 class SyncPoint(Hold, frozen=True):
-    """Explorers finish every group under way before they take the weights of the next window."""
+    """Explorers finish every group under way before loading the weights of the next window."""
 
     window: int
     groups: int
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The first window has no sync point before it."""
-        what = f"{_before(state, self.window)}{self.groups} groups under way, before explorers load weights"
-        return Words("sync_point", what, "explorers", "they are finished")
+        """Returns the text; the first window has no sync point before it."""
+        wait = f"{_before(state, self.window)}{self.groups} groups under way, before explorers load weights"
+        return Words("sync_point", wait, "explorers", "they are finished")
 
 
 def _before(state: RunState, window: int) -> str:
@@ -273,29 +275,29 @@ def _before(state: RunState, window: int) -> str:
 
 
 class BeforeWindow(Hold, frozen=True, kw_only=True):
-    """The trainer has to do its part before the next group may begin."""
+    """The trainer has to act before the next group may begin."""
 
     window: int = -1
-    """The one that waits to begin; -1: the first, or the style has none."""
+    """Window waiting to begin; -1: the first, or a style without windows."""
     timeout_s: float | None = None
-    """The `sync_timeout` that counts for it; None if none does, or if it has passed already."""
+    """The `sync_timeout` in force for the window; None without one, or after it has passed."""
     too_old: bool = False
-    """The time-out has passed in vain: nothing older may be trained any more."""
+    """True: the time-out has passed in vain, because older weights may not be trained any more."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The time-out helps only as long as it has not passed."""
+        """Returns the text; a time-out is offered as an end only until it has passed."""
         words = super().told(state, now_ns)
-        what, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
+        wait, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
         if self.too_old:
             bound = state.spine.stage_spec().policy.max_staleness_versions
-            what += f"; sync_timeout has passed, and nothing older may be trained on (max_staleness {bound})"
+            wait += f"; sync_timeout has passed, and nothing older may be trained on (max_staleness {bound})"
         if self.timeout_s is not None:
             ends += f", or sync_timeout ({self.timeout_s:g} s) passes"
-        return words._replace(waiting_for=what, unblock=ends)
+        return words._replace(waiting_for=wait, unblock=ends)
 
 
 class AwaitsAnswer(BeforeWindow, frozen=True, kw_only=True):
-    """The trainer was asked for newer weights, and has not answered."""
+    """The trainer has not answered a request for newer weights."""
 
     words = Words(
         "answer",
@@ -306,7 +308,7 @@ class AwaitsAnswer(BeforeWindow, frozen=True, kw_only=True):
 
 
 class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
-    """The weights that the next group must begin on are not announced."""
+    """The weights required by the next group are not announced."""
 
     words = Words(
         "weights",
@@ -315,38 +317,38 @@ class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
         "it is trained and published",
     )
     version: int = -1
-    """The one that is missing, or the oldest that would do."""
+    """The missing version, or the oldest sufficient one."""
 
 
 class NoCredits(Hold, frozen=True):
-    """No explorer has a free place for what comes next."""
+    """No explorer has a free slot for the next lease."""
 
     explorers: int
     rollouts: int
-    """Leased to them, and not ended."""
+    """Rollouts leased to the explorers and not ended."""
     kept: int = 0
-    """Explorers that are kept for groups whose workers died."""
+    """Explorers reserved for groups whose workers died."""
     suspects: int = 0
-    """The number of these groups."""
+    """Number of groups whose workers died."""
     outdated: int = 0
-    """Explorers whose weights are too old for what would begin now."""
+    """Explorers with weights too old for new rollouts."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Explorers that could take nothing anyway are told apart."""
+        """Returns the text, with reserved and outdated explorers counted separately."""
         holders = "1 explorer holds" if self.explorers == 1 else f"{self.explorers} explorers hold"
-        what = f"a free place: {holders} {self.rollouts} rollouts"
+        wait = f"a free place: {holders} {self.rollouts} rollouts"
         if self.suspects:
-            what += f"; {self.kept} of them are reserved for {self.suspects} tasks during which workers died"
+            wait += f"; {self.kept} of them are reserved for {self.suspects} tasks during which workers died"
         if self.outdated:
-            what += f"; {self.outdated} of them have yet to load newer weights"
-        return Words("credits", what, "explorers", "rollouts end")
+            wait += f"; {self.outdated} of them have yet to load newer weights"
+        return Words("credits", wait, "explorers", "rollouts end")
 
 
 class NoneAlone(NoCredits, frozen=True):
-    """Groups whose workers died wait for an explorer that has nothing else to do."""
+    """Groups whose workers died wait for an explorer without other work."""
 
 
-# Of the dispatcher, about the oldest evaluation that is due.
+# Of the dispatcher, about the oldest evaluation due.
 
 
 class EvalAwaitsWeights(EvalHold, frozen=True):
@@ -356,20 +358,20 @@ class EvalAwaitsWeights(EvalHold, frozen=True):
 
 
 class EvalUnderWay(EvalHold, frozen=True):
-    """Rows of the evaluation are with explorers."""
+    """Rows of the evaluation are leased to explorers."""
 
     words = Words("scores", "{subject}: {rows}", "explorers", "every row is scored", Level.WORKS)
 
 
 class EvalAwaitsExplorer(EvalHold, frozen=True):
-    """No explorer is free for it: every one evaluates already, if there is any."""
+    """No explorer is free for the evaluation: each one evaluates already, if there is any."""
 
     words = Words("explorer_free", "{subject}: {explorer}; {rows}", "explorers", "one is free")
     explorers: int
-    """Explorers that may be given rows."""
+    """Explorers fit for leases of rows."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """The words of a wait for an idle explorer; where there is none, one has to join first."""
+        """Returns the text of a wait for an idle explorer; without any explorer, one has to join first."""
         if self.explorers:
             return super().told(state, now_ns, explorer="an idle explorer")
         words = super().told(state, now_ns, explorer="an explorer")
@@ -390,10 +392,10 @@ DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | Cl
 
 
 class Dispatched(NamedTuple):
-    """The answer of the dispatcher: decisions, and why no more is given out."""
+    """Answer of the dispatcher: decisions, and the hold against further leases."""
 
     decisions: Sequence[Decision]
     hold: DispatcherHold | None = None
-    """The rule that stops it; None only beside decisions that have to be folded first."""
+    """Rule stopping the dispatcher; None only beside decisions to be folded first."""
     evaluation: EvalHold | None = None
-    """The state of the oldest evaluation that is due; None if none is, or beside such decisions."""
+    """Hold of the oldest evaluation due; None without one, or beside decisions to be folded first."""

@@ -1,8 +1,8 @@
-"""Groups whose workers died: each is run with nothing beside it, so that the next death says which it was.
+"""Groups whose workers died: each is leased to an explorer of its own, so that the next death is attributable.
 
-When a worker dies, every group that it held lost it; one of them may be the cause, or none. That is no attempt of any
-of them. A group that lost `limits.LOSSES_BEFORE_ALONE` workers so is leased alone: an explorer is given nothing else,
-and while it drains nothing at all. What dies with it then is an attempt of that group.
+When a worker dies, every group leased to the worker has a loss; one of the groups may be the cause, or none. The death
+is no attempt. A group with `limits.LOSSES_BEFORE_ALONE` losses is leased alone: the explorer is given nothing else, and
+while draining nothing at all. A death during a lease alone is an attempt of the group.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rftd.workers.control.closing import leasable, loose_groups
 
 
 def is_suspect(group: Group) -> bool:
-    """True if workers died with the group so often that it must not be leased with others."""
+    """True if workers died with the group often enough to bar the group from leases beside others."""
     return group.losses_alone > 0 or group.losses >= limits.LOSSES_BEFORE_ALONE
 
 
 class Isolation:
-    """The explorers that are kept free of other work: at most half of them, at least one if there is a need."""
+    """The explorers kept free of other work: at most half of all explorers, at least one if a suspect waits."""
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
         busy = set(state.groups.alone.values())
@@ -31,31 +31,31 @@ class Isolation:
             group for group in loose_groups(state) if not group.leases and is_suspect(group) and leasable(stage, group)
         ]
         self.suspects = len(suspects) + len(state.groups.alone)
-        """Groups that are or must be alone."""
+        """Groups leased alone now, or waiting to be."""
         self.kept: list[WorkerStarted] = []
-        """Explorers that wait for a suspect group, or drain until they can take one."""
+        """Explorers waiting for a suspect group, or draining until they can take one."""
         self.others = explorers
         """Explorers for everything else."""
         self.ready: list[tuple[WorkerStarted, Group]] = []
-        """The pairs of explorer and group that can be leased alone now."""
+        """Pairs of an idle explorer and a suspect group, to be leased alone now."""
         self.waiting = len(suspects)
-        """Groups of these that nothing is given out of now."""
+        """Suspect groups without an idle explorer now."""
         if not self.suspects:
             return
-        held = Counter(lease.worker for lease in state.groups.leases.values())
-        held.update(lease.worker for each in state.evals.open.values() for lease in each.leases.values())
-        # The least loaded: it gets nothing more, so the load of those that are kept only falls.
+        load = Counter(lease.worker for lease in state.groups.leases.values())
+        load.update(lease.worker for evaluation in state.evals.open.values() for lease in evaluation.leases.values())
+        # The least loaded explorer: no more work arrives there, so the load of kept explorers only falls.
         free = sorted(
             (worker for worker in explorers if worker.worker not in busy),
-            key=lambda worker: (held[worker.worker], worker.slot, worker.worker),
+            key=lambda worker: (load[worker.worker], worker.slot, worker.worker),
         )
         alone = len(explorers) - len(free)
-        # Half of them go on with everything else: a single task that kills its workers must not stop the
+        # Half of the explorers continue with everything else: a single task that kills its workers must not stop the
         # experiment.
-        most = max(1, len(explorers) // 2) - alone
-        self.kept = free[: max(0, min(most, len(suspects)))]
+        room = max(1, len(explorers) // 2) - alone
+        self.kept = free[: max(0, min(room, len(suspects)))]
         apart = busy | {worker.worker for worker in self.kept}
         self.others = [worker for worker in explorers if worker.worker not in apart]
-        idle = (worker for worker in self.kept if not held[worker.worker])
+        idle = (worker for worker in self.kept if not load[worker.worker])
         self.ready = list(zip(idle, suspects, strict=False))
         self.waiting -= len(self.ready)

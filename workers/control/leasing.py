@@ -1,4 +1,4 @@
-"""Leases of groups that may start: the stage's policy admits them, and the workers' capacity gives credits."""
+"""Leases of groups ready to start: the stage's policy admits groups, and the workers' capacity gives credits."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from rftd.workers.control.selectors.task_rows import TaskRows
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 
 LEASE_GRACE_S = 30.0
-"""Seconds that a lease's deadline adds to the rollout's own time-out, which the explorer enforces."""
+"""Seconds added by a lease's deadline to the time-out of the rollout, enforced by the explorer."""
 
 
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
-    """Seconds that an attempt leased now may take: `max_timeout`, or less once recent durations are known."""
+    """Returns the seconds allowed for an attempt leased now: `max_timeout`, or less once recent durations are known."""
     spec = stage.rollout
     dynamic = spec.dynamic_timeout
     groups = state.groups
@@ -51,7 +51,7 @@ def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
 
 
 class Credits:
-    """The rollouts that each explorer can still take: its capacity and one group more, so that it never runs dry."""
+    """Rollouts each explorer can still take: its capacity and one group more, so that no explorer runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         self._ahead = ahead
@@ -63,30 +63,30 @@ class Credits:
 
     @property
     def most(self) -> int:
-        """Credits of the explorer with the most."""
+        """Returns the credits of the explorer with the most."""
         return max(self._free.values(), default=0)
 
     def take(self, rollouts: int) -> WorkerStarted | None:
-        """The explorer with the most free credits, charged for `rollouts`; None if none has room."""
-        # Of equals the lowest slot: the choice follows from the state, so a restarted daemon makes the same.
+        """Returns the explorer with the most free credits, charged for `rollouts`; None if none has room."""
+        # The lowest slot among equals: the choice follows from the state, so a restarted daemon repeats it.
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         if best is None or self._free[best] < rollouts:
             return None
         return self._charge(best, rollouts)
 
     def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
-        """An explorer other than `but` on which the rollouts begin at once, charged for them; None if there is none."""
+        """Returns an explorer other than `but` able to begin the rollouts at once, charged for them; else None."""
         elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
         best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         return None if best is None else self._charge(best, rollouts)
 
     @property
     def rollouts(self) -> int:
-        """Rollouts that are leased to explorers, and not ended."""
+        """Returns the number of rollouts leased to explorers and not ended, with the leases of this turn."""
         return sum(self._load.values()) + self._taken
 
     def none_left(self) -> NoCredits:
-        """The hold of a dispatcher that finds no room."""
+        """Returns the hold of a dispatcher without room for the next lease."""
         return NoCredits(len(self._workers), self.rollouts)
 
     def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
@@ -96,55 +96,56 @@ class Credits:
 
 
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
-    """The number of groups that the stage's policy lets start now."""
+    """Returns the number of groups free to start now by the stage's policy and by the tasks available so far."""
     if stage.kind == "explore":
-        most = left_to_collect(state, stage)
+        by_policy = left_to_collect(state, stage)
     else:
-        most = policy_of(stage.policy).admit(as_admitted(stage, view))
+        by_policy = policy_of(stage.policy).admit(as_admitted(stage, view))
     available = available_rows(state, stage)
     return (
-        most
+        by_policy
         if available is None
-        else min(most, max(0, available - state.groups.next_sequence.get(state.spine.stage, 0)))
+        else min(by_policy, max(0, available - state.groups.next_sequence.get(state.spine.stage, 0)))
     )
 
 
 def available_rows(state: RunState, stage: StageSpec) -> int | None:
-    """The number of tasks by now, of a stage whose tasks come while it runs; None where all of them are there."""
+    """Returns the number of tasks so far, for a stage whose tasks arrive during the run; None for a whole taskset."""
     index = state.spine.stage
     if stage.serving is not None:
         return state.groups.offered_rows(index)
     queue = state.spine.queues.of(index)
-    # Once it has ended it is a dataset like any other: a batch that its tasks do not fill takes the first ones again.
+    # An ended queue is a dataset like any other: a batch not filled by its tasks takes the first ones again.
     return queue.rows if is_queue(stage) and not (queue.ended and queue.rows) else None
 
 
 def lease_groups(
     state: RunState, stage: StageSpec, credits: Credits, rows: TaskRows | None = None
 ) -> tuple[list[Decision], LeaseHold | None]:
-    """Leases: first what expired leases left undone, then new groups as far as the policy admits them.
+    """Returns leases: first the rest of expired leases, then new groups as far as the policy admits them.
 
-    With them comes why there are no more; None if weights have to be asked for, or rows to be drawn, first.
+    Beside the leases comes the hold against further ones; None if a request for weights or a draw of rows has to come
+    first.
     """
     leases: list[Decision] = []
     for group in loose_groups(state):
         if not (rollouts := leasable(stage, group)) or is_suspect(group):
-            continue  # it has nothing left, or is leased alone
+            continue  # nothing is missing, or the group is leased alone
         if not _lease_in_parts(leases, state, stage, credits, group, rollouts):
             return leases, credits.none_left()
     return leases, _lease_new(leases, state, stage, credits, rows or TaskRows(state))
 
 
 def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
-    """Leases of groups whose workers died, each to an explorer that has nothing else and gets nothing else."""
+    """Yields leases of groups whose workers died, each to an explorer without other work now or later."""
     for worker, group in isolation.ready:
         yield next_lease(state, stage, worker, group, leasable(stage, group), alone=True)
 
 
 def parts_of(stage: StageSpec, rollouts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The rollouts in parts of one lease each."""
-    most = stage.rollout.lease_rollouts or max(1, len(rollouts))
-    return (rollouts[start : start + most] for start in range(0, len(rollouts), most))
+    """Returns the rollouts divided into parts of at most `lease_rollouts`, one part for each lease."""
+    part_size = stage.rollout.lease_rollouts or max(1, len(rollouts))
+    return (rollouts[start : start + part_size] for start in range(0, len(rollouts), part_size))
 
 
 def _lease_in_parts(
@@ -155,19 +156,19 @@ def _lease_in_parts(
     group: Group,
     rollouts: tuple[int, ...],
 ) -> bool:
-    """Adds a lease for each part; False where no explorer has room for one."""
-    for number, part in enumerate(parts_of(stage, rollouts)):
-        worker = credits.take(len(part))
+    """Adds a lease for each part; False if a part finds no explorer with room."""
+    for number, part_rollouts in enumerate(parts_of(stage, rollouts)):
+        worker = credits.take(len(part_rollouts))
         if worker is None:
             return False
-        leases.append(next_lease(state, stage, worker, group, part, number=number))
+        leases.append(next_lease(state, stage, worker, group, part_rollouts, number=number))
     return True
 
 
 def _lease_new(
     leases: list[Decision], state: RunState, stage: StageSpec, credits: Credits, rows: TaskRows
 ) -> LeaseHold | None:
-    """Adds the leases of new groups, and says why there are no more."""
+    """Adds the leases of new groups, and returns the hold against further ones."""
     view = view_of(state, stage)
     sequences = sequences_to_lease(state)
     least = min(stage.rollout.lease_rollouts or stage.algorithm.repeat_times, stage.algorithm.repeat_times)
@@ -189,7 +190,7 @@ def _lease_new(
             return task
         group = _new_group(state, stage, sequence, task, begin)
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
-            return credits.none_left()  # parts that found no room are leased like those whose leases expired
+            return credits.none_left()  # parts without room are leased later, like those of expired leases
         begun += 1
     available = available_rows(state, stage)
     if available is not None and begun >= available - state.groups.next_sequence.get(state.spine.stage, 0):
@@ -201,16 +202,16 @@ def _lease_new(
 
 
 def sequences_to_lease(state: RunState) -> Iterator[int]:
-    """The places in the dataset that the stage's next groups take, in order.
+    """Yields the dataset positions of the stage's next groups, in order.
 
-    A fork gives out again what the shared history left undone, then goes on where that ended. It does so in order, so
-    what was leased last says how far it has come.
+    A fork first repeats the unfinished groups of the shared history, then continues after it. The order is ascending,
+    so the group leased last tells the progress.
     """
     spine = state.spine
     position = state.groups.next_sequence.get(spine.stage, 0)
     if spine.forked is not None and spine.shared_steps:
         yield from (sequence for sequence in spine.forked.redo if sequence >= position)
-        # Behind the shared history, unless the fork itself has gone further.
+        # Behind the shared history, unless the fork itself is already further.
         position = max(position, spine.forked.next_sequence)
     yield from count(position)
 
@@ -239,15 +240,14 @@ def next_lease(
     alone: bool = False,
     reissue: bool = False,
 ) -> Decision:
-    """A lease of rollouts of the group, the next of it but `number`."""
+    """Returns a lease of rollouts of the group; its attempt follows the last one by `number` + 1."""
     attempt = group.attempts + 1 + number
     timeout_s = attempt_timeout_s(state, stage)
-    # A window's weights may be gone by the time its group is leased anew, where they are no longer kept: then
-    # newer ones do.
+    # A window's weights may be retired by the time its group is leased again: newer ones serve then.
     pinned = group.pinned and state.weights.of_version(group.min_version, state.spine) is not None
     event = TaskLeased(
-        # Derived from group and attempt: a daemon that crashed before the write makes the same lease again,
-        # not a second one.
+        # Derived from group and attempt: a daemon that crashed before the write repeats the same lease, and makes no
+        # second one.
         lease=derive(group.id, "lease", attempt),
         slot=worker.slot,
         worker=worker.worker,
@@ -274,7 +274,7 @@ def next_lease(
 
 
 def held_version(state: RunState, worker: WorkerStarted) -> int:
-    """The version that the worker loaded last; without one the newest, or the first, for which it waits."""
+    """Returns the version loaded last by the worker; before any load the newest version, or 0, the one awaited."""
     loaded = state.weights.activated.get(worker.worker)
     if loaded is not None:
         return loaded[0]

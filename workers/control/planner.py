@@ -1,4 +1,4 @@
-"""`Planner` decides which items form the next batch. It is pure: state and a clock reading go in, events come out."""
+"""`Planner` chooses the experiences of the next batch. It is pure: state and a clock reading in, events out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING: Final = frozenset[UUID]()
 
 
 def view_of(state: RunState, stage: StageSpec) -> PolicyView:
-    """The counts that the stage's policy sees of the state."""
+    """Returns the counts of the state visible to the stage's policy."""
     spine = state.spine
     replay_buffer = state.replay_buffer
     version = max(spine.version, spine.first_version)
@@ -60,22 +60,22 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
 
 
 class Planner:
-    """Decisions of one experiment's planner. The caller appends them, folds them, and asks again."""
+    """Decisions of one experiment's planner. The caller appends the events, folds them, and asks again."""
 
     def __init__(self, state: RunState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
-        """`oldest_flight`: the oldest version of a group under way, if not as the state's leases say."""
+        """`oldest_flight`: the oldest version of a group under way, unless the state's leases are to tell."""
         self._state = state
         self._oldest_flight = oldest_flight or (lambda: oldest_flight_of(state))
         self._stage_buffer = StageBuffer(state)
         self._judge = Judge()
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """The events that retire or plan what is due, and why there are no more.
+        """Returns the retirements and plans due now, and the hold against further ones.
 
         `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
         """
         spine = self._state.spine
-        # Before the pause is looked at: an experiment may have paused because of what is given up here.
+        # Before the test for a pause: the given-up experiences may be its very cause.
         if self._state.replay_buffer.given_up and (
             given_up := given_up_events(self._state, self._judge, positions, now_ns)
         ):
@@ -84,8 +84,7 @@ class Planner:
             return Decided((), Paused(spine.cause))
         if spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed:
             return Decided((), NoStage())
-        # The clock of the machine may have been set back since the last record: what rested once has rested
-        # (rule 9).
+        # The machine's clock may have been set back since the last record: an ended cooldown stays ended (rule 9).
         now_ns = max(now_ns, spine.recorded_ns)
         stage = spine.stage_spec()
         step = max(spine.planned, spine.first_version) + 1
@@ -95,7 +94,7 @@ class Planner:
             return Decided((), EvalDecides(spine.planned))
         if not spine.caught_up:
             return Decided((), NoTrainer() if spine.generation < 0 else StepsAgain(spine.version + 1, spine.furthest))
-        # Plans ahead of the trainer keep it busy; more of them would only fix early what newer experiences
+        # Plans ahead of the trainer keep it busy; further ones would only fix early the contents that newer experiences
         # could fill.
         last = min(spine.version + plan_ahead(stage.policy), through)
         if step > last:
@@ -103,13 +102,14 @@ class Planner:
         if stage.kind == "train":
             steps = range(step, last + 1)
             plans = [
-                planned(self._state, each, positions, now_ns, rows=rows_of(self._state, stage, each)) for each in steps
+                planned(self._state, step_ahead, positions, now_ns, rows=rows_of(self._state, stage, step_ahead))
+                for step_ahead in steps
             ]
             return Decided(plans, self._after_plan(last))
         return self._explored(stage, step, last, positions, now_ns)
 
     def _after_plan(self, step: int) -> PlannedAhead | EvalDecides | None:
-        """The hold after the plan of `step`, the last that may be made; None after the last one of the stage."""
+        """Returns the hold after the plan of `step`, the last one allowed; None after the last plan of the stage."""
         spine = self._state.spine
         if plannable_through(spine) <= step < spine.last_version:
             return EvalDecides(step)
@@ -118,13 +118,14 @@ class Planner:
     def _explored(
         self, stage: StageSpec, step: int, last: int, positions: Mapping[Partition, int], now_ns: int
     ) -> Decided[PlannerHold]:
-        """The plans of steps `step` to `last`, as far as they can be filled: as if each was asked for after the other.
+        """Returns the plans of steps `step` to `last`, as far as they can be filled: as if made one call after the
+        other.
 
-        What no batch can hold as the first of them is formed is retired before it, in the same turn: where more arrives
-        in each turn than a full buffer holds, nothing would ever be planned otherwise. What becomes stale for a later
-        one is retired when that is the first.
+        Experiences unfit for the first of them are retired before it, in the same turn: otherwise nothing would ever be
+        planned when each turn brings more arrivals than a full buffer holds. Experiences that become stale for a later
+        one are retired when that one is the first.
         """
-        # Before `of`, which takes the changes in: afterwards nothing is fresh any more.
+        # Before `of`, which reads the changes: afterwards nothing is fresh any more.
         retired = unfit(self._state, stage, self._judge, self._stage_buffer.fresh())
         policy, buffer = self._stage_buffer.of(stage, now_ns)
         view = self._without(retired, view_of(self._state, stage))
@@ -132,12 +133,12 @@ class Planner:
         plans: list[Event] = []
         timed_out = self._timed_out(stage, now_ns) and not retired
         size = stage.experiences_per_step
-        for each in range(step, last + 1):
-            if chosen:  # the plan itself is the last reading of the clock from here on
+        for next_step in range(step, last + 1):
+            if chosen:  # from here on, the plan itself is the last reading of the clock
                 timed_out = False
                 view = view.after(chosen)
                 self._stage_buffer.take(chosen)
-            if evicted := [part for part in policy.evict(view, buffer) if part.entries]:
+            if evicted := [retirement for retirement in policy.evict(view, buffer) if retirement.entries]:
                 if chosen:
                     return Decided(plans)
                 timed_out = False
@@ -146,25 +147,28 @@ class Planner:
             if not chosen:
                 plans += retired_events(retired, positions, now_ns, waiting=buffer.size)
             if len(buffer) < size and not timed_out:
-                return Decided(plans, self._too_few(stage, each, buffer, len(buffer), now_ns if plans else None))
-            if not timed_out and (waits := self._waits(each, policy.waits_for(view))) is not None:
+                return Decided(plans, self._too_few(stage, next_step, buffer, len(buffer), now_ns if plans else None))
+            if not timed_out and (waits := self._waits(next_step, policy.waits_for(view))) is not None:
                 return Decided(plans, waits)
             chosen = policy.select(view, buffer, size, _NOTHING)
             if not chosen or (len(chosen) < size and not timed_out):
-                return Decided(plans, self._too_few(stage, each, buffer, len(chosen), now_ns if plans else None))
+                return Decided(plans, self._too_few(stage, next_step, buffer, len(chosen), now_ns if plans else None))
             incomplete = len(chosen) < size
-            rows = rows_of(self._state, stage, each)
-            plans.append(planned(self._state, each, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete))
+            rows = rows_of(self._state, stage, next_step)
+            plans.append(
+                planned(self._state, next_step, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete)
+            )
             if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
-                return Decided(plans)  # what it holds may be in the next one, too, for it need not rest
+                return Decided(plans)  # without a cooldown, its experiences may be in the next batch, too
         return Decided(plans, self._after_plan(last))
 
     def _too_few(
         self, stage: StageSpec, step: int, buffer: BufferIndex, have: int, decided_ns: int | None
     ) -> TooFewExperiences | None:
-        """The hold before the batch of `step`; `decided_ns` is when events before it were decided, if there are any.
+        """Returns the hold before the batch of `step`; `decided_ns` is the time of events decided before, if there are
+        any.
 
-        There is no hold where what these events hold rests, and comes back to the buffer once they are folded.
+        There is no hold if the experiences of these events cool down, and return to the buffer once folded.
         """
         if decided_ns is not None and stage.policy.max_uses != 1:
             return None
@@ -180,35 +184,35 @@ class Planner:
         )
 
     def _without(self, retired: Sequence[Retirement], view: PolicyView) -> PolicyView:
-        """The view once they are retired; the stage buffer has them no longer."""
-        gone = [entry for part in retired for entry in part.entries]
-        if not gone:
+        """Returns the view after the retirements; the stage buffer drops their experiences."""
+        experiences = [experience for retirement in retired for experience in retirement.entries]
+        if not experiences:
             return view
-        self._stage_buffer.take(gone)
-        return view.without(gone)
+        self._stage_buffer.take(experiences)
+        return view.without(experiences)
 
     def _waits(self, step: int, version: int | None) -> LastChance | None:
-        """The hold before the batch of `step`, if groups are under way that began with `version` or an older one."""
+        """Returns the hold before the batch of `step`, if groups begun with `version` or an older one are under way."""
         if version is None:
             return None
         oldest = self._oldest_flight()
         return LastChance(step, oldest) if oldest is not None and oldest <= version else None
 
     def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
-        """True if `max_read_timeout` passed since the trainer could have had its batch."""
+        """True if `max_read_timeout` has passed since the trainer could have had its batch."""
         return now_ns - self._state.spine.waits_since_ns >= stage.max_read_timeout_s * 1e9
 
     def _close_books(self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """Retires what is left after a stage's last plan, for nothing of it can be trained any more."""
+        """Retires the experiences remaining after a stage's last plan: none of them can be trained any more."""
         replay_buffer = self._state.replay_buffer
         collects = stage.kind == "explore"
-        left = [*replay_buffer.waiting.values(), *replay_buffer.cooling.values()]
-        parts = [Retirement("collected" if collects else "stage_ended", left)] if left else ()
+        remaining = [*replay_buffer.waiting.values(), *replay_buffer.cooling.values()]
+        parts = [Retirement("collected" if collects else "stage_ended", remaining)] if remaining else ()
         return Decided(retired_events(parts, positions, now_ns), Collects() if collects else StagePlanned())
 
 
 def oldest_flight_of(state: RunState) -> int | None:
-    """The oldest weight version that a rollout under way may have begun with; None if none is under way."""
+    """Returns the oldest weight version a rollout under way may have begun with; None without rollouts under way."""
     return min(
         (
             max(group.min_version, min(lease.held_version for lease in group.leases.values()))
@@ -220,7 +224,7 @@ def oldest_flight_of(state: RunState) -> int | None:
 
 
 class StageBuffer:
-    """The buffer of the stage under way: a cache, made from the replay buffer when it is first asked for."""
+    """The buffer of the stage under way: a cache, made from the replay buffer at the first call."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -230,41 +234,41 @@ class StageBuffer:
         self._taken: list[BufferEntry] = []
 
     def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, BufferIndex]:
-        """Policy and index of the stage under way, as the replay buffer is and the clock reads now."""
+        """Returns policy and index of the stage under way, by the replay buffer's present content and the clock's
+        reading.
+        """
         state = self._state
         if self._policy is None or self._buffer is None or self._stage != state.spine.stage:
             self._policy = make_policy(stage.policy)
             self._stage = state.spine.stage
-            entries = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
-            self._buffer = BufferIndex(self._policy.order, make_priority(stage.policy.priority), entries)
+            experiences = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
+            self._buffer = BufferIndex(self._policy.order, make_priority(stage.policy.priority), experiences)
         else:
             self._buffer.change(self._changes())
         self._taken = []
-        # From now on the state notes what changes; None meant that nobody asked, so that folding a history
-        # costs nothing here.
+        # From now on the state notes changes; None meant no reader, so folding a history costs nothing here.
         state.touched = {}
         self._buffer.awake(now_ns)
         return self._policy, self._buffer
 
     def fresh(self) -> Iterator[BufferEntry]:
-        """The experiences that the index has not taken in yet: all that wait, or that changed since it was asked."""
+        """Yields the experiences new to the index: all waiting ones, or those changed since its last call."""
         state = self._state
         if self._buffer is None or self._stage != state.spine.stage:
             yield from state.replay_buffer.waiting.values()
         else:
-            yield from (entry for entry in self._changes().values() if entry is not None)
+            yield from (experience for experience in self._changes().values() if experience is not None)
 
     def _changes(self) -> Changes:
-        """The changes that the index has not taken in yet; what it left out for an unwritten decision is as it was."""
+        """Returns the changes new to the index; experiences taken for an unwritten decision return unchanged."""
         touched = self._state.touched or {}
-        taken = self._taken
-        left = {id: entry for entry in taken if (id := entry.member.experience) not in touched}
-        return {**touched, **left} if left else touched
+        experiences = self._taken
+        put_back = {id: experience for experience in experiences if (id := experience.member.experience) not in touched}
+        return {**touched, **put_back} if put_back else touched
 
     def take(self, chosen: Sequence[BufferEntry]) -> None:
-        """Leaves the chosen ones out until the buffer is asked for again: then they are what the replay buffer says."""
+        """Leaves the chosen experiences out until the next call of `of`, when the replay buffer alone counts again."""
         assert self._buffer is not None
         self._buffer.take(chosen)
-        # The caller may fail to write its plans: what was taken for them is put back when the buffer is asked
-        # for again.
+        # The caller may fail to write its plans: experiences taken for them are put back at the next call of `of`.
         self._taken += chosen

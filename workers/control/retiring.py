@@ -1,4 +1,4 @@
-"""The experiences that no batch may hold: of groups that teach nothing, or given up; and the events that say so."""
+"""Experiences barred from every batch: of groups without a signal, or given up; and the events retiring them."""
 
 from __future__ import annotations
 
@@ -34,156 +34,160 @@ UNINFORMATIVE: Final = "uninformative"
 
 
 class Judge:
-    """Finds the groups from which nothing can be learnt, by the advantage function of their stage.
+    """Finds the groups without anything to learn, by the advantage function of their stage.
 
-    Only functions of ours with a threshold are asked.
+    Only built-in functions with a threshold (`std_threshold`) are called, and each group is judged once, on arrival.
     """
 
     def __init__(self) -> None:
         self._algorithm: AlgorithmSpec | None = None
         self._function: AdvantageFunction | None = None
 
-    def idle(self, stage: StageSpec, entries: Iterable[BufferEntry]) -> Sequence[BufferEntry]:
-        """The experiences of whole groups that teach nothing; groups of which some are gone stay."""
+    def idle(self, stage: StageSpec, experiences: Iterable[BufferEntry]) -> Sequence[BufferEntry]:
+        """Returns the experiences of whole groups without a signal; groups with members missing stay."""
         function = self._of(stage.algorithm)
         if function is None:
             return ()
         groups: dict[UUID, list[BufferEntry]] = {}
-        for entry in entries:
-            # An experience with uses was judged when it arrived: its group was planned, so it taught something.
-            if not entry.uses:
-                groups.setdefault(entry.group.group, []).append(entry)
-        found: list[BufferEntry] = []
+        for experience in experiences:
+            # An experience with uses was judged on arrival: its group was planned, so it had a signal.
+            if not experience.uses:
+                groups.setdefault(experience.group.group, []).append(experience)
+        uninformative: list[BufferEntry] = []
         for members in groups.values():
             whole = len(members) == members[0].group_size
-            if whole and not function.informative(_told(members)):
-                found += members
-        return found
+            if whole and not function.informative(_closed_group(members)):
+                uninformative += members
+        return uninformative
 
     def reads_members(self, stage: StageSpec) -> bool:
-        """True if what a group teaches is made of the payload of all its members, or may be: a third party's."""
+        """True if the advantage needs the payload of all members of a group, or may: a third party's function."""
         name = stage.algorithm.advantage
         return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
 
     def _of(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
         if algorithm is not self._algorithm:
             # The daemon imports no third party's module to decide, so all groups of such a function are planned.
-            chosen = ADVANTAGES.builtin(algorithm.advantage) and "std_threshold" in algorithm.advantage_args
+            judged = ADVANTAGES.builtin(algorithm.advantage) and "std_threshold" in algorithm.advantage_args
             self._algorithm = algorithm
-            self._function = advantage_function(algorithm) if chosen else None
+            self._function = advantage_function(algorithm) if judged else None
         return self._function
 
 
-def _told(members: list[BufferEntry]) -> ClosedGroup:
+def _closed_group(members: list[BufferEntry]) -> ClosedGroup:
     return ClosedGroup(
-        rewards=np.array([entry.member.reward for entry in members], np.float32),
-        runs=np.array([entry.member.rollout for entry in members], np.int64),
+        rewards=np.array([experience.member.reward for experience in members], np.float32),
+        runs=np.array([experience.member.rollout for experience in members], np.int64),
     )
 
 
 def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[BufferEntry]) -> list[Retirement]:
-    """The groups that no batch may hold, whenever it is formed.
+    """Returns the groups barred from every batch at any time: with too few members, or without a signal.
 
-    `fresh` is what the stage buffer has not taken in yet, so that each group is judged once.
+    `fresh` holds the experiences new to the stage buffer, so that each group is judged once.
     """
     minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
     replay_buffer = state.replay_buffer
     incomplete: list[BufferEntry] = []
-    # The sizes that occur are few, so that no experience is looked at where every group is large enough.
+    # Few sizes occur, so no experience is looked at while every group is large enough.
     if any(size < minimum for size in replay_buffer.group_sizes):
-        incomplete = [entry for entry in replay_buffer.waiting.values() if entry.group_size < minimum]
-        fresh = (entry for entry in fresh if entry.group_size >= minimum)
+        incomplete = [experience for experience in replay_buffer.waiting.values() if experience.group_size < minimum]
+        fresh = (experience for experience in fresh if experience.group_size >= minimum)
     idle = judge.idle(stage, fresh)
-    found = (Retirement("group_incomplete", incomplete), Retirement(UNINFORMATIVE, idle))
-    return [part for part in found if part.entries]
+    retirements = (Retirement("group_incomplete", incomplete), Retirement(UNINFORMATIVE, idle))
+    return [retirement for retirement in retirements if retirement.entries]
 
 
 def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-    """Retires what somebody says will never be read again; before that, the batches that cannot run are abandoned.
+    """Retires experiences declared unreadable for ever by an operator; before that, abandons the batches holding them.
 
-    Where what a group teaches is made of the payload of all its members, they go with it.
+    If the advantage needs the payload of all members of a group, the whole group is retired.
     """
     spine = state.spine
     replay_buffer = state.replay_buffer
-    # Paused experiments too: an experiment may have paused because of the very experience that is given up.
+    # Paused experiments too: the pause may be due to the very experience given up.
     if spine.status not in (Status.RUNNING, Status.PAUSED) or spine.stage < 0 or spine.stage_completed:
         return ()
     given_up = replay_buffer.given_up
-    places = (replay_buffer.waiting, replay_buffer.cooling)
-    entries = [entry for id in given_up for place in places if (entry := place.get(id)) is not None]
-    # A batch that any generation of the trainer executed stays: its weights exist, and no other batch made them.
+    buffers = (replay_buffer.waiting, replay_buffer.cooling)
+    experiences = [experience for id in given_up for buffer in buffers if (experience := buffer.get(id)) is not None]
+    # A batch executed by any generation of the trainer stays: its weights exist, and no other batch made them.
     open_plans = {step: plan.event for step, plan in spine.plans.items() if step > spine.furthest}
-    groups: set[UUID | None] = {entry.group.group for entry in entries}
+    groups: set[UUID | None] = {experience.group.group for experience in experiences}
     for plan in open_plans.values():
-        groups |= {_group_of(plan, item) for item in plan.experiences if item.experience in given_up}
+        groups |= {_group_of(plan, planned) for planned in plan.experiences if planned.experience in given_up}
     whole = judge.reads_members(spine.stage_spec())
-    held = [
+    blocked_steps = [
         step
         for step, plan in open_plans.items()
-        for item in plan.experiences
-        if item.experience in given_up or (whole and _group_of(plan, item) in groups)
+        for planned in plan.experiences
+        if planned.experience in given_up or (whole and _group_of(plan, planned) in groups)
     ]
-    if held:
-        # Steps follow one another, so all later batches go as well: the last first, so that after a crash between the
-        # events the plans that are left have no gap. Their other items return to the buffer; what was given up is
-        # retired in a later turn, when no plan holds it any more.
+    if blocked_steps:
+        # Steps are consecutive, so all later batches go as well: the last first, so that the plans left by a crash
+        # between the events have no gap. Their other experiences return to the buffer; the given-up ones are retired in
+        # a later turn, when no plan holds them any more.
         return [
-            _abandoned(open_plans[step], held, given_up)
+            _abandoned(open_plans[step], blocked_steps, given_up)
             for step in sorted(open_plans, reverse=True)
-            if step >= min(held)
+            if step >= min(blocked_steps)
         ]
     if whole:
-        entries = [entry for place in places for entry in place.values() if entry.group.group in groups]
+        experiences = [
+            experience for buffer in buffers for experience in buffer.values() if experience.group.group in groups
+        ]
     now_ns = max(now_ns, spine.decided_at_ns)
-    return retired_events([Retirement("given_up", entries)], positions, now_ns) if entries else ()
+    return retired_events([Retirement("given_up", experiences)], positions, now_ns) if experiences else ()
 
 
 def retired_events(
-    parts: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int, *, waiting: int = 0
+    retirements: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int, *, waiting: int = 0
 ) -> Sequence[ExperienceRetired]:
-    """The events that retire all parts: at least one for each reason and number of uses, each of bounded size.
+    """Returns the events of the retirements: at least one for each reason and number of uses, each of bounded size.
 
-    `waiting`: experiences that wait for a batch and stay.
+    `waiting`: experiences left waiting for a batch.
     """
     return [
         ExperienceRetired(
-            experiences=tuple(entry.member.experience for entry in entries[start : start + RETIRED_AT_ONCE]),
+            experiences=tuple(
+                experience.member.experience for experience in experiences[start : start + RETIRED_AT_ONCE]
+            ),
             reason=reason,
             uses=uses,
             decided_at_ns=now_ns,
             observed=observed_at(positions),
-            uninformative=_told_of(entries, waiting) if reason == UNINFORMATIVE else None,
+            uninformative=_reward_range(experiences, waiting) if reason == UNINFORMATIVE else None,
         )
-        for (reason, uses), entries in by_uses(parts).items()
-        for start in range(0, len(entries), RETIRED_AT_ONCE)
+        for (reason, uses), experiences in by_uses(retirements).items()
+        for start in range(0, len(experiences), RETIRED_AT_ONCE)
     ]
 
 
-def _told_of(entries: Sequence[BufferEntry], waiting: int) -> Uninformative:
-    rewards = [entry.member.reward for entry in entries]
+def _reward_range(experiences: Sequence[BufferEntry], waiting: int) -> Uninformative:
+    rewards = [experience.member.reward for experience in experiences]
     return Uninformative(min(rewards), max(rewards), waiting)
 
 
-def by_uses(parts: Iterable[Retirement]) -> dict[tuple[str, int], list[BufferEntry]]:
-    """The experiences of all parts by reason and number of uses, which one event says once for all of its own."""
-    found: dict[tuple[str, int], list[BufferEntry]] = {}
-    for part in parts:
-        for entry in part.entries:
-            found.setdefault((part.reason, entry.uses), []).append(entry)
-    return found
+def by_uses(retirements: Iterable[Retirement]) -> dict[tuple[str, int], list[BufferEntry]]:
+    """Returns the experiences of all retirements by reason and number of uses, the two facts shared within an event."""
+    groups: dict[tuple[str, int], list[BufferEntry]] = {}
+    for retirement in retirements:
+        for experience in retirement.entries:
+            groups.setdefault((retirement.reason, experience.uses), []).append(experience)
+    return groups
 
 
-def _abandoned(plan: BatchPlanned, held: Collection[int], given_up: Mapping[UUID, str]) -> BatchAbandoned:
-    """The end of a plan that holds what was given up, or of one that follows such a one."""
-    named = next((item.experience for item in plan.experiences if item.experience in given_up), None)
-    what = f"the batch of step {min(held)} before it cannot run"
-    if named is not None:
-        what = f"experience {named} was given up" + (f": {given_up[named]}" if given_up[named] else "")
-    elif plan.step in held:
-        what = "it needs a group of which an experience was given up"
-    return BatchAbandoned(batch=plan.batch, step=plan.step, code=DataError.code, reason=what)
+def _abandoned(plan: BatchPlanned, blocked_steps: Collection[int], given_up: Mapping[UUID, str]) -> BatchAbandoned:
+    """Returns the end of a plan with given-up experiences, or of a plan after such a plan."""
+    experience = next((planned.experience for planned in plan.experiences if planned.experience in given_up), None)
+    reason = f"the batch of step {min(blocked_steps)} before it cannot run"
+    if experience is not None:
+        reason = f"experience {experience} was given up" + (f": {given_up[experience]}" if given_up[experience] else "")
+    elif plan.step in blocked_steps:
+        reason = "it needs a group of which an experience was given up"
+    return BatchAbandoned(batch=plan.batch, step=plan.step, code=DataError.code, reason=reason)
 
 
-def _group_of(plan: BatchPlanned, item: ExperienceItem) -> UUID | None:
-    """The group that an item is of; None where the plan names none."""
-    return plan.groups[item.group].group if 0 <= item.group < len(plan.groups) else None
+def _group_of(plan: BatchPlanned, planned: ExperienceItem) -> UUID | None:
+    """Returns the group of a planned experience; None if the plan names none."""
+    return plan.groups[planned.group].group if 0 <= planned.group < len(plan.groups) else None

@@ -1,4 +1,4 @@
-"""`next_steps`: which runs of a sweep begin, wait, go on or end now; a pure function of the sweep and of its runs."""
+"""`next_steps`: runs of a sweep to begin, hold, resume or end now; a pure function of the sweep and its runs."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from rftd.streams.folds.sweeps import RecordedSweep
 
 
 class RunStanding(NamedTuple):
-    """A run that was submitted."""
+    """A submitted run."""
 
     status: Status
     held: bool = False
-    """It was paused by the sweep, and by nobody else."""
+    """True: paused by the sweep, and by nobody else."""
     scores: Mapping[int, float] = {}
-    """The held-out scores by weight version, of the taskset that halvings go by."""
+    """Held-out scores by weight version, of the taskset that decides halvings."""
     based: bool = False
-    """The weights before its first step are evaluated."""
+    """True: the weights before the run's first step are evaluated."""
 
     @property
     def comes(self) -> bool:
-        """True if it is on the way to its first evaluation, and nobody has paused it."""
+        """True if the run is on the way to a first evaluation, without a pause."""
         return self.status in (Status.SUBMITTED, Status.QUEUED, Status.RUNNING)
 
 
 class BeginRun(NamedTuple):
-    """A run that is to be submitted."""
+    """A run to be submitted for the first time, or again after a cut-off submission."""
 
     point: int
     base: int | None = None
-    """The run with the evaluated weights that it begins with; None: it begins by itself."""
+    """Run whose evaluated weights are the first ones of this run; None: the base model."""
 
 
 class HoldRun(NamedTuple):
-    """A run that is to be paused until the others have come as far."""
+    """A run to be paused until the others have reached the same version."""
 
     point: int
     version: int
-    """The weight version at which the sweep is halved."""
+    """Weight version of the halving."""
 
 
 class ResumeRun(NamedTuple):
-    """A run that goes on behind a halving."""
+    """A run to be resumed after a halving."""
 
     point: int
     version: int
 
 
 class EndRun(NamedTuple):
-    """A run that is to be cancelled, and why."""
+    """A run to be cancelled, and the reason."""
 
     point: int
     reason: str
@@ -62,10 +62,10 @@ SweepStep: TypeAlias = BeginRun | HoldRun | ResumeRun | EndRun | SweepHalved
 
 
 def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterator[SweepStep]:
-    """The steps to take now, in order; `runs` are those that were submitted, by their place.
+    """Yields the steps to take now, in order; `runs` holds the submitted runs by point.
 
-    One whose submission was cut off before it was accepted is begun again, which completes it. A halving comes last:
-    what follows from it is decided once it is in the log.
+    A run whose submission was cut off before acceptance is begun again, for completion. A halving comes last: the
+    consequences are decided once the halving is in the log.
     """
     live = {point: run for point, run in sorted(runs.items()) if not run.status.ended}
     if sweep.cancelled is not None:
@@ -105,9 +105,9 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
 
 
 def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: int) -> SweepHalved:
-    """The halving at a weight version: the settings with the lower mean scores, rounded down, do not go on.
+    """Returns the halving at a weight version: the settings with the lower mean scores, rounded down, are stopped.
 
-    A setting none of whose runs has a score is the worst; of equal ones the first stays.
+    A setting without a single score is the worst; of equal ones the first stays.
     """
     by_setting: dict[int, list[float]] = {}
     firsts = sweep.firsts
@@ -117,16 +117,16 @@ def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: i
             scores.append(runs[point].scores[version])
     means = {first: statistics.fmean(scores) if scores else None for first, scores in by_setting.items()}
     ranked = sorted(means, key=lambda first: (means[first] is None, -(means[first] or 0.0), first))
-    kept = len(ranked) - len(ranked) // 2
+    survivors = len(ranked) - len(ranked) // 2
     return SweepHalved(
         version=version,
-        stopped=tuple(sorted(ranked[kept:])),
+        stopped=tuple(sorted(ranked[survivors:])),
         scores=tuple(SettingScore(first, len(by_setting[first]), means[first]) for first in sorted(means)),
     )
 
 
 def _has_come(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int, version: int) -> bool:
-    """True if a run has its score at this weight version, or will never have one."""
+    """True if a run has a score at this weight version, or will never have one."""
     run = runs.get(point)
     if run is None:
         return point in sweep.refused
@@ -134,7 +134,7 @@ def _has_come(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int,
 
 
 def is_over(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> bool:
-    """True if each run has ended, could not begin, or will not."""
+    """True if each run of the sweep has ended, could not begin, or never will."""
     if any(not run.status.ended for run in runs.values()):
         return False
     if sweep.cancelled is not None:

@@ -1,6 +1,6 @@
-"""The weights on which the next group begins: the schedule, held against what was begun and announced.
+"""The weights of the next group: the schedule, compared with the groups begun and the weights announced.
 
-Which version a window runs on is in its leases, so recovering is folding and no restart decides it anew.
+The version of a window is in its leases, so recovering is folding and no restart decides it anew.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Ask(NamedTuple):
 
     window: int
     number: int = 0
-    """The number of the request that is due."""
+    """Number of the request due."""
 
 
 class Begin(NamedTuple):
-    """The weights and the window with which a group begins."""
+    """Weight version, window and position within the window at the beginning of a group."""
 
     version: int
     window: int = -1
@@ -41,41 +41,42 @@ class Begin(NamedTuple):
 def beginnings(
     state: RunState, stage: StageSpec, view: PolicyView, *, outstanding: int | None = None
 ) -> Iterator[Begin | Ask | WindowHold]:
-    """The beginnings of the next groups, one after the other, up to the first that cannot; endless if there is none.
+    """Yields the beginnings of the next groups, one after the other, up to the first hold or request; endless without
+    one.
 
-    `outstanding` groups are under way, unless given as many as the state holds.
+    `outstanding` groups are under way; by default the number in the state.
     """
     last = state.groups.windows.get(state.spine.stage)
     outstanding = state.groups.to_close if outstanding is None else outstanding
     announced = _Announced(state)
     for number in count():
-        each = _Next(state, stage, announced, feeds_step(view, number), last, outstanding + number).begin()
-        yield each
-        if not isinstance(each, Begin):
+        beginning = _Next(state, stage, announced, feeds_step(view, number), last, outstanding + number).begin()
+        yield beginning
+        if not isinstance(beginning, Begin):
             return
-        if each.window >= 0:
-            last = GroupWindow(each.window, each.place, each.version)
+        if beginning.window >= 0:
+            last = GroupWindow(beginning.window, beginning.place, beginning.version)
 
 
 def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
-    """The view that a policy admits on: with `explorer_driven` the newest weights are announced when asked for."""
+    """Returns the view for admission by a policy: with `explorer_driven`, newest weights are announced on request."""
     if stage.synchronizer.sync_style != "explorer_driven":
         return view
     return msgspec.structs.replace(view, published_version=view.version)
 
 
 def feeds_step(view: PolicyView, number: int) -> int:
-    """The step of the stage whose batch the next group but `number` will feed, from 1.
+    """Returns the step of the stage whose batch the next group but `number` will feed, from 1.
 
-    Not its place in the dataset says which: groups that failed or went stale were replaced by later ones, and a batch
-    may have been planned before it was full.
+    The dataset position does not tell: failed and stale groups were replaced by later ones, and a batch may have been
+    planned before it was full.
     """
     supply = view.waiting_experiences + view.inflight_rollouts + number * view.repeat_times
     return view.planned_steps + 1 + supply // view.batch_size
 
 
 def request_of(state: RunState, ask: Ask) -> WeightsRequested:
-    """The question to the trainer that is due."""
+    """Returns the request for newer weights to be sent to the trainer."""
     last = state.groups.windows.get(state.spine.stage)
     return WeightsRequested(
         stage=state.spine.stage, window=ask.window, number=ask.number, version=last.version if last else -1
@@ -85,13 +86,13 @@ def request_of(state: RunState, ask: Ask) -> WeightsRequested:
 def overdue_of(
     state: RunState, stage: StageSpec, view: PolicyView, hold: AwaitsAnswer | AwaitsWeights, waited_s: float
 ) -> WeightsOverdue:
-    """The event that ends the wait of a window after `sync_timeout`: it runs on the newest weights, if it can."""
+    """Returns the event ending a window's wait after `sync_timeout`: the newest weights serve, if usable."""
     bound = stage.policy.max_staleness_versions
     version_wanted = hold.version if isinstance(hold, AwaitsWeights) else -1
     at_most = version_wanted - 1 if stage.synchronizer.sync_style == "fixed" else None
     newest = state.weights.newest(state.spine, at_most=at_most)
-    wanted = f"version {version_wanted}" if version_wanted >= 0 else "a newer version"
-    reason = f"{wanted} did not come within sync_timeout ({stage.synchronizer.sync_timeout:g} s)"
+    missing = f"version {version_wanted}" if version_wanted >= 0 else "a newer version"
+    reason = f"{missing} did not come within sync_timeout ({stage.synchronizer.sync_timeout:g} s)"
     version = newest.version if newest is not None else -1
     if not _Next(state, stage, _Announced(state), feeds_step(view, 0), None, 0).can_use(version):
         reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
@@ -107,27 +108,27 @@ def overdue_of(
 
 
 class _Announced:
-    """The versions that explorers can load, looked up once for all groups that are given out together."""
+    """The versions explorers can load, looked up once for all groups leased together."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
-        self._found: dict[int, bool] = {}
+        self._loadable: dict[int, bool] = {}
 
     @cached_property
     def newest(self) -> int:
-        """The newest version; -1 if there is none."""
+        """Returns the newest version; -1 without any."""
         newest = self._state.weights.newest(self._state.spine)
         return newest.version if newest is not None else -1
 
     def has(self, version: int) -> bool:
-        """True if the version can be loaded."""
-        if version not in self._found:
-            self._found[version] = self._state.weights.of_version(version, self._state.spine) is not None
-        return self._found[version]
+        """True if explorers can load the version."""
+        if version not in self._loadable:
+            self._loadable[version] = self._state.weights.of_version(version, self._state.spine) is not None
+        return self._loadable[version]
 
 
 class _Next:
-    """The decision about the group that feeds stage step `step`, after the group that began `last`."""
+    """The decision about the group feeding stage step `step`, after the group that began `last`."""
 
     def __init__(
         self,
@@ -145,29 +146,29 @@ class _Next:
         self._last = last
         self._outstanding = outstanding
         spine = state.spine
-        # A fork announces no weights that are older than the ones it began with.
+        # A fork announces no weights older than the ones it began with.
         self._least = max(spine.first_version, spine.forked.at_step if spine.forked is not None else 0)
 
     def begin(self) -> Begin | Ask | WindowHold:
         if not has_windows(self._stage.synchronizer):
-            there = self._announced.newest >= self._least
-            return Begin(self._least) if there else AwaitsWeights(version=self._least)
+            announced = self._announced.newest >= self._least
+            return Begin(self._least) if announced else AwaitsWeights(version=self._least)
         last = self._last
         number = self._window()
         if last is not None and number == last.number and self.can_use(last.version):
             return Begin(last.version, number, last.place + 1)
-        # A new window begins on other weights, which explorers load when nothing runs: the last window is
-        # finished first.
+        # A new window begins on other weights, loaded by explorers when nothing runs: the last window is finished
+        # first.
         if last is not None and self._outstanding:
             return SyncPoint(number, self._outstanding)
         chosen = self._version(number)
         if not isinstance(chosen, int):
             return chosen
-        place = last.place + 1 if last is not None and number == last.number else 0
-        return Begin(chosen, number, place)
+        position = last.place + 1 if last is not None and number == last.number else 0
+        return Begin(chosen, number, position)
 
     def can_use(self, version: int) -> bool:
-        """True if explorers can load the version, and what begins on it can still be trained when its turn comes."""
+        """True if explorers can load the version, and the group's experiences will be fresh enough at their step."""
         spine = self._state.spine
         policy = self._stage.policy
         staleness = self._step - 1 - (version - spine.first_version)
@@ -175,7 +176,7 @@ class _Next:
         return fits and self._announced.has(version)
 
     def _window(self) -> int:
-        """The window that the group belongs to, which is the last or a new one: windows do not come back."""
+        """Returns the window of the group, the last or a new one: windows do not come back."""
         last = self._last
         sync = self._stage.synchronizer
         if sync.sync_style == "fixed":
@@ -183,21 +184,20 @@ class _Next:
         if last is None:
             return 1 if self._state.spine.shared_steps else 0
         full = last.place + 1 >= window_steps(sync, last.number) * self._stage.batch_size
-        # It ends early if its weights are too old for the next group.
+        # A window ends early if its weights are too old for the next group.
         return last.number + 1 if full or not self.can_use(last.version) else last.number
 
     def _version(self, number: int) -> int | Ask | WindowHold:
-        """The version that a window runs on if it begins now; or the question or hold before it."""
+        """Returns the version of a window beginning now; or the request or hold before it."""
         state = self._state
         style = self._stage.synchronizer.sync_style
-        # A time-out was decided before: its version stands, for the window may have begun on it, and history
-        # is not made anew.
+        # A time-out decided earlier stands: the window may have begun on its version, and history is not made anew.
         late = state.spine.overdue.get((state.spine.stage, number), -1)
         if late >= 0 and self.can_use(late):
             return late
         if style == "fixed":
-            wanted = max(self._least, state.spine.first_version + step_of_window(self._stage.synchronizer, number))
-            return wanted if self._announced.has(wanted) else self._awaits(wanted, number)
+            required = max(self._least, state.spine.first_version + step_of_window(self._stage.synchronizer, number))
+            return required if self._announced.has(required) else self._awaits(required, number)
         if style == "explorer_driven" and self._last is not None:
             return self._answered(number)
         newest = self._announced.newest
@@ -206,14 +206,14 @@ class _Next:
         return self._awaits(self._oldest_usable(), number)
 
     def _answered(self, number: int) -> int | Ask | WindowHold:
-        """The version that the trainer answers; it is asked again if it has gone on and its answer is too old."""
+        """Returns the version in the trainer's answer; the trainer is asked again if its answer is too old by now."""
         spine = self._state.spine
         request = self._state.spine.request
         answer = self._state.weights.answer
         if request is None or (request.stage, request.window) != (spine.stage, number):
             return Ask(number)
         if answer is None or not self._state.weights.answered(request):
-            timeout_s, too_old = self._patience(number)
+            timeout_s, too_old = self._timeout(number)
             return AwaitsAnswer(window=number, timeout_s=timeout_s, too_old=too_old)
         if self.can_use(answer.version):
             return answer.version
@@ -224,15 +224,15 @@ class _Next:
     def _awaits(self, version: int, number: int) -> AwaitsWeights:
         if self._last is None:
             return AwaitsWeights(version=version)
-        timeout_s, too_old = self._patience(number)
+        timeout_s, too_old = self._timeout(number)
         return AwaitsWeights(window=number, timeout_s=timeout_s, too_old=too_old, version=version)
 
-    def _patience(self, number: int) -> tuple[float | None, bool]:
-        """The time-out that counts at the sync point before the window, and whether it has passed in vain."""
+    def _timeout(self, number: int) -> tuple[float | None, bool]:
+        """Returns the time-out in force at the sync point before the window, and whether it has passed in vain."""
         spine = self._state.spine
         assert spine.spec is not None
         overdue = spine.overdue.get((spine.stage, number))
-        # A deterministic run waits for ever: what it trains on must not depend on how long something took.
+        # A deterministic run waits for ever: its training must not depend on how long something took.
         counts = overdue is None and not spine.spec.deterministic
         return self._stage.synchronizer.sync_timeout if counts else None, overdue == -1
 

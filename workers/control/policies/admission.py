@@ -1,4 +1,4 @@
-"""Policies that pace by admission alone: nothing is retired as stale, and a slow rollout may be over the bound."""
+"""Policies pacing by admission alone: nothing is retired as stale, and a slow rollout may exceed the bound."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Areal(Paced):
 
         capacity = min(max_concurrent - running, (bound + version + 1) * batch - (accepted + running))
 
-    What was rejected leaves `running` without being accepted, and after a recovery accepted is what was trained and
-    waits: both are folds here. The capacity bounds how many experiences run ahead, not how old each of them is.
+    A rejected rollout leaves `running` without being accepted, and after a recovery `accepted` counts trained and
+    waiting experiences: both are folds here. The capacity bounds how many experiences run ahead, not how old each of
+    them is.
     """
 
     arguments = ArealArgs
@@ -56,16 +57,16 @@ class Areal(Paced):
 
 
 class ReadyFirst(Paced):
-    """NeMo-RL's ready_first: a gate at dispatch, and then whatever is ready first is trained.
+    """NeMo-RL's ready_first: a gate at dispatch, then training in the order of readiness.
 
-    Batches' worth of groups may be given out up to `max_staleness` (one at least) ahead of the steps that are done. No
-    rollout is wasted, and the slowest ones may be older than the bound.
+    Groups may be given out for `max_staleness` batches (at least one) beyond the finished steps. No rollout is wasted,
+    and the slowest ones may be older than the bound.
     """
 
     page = PolicyPage(source="NeMo-RL", admits="(v + max(1, n)) B", purpose="as `areal`, one batch less ahead")
 
     def most_supply(self, view: PolicyView) -> int:
-        # With a bound of 0 nothing could ever start: one batch has to be under way for a step to be made.
+        # With a bound of 0 nothing could ever start: one batch has to be under way before a step can be made.
         return (view.steps_done + max(1, self.bound_versions)) * view.batch_size
 
 
@@ -82,9 +83,9 @@ class VerlWindowArgs(PolicyArguments, frozen=True, kw_only=True):
 class VerlWindow(Paced):
     """verl's fully asynchronous window (docs/advance/fully_async.md).
 
-    Between two synchronisations at most (1 + threshold) * sync steps * batch experiences are dispatched, those counted
-    that were under way or queued at the last one. Threshold 0 is a synchronous window, 1 about one step off. With a
-    `queue` the oldest are dropped when it is full, as verl's does; each drop is an event.
+    Between two synchronisations at most (1 + threshold) * sync steps * batch experiences are dispatched, including the
+    ones under way or queued at the last synchronisation. Threshold 0 is a synchronous window, 1 about one step off. A
+    full `queue` drops its oldest experiences, like verl's; each drop is an event.
     """
 
     arguments = VerlWindowArgs
@@ -124,7 +125,7 @@ class SampleLag(Paced):
 
         groups that may be submitted = ceil(max_lag / attempts) + groups of one update * (1 + updates announced)
 
-    The trainer takes what is there; samples older than the lag are trained and counted as stale.
+    The trainer takes the samples available; samples older than the lag are trained and counted as stale.
     """
 
     arguments = SampleLagArgs
@@ -145,5 +146,5 @@ class SampleLag(Paced):
         return groups * view.repeat_times + updates * view.batch_size
 
 
-def _age(entry: BufferEntry) -> tuple[int, int]:
-    return (entry.group.offset, entry.index)
+def _age(experience: BufferEntry) -> tuple[int, int]:
+    return (experience.group.offset, experience.index)

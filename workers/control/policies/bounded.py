@@ -1,4 +1,4 @@
-"""Policies under which no batch holds an experience over the bound: all of them sweep at consumption."""
+"""Policies with a guaranteed bound: no batch holds a staler experience, because all of them sweep at consumption."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
     wait: Wait = False
     """verl's field of this name.
 
-    The lengths that are trained are those that were generated; the price is that training waits for the longest. With
-    `weight_fifo`, so that what came at last goes first.
+    Trained lengths then equal generated lengths; the price is that training waits for the longest rollout. With
+    `weight_fifo` the groups that arrived last are trained first.
     """
 
 
 class HardBound(Paced):
     """Admission by capacity (AReaL, arXiv 2505.24298), and a sweep at consumption (prime-rl): a hard bound.
 
-    A group may start while what is trained, waiting and under way stays within
+    A group may start while the trained, waiting and running experiences stay within
         (bound + version + 1) * batch size   and   (inflight batches + steps planned) * batch size
-    experiences. The version is the one that the group would begin with, so that all that begin with it find room in
-    the batches that may hold them: weights arrive after the step that made them. What fails or is retired leaves the
+    experiences. The version is the one at the group's beginning, so all groups that begin with it find room in
+    the batches open to them: weights arrive after the step that made them. Failed and retired experiences leave the
     count, so nothing is lost on recovery. Batch n takes the oldest closed groups first, and only experiences whose
     staleness (n - 1) - oldest version is within the bound.
     """
@@ -74,14 +74,14 @@ class HardBound(Paced):
 
 
 class InOrder(HardBound):
-    """`HardBound` in the order of the dataset: a batch takes its groups as they were given out, not as they came back.
+    """`HardBound` in the order of the dataset: a batch takes groups in the order of their leases, not of their return.
 
-    With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so which
-    experiences form batch n, and in which order, does not depend on how fast any of them was (rule 14).
+    With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so the
+    experiences of batch n, and their order, do not depend on the speed of any rollout (rule 14).
     """
 
     oldest_first = True
-    # The experiment file offers none of HardBoundArgs: to give a group up for its age is to let speed decide.
+    # The experiment file offers none of HardBoundArgs: giving up a group for its age would let speed decide.
     arguments = NoArguments
     page = PolicyPage(
         source="NeMo-RL, [deterministic](#what-is-deterministic) runs",
@@ -94,9 +94,9 @@ class InOrder(HardBound):
 
 
 class WeightFifo(HardBound):
-    """NeMo-RL's weight_fifo: `HardBound` that drains the oldest weight version within the bound first.
+    """NeMo-RL's weight_fifo: `HardBound`, with the oldest weight version within the bound first.
 
-    Nothing waits until it is too old while younger experiences are trained.
+    No experience waits until it is too old while younger ones are trained.
     """
 
     oldest_first = True
@@ -116,10 +116,10 @@ class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
 
 
 class Windowed(Paced):
-    """NeMo-RL's window of versions: no gate but the buffer's; what is older than the window is retired.
+    """NeMo-RL's window of versions: no gate but the buffer's; experiences older than the window are retired.
 
-    A batch takes experiences of the versions v - bound to v, as groups closed or the freshest first. Groups under way
-    that began before the window are given up, for nothing of them could be trained.
+    A batch takes experiences of the versions v - bound to v, in the order of closed groups or the freshest first.
+    Groups begun before the window are given up, because none of their experiences could be trained.
     """
 
     keeps_bound = True
@@ -145,5 +145,5 @@ class Windowed(Paced):
 
 
 def flown_too_long(flights: list[Flight], oldest_version: int) -> list[Flight]:
-    """The groups under way that began with older weights than `oldest_version`."""
+    """Returns the groups under way begun with weights older than `oldest_version`."""
     return [flight for flight in flights if flight.oldest_version < oldest_version]

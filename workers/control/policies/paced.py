@@ -1,7 +1,7 @@
-"""`Paced` has what policies have in common: the order of a queue, the sweep at consumption, and a capacity.
+"""`Paced` is the common part of policies: the order of a queue, the sweep at consumption, and a capacity.
 
-The queue: highest priority first, then as groups closed, then as in the group. The sweep: staleness of
-batch n's items is (n - 1) minus their oldest weight version, and nothing over the bound is planned (prime-rl).
+The queue: highest priority first, then in the order of closed groups, then as in the group. The sweep: staleness in
+batch n is (n - 1) minus the oldest weight version, and nothing over the bound is planned (prime-rl).
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class PolicyArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments of one kind, declared once: `Annotated[int, Meta(ge=0, description="...")]` with a default.
+    """Arguments of one kind, declared once: `Annotated[int, Meta(ge=0, description="...")]` with a default.
 
-    The experiment file's fields, their checks and the tables of the documentation are made of them, and so is what a
-    policy reads of `PolicySpec.args`.
+    The experiment file's fields, their checks and the documentation's tables are derived from the declaration, and so
+    is the policy's view of `PolicySpec.args`.
     """
 
 
 class NoArguments(PolicyArguments, frozen=True, kw_only=True):
-    """The arguments of a kind that has none of its own."""
+    """The arguments of a kind without any."""
 
 
 class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of a kind in the documentation's table."""
+    """A kind's row in the documentation's table."""
 
     source: str
     admits: str
-    """The supply below which groups are admitted, in the symbols of that page."""
+    """Supply below which groups are admitted, in the symbols of the page."""
     purpose: str
 
 
 class Paced(ABC):
-    """A policy that lacks its pace alone: `most_supply` says how many experiences may have been supplied."""
+    """A policy lacking only its pace: `most_supply` says how many experiences may have been supplied."""
 
     keeps_bound: ClassVar[bool] = False
-    """True for a kind under which nothing over the bound is trained; the others only pace by it."""
+    """True for a kind that trains nothing over the bound; the others only pace by it."""
     oldest_first: ClassVar[bool] = False
-    """True for a kind in whose order priorities do not come first."""
+    """True for a kind whose order does not put priorities first."""
     arguments: ClassVar[type[PolicyArguments]] = NoArguments
-    """The kind's fields of section `policy`, but for those that are `scheduled`."""
+    """The kind's fields of section `policy`, except `scheduled` ones."""
     page: ClassVar[PolicyPage | None] = None
-    """The row of the documentation; a kind of ours must have it."""
+    """Row of the documentation; required of a built-in kind."""
 
     @classmethod
     def scheduled(cls, sync: Synchronizer) -> Mapping[str, int]:
-        """The arguments that follow from the schedule, so that the experiment file has no field for them."""
+        """Returns the arguments implied by the schedule, for which the experiment file has no field."""
         return {}
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -74,12 +74,12 @@ class Paced(ABC):
 
     @abstractmethod
     def most_supply(self, view: PolicyView) -> int:
-        """Experiences of the stage that may have been supplied by now."""
+        """Returns the most experiences of the stage that may have been supplied by now."""
 
     def admit(self, view: PolicyView) -> int:
         starting = view.starting_version
         if self.sweeps and starting is not None and starting < self.oldest_allowed(view):
-            return 0  # what began now would be too old for any batch; the steps that are planned bring newer weights
+            return 0  # a new group would be too old for any batch; the planned steps bring newer weights
         most = min(self.most_supply(view), view.total_steps * view.batch_size)
         if self._capacity and not self._evicts:
             room = self._capacity - view.cooling_experiences
@@ -95,14 +95,15 @@ class Paced(ABC):
         oldest = self.oldest_allowed(view)
         fresh = buffer.in_order(without)
         if self.sweeps and buffer.oldest_version is not None and buffer.oldest_version < oldest:
-            fresh = (entry for entry in fresh if entry.member.oldest_version >= oldest)
+            fresh = (experience for experience in fresh if experience.member.oldest_version >= oldest)
         return list(islice(fresh, size))
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
         if self.sweeps and (stale := list(buffer.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)
         elif self._evicts and self._capacity and (more := len(buffer) - self._capacity) > 0:
-            # Of those that may be planned now: else what rests would keep its place, and newer ones would go instead.
+            # Only experiences fit for planning now: otherwise cooling ones would keep their slots, and newer ones would
+            # go instead.
             yield Retirement("capacity", list(islice(buffer.lowest(), more)))
 
     def waits_for(self, view: PolicyView) -> int | None:
@@ -112,18 +113,18 @@ class Paced(ABC):
         return []
 
     def oldest_allowed(self, view: PolicyView) -> int:
-        """The oldest weight version that an item of the next batch may have begun with."""
+        """Returns the oldest weight version allowed at the beginning of an experience of the next batch."""
         return view.first_version + view.planned_steps - self.bound_versions
 
     def inflight_supply(self, view: PolicyView) -> int:
-        """The supply at which `max_inflight_batches` batches are under way or wait."""
+        """Returns the supply at which `max_inflight_batches` batches are under way or waiting."""
         return (view.planned_steps + self._inflight_batches) * view.batch_size
 
 
 def read_args(spec: PolicySpec, kind: type[A]) -> A:
-    """The policy's own arguments. Raises ConfigError for one that it does not know, or of another type."""
+    """Returns the policy's own arguments. Raises ConfigError for an unknown one, or one of another type."""
     try:
         return converted(spec.args, kind)
     except msgspec.ValidationError as error:
-        known = ", ".join(kind.__struct_fields__)
-        raise ConfigError(f"policy {spec.kind}: {error}", fix=f"its own fields are: {known or 'none'}") from None
+        field_names = ", ".join(kind.__struct_fields__)
+        raise ConfigError(f"policy {spec.kind}: {error}", fix=f"its own fields are: {field_names or 'none'}") from None

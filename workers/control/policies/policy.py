@@ -1,4 +1,4 @@
-"""`StalenessPolicy` answers what may start, what is trained next, and what never can be (DESIGN, "Policies")."""
+"""`StalenessPolicy` decides which groups start, and which experiences are next, or never (DESIGN, "Policies")."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts that a policy decides on: a reading of the folded state. Steps count within the stage, from 1."""
+    """Counts of the folded state, the input of a policy's decisions. Steps count within the stage, from 1."""
 
     version: int
     """Weight version of the trainer, counted over the experiment."""
     first_version: int
     """Weight version at which the stage began."""
     published_version: int
-    """The newest weight version that is announced to explorers."""
+    """Newest weight version announced to explorers."""
     starting_version: int | None = None
-    """The version that a group which starts now begins on; None: the schedule of synchronisation says."""
+    """Weight version of a group starting now; None: left to the schedule of synchronisation."""
     total_steps: int
     planned_steps: int
     """Batches of this stage planned so far."""
@@ -33,47 +33,49 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     repeat_times: int
     """Rollouts of one group."""
     planned_experiences: int
-    """Experiences of this stage that were planned at least once."""
+    """Experiences of this stage planned at least once."""
     waiting_experiences: int
-    """Experiences that were never planned so far."""
+    """Experiences never planned so far."""
     cooling_experiences: int = 0
-    """Experiences that were planned before, and may be again once they have rested."""
+    """Experiences planned before, and free to be planned again after their cooldown."""
     inflight_rollouts: int
-    """Rollouts of open groups that did not fail."""
+    """Rollouts of open groups without a failure."""
 
     @property
     def steps_done(self) -> int:
-        """Steps of the stage that were trained."""
+        """Returns the number of trained steps of the stage."""
         return self.version - self.first_version
 
     @property
     def supply(self) -> int:
-        """Experiences of the stage that were planned, wait, or are under way; what failed or was retired is none."""
+        """Returns the experiences of the stage planned, waiting or under way; failed and retired ones do not count."""
         return self.planned_experiences + self.waiting_experiences + self.inflight_rollouts
 
     def groups_below(self, most_experiences: int) -> int:
-        """The number of groups that may start; the supply then stays within so many, but for the last group's rest."""
-        # Rounded up: a batch that is no multiple of the group size would otherwise never be filled.
+        """Returns how many groups may start within a supply of `most_experiences`, exceeded at most by the last group's
+        rest.
+        """
+        # Rounded up: a batch not divisible by the group size would otherwise never be filled.
         return max(0, -((self.supply - most_experiences) // self.repeat_times))
 
     def after(self, chosen: Sequence[BufferEntry]) -> PolicyView:
-        """The view once `chosen` are planned as the next batch."""
-        # What is used again was counted at its first use: the supply is of different experiences.
-        first = sum(1 for entry in chosen if not entry.uses)
+        """Returns the view after `chosen` are planned as the next batch."""
+        # A reused experience was counted at its first use: the supply counts distinct experiences.
+        first_uses = sum(1 for experience in chosen if not experience.uses)
         return msgspec.structs.replace(
             self,
             planned_steps=self.planned_steps + 1,
-            planned_experiences=self.planned_experiences + first,
-            waiting_experiences=self.waiting_experiences - first,
+            planned_experiences=self.planned_experiences + first_uses,
+            waiting_experiences=self.waiting_experiences - first_uses,
         )
 
-    def without(self, gone: Sequence[BufferEntry]) -> PolicyView:
-        """The view once `gone` are retired."""
-        first = sum(1 for entry in gone if not entry.uses)
+    def without(self, retired: Sequence[BufferEntry]) -> PolicyView:
+        """Returns the view after `retired` have left the buffer."""
+        unused = sum(1 for experience in retired if not experience.uses)
         return msgspec.structs.replace(
             self,
-            waiting_experiences=self.waiting_experiences - first,
-            cooling_experiences=self.cooling_experiences - (len(gone) - first),
+            waiting_experiences=self.waiting_experiences - unused,
+            cooling_experiences=self.cooling_experiences - (len(retired) - unused),
         )
 
 
@@ -82,11 +84,11 @@ class Flight(msgspec.Struct, frozen=True):
 
     group: UUID
     oldest_version: int
-    """The oldest version that one of its rollouts began with."""
+    """Oldest version at the beginning of one of the group's rollouts."""
 
 
 class Retirement(msgspec.Struct, frozen=True):
-    """Experiences that no later batch can hold, and why."""
+    """Experiences barred from every later batch, with the reason."""
 
     reason: str
     entries: Sequence[BufferEntry]
@@ -96,27 +98,29 @@ class StalenessPolicy(Protocol):
     """A policy answers from view and buffer alone, so that recovering is folding and a decision can be replayed."""
 
     def admit(self, view: PolicyView) -> int:
-        """The number of groups that may start now."""
+        """Returns the number of groups that may start now."""
         ...
 
     def order(self, ready: ReadyGroup) -> Order:
-        """The key of a group among those that may be trained: the smallest is first."""
+        """Returns the key of a group among the groups fit for training: the smallest is first."""
         ...
 
     def select(
         self, view: PolicyView, buffer: BufferIndex, size: int, without: frozenset[UUID]
     ) -> Sequence[BufferEntry]:
-        """The experiences of the next batch, at most `size`, in training order, none of those `without` it."""
+        """Returns the experiences of the next batch, at most `size`, in training order, excluding ids in `without`."""
         ...
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterable[Retirement]:
-        """Experiences that no later batch can hold."""
+        """Returns experiences barred from every later batch, with reasons."""
         ...
 
     def waits_for(self, view: PolicyView) -> int | None:
-        """The version for which batches wait: none is formed while a group of it, or of an older one, is under way."""
+        """Returns the version for which batches wait: none is formed while a group of this or an older version is under
+        way.
+        """
         ...
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
-        """The groups under way of which nothing could be trained any more."""
+        """Returns the groups under way without any experience that could still be trained."""
         ...

@@ -1,7 +1,8 @@
-"""Priority functions say who is trained first, from an experience and its uses (the guide, "replay_buffer").
+"""Priority functions order training by an experience and its uses (the guide, "replay_buffer").
 
-Third parties add one through the entry-point group `rftd.priorities`: a factory that takes the arguments of the
-experiment file and returns a function of `BufferEntry`. It must depend on that alone: it is asked again on recovery.
+Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the experiment
+file, returning a function of `BufferEntry`. The function must depend on that entry alone, because it is called again on
+recovery.
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def make_priority(spec: PrioritySpec) -> Priority:
-    """The function that a stage names. Raises ConfigError for an unknown one, or arguments that do not fit."""
+    """Returns the function named by a stage. Raises ConfigError for an unknown one, or unsuitable arguments."""
     return PRIORITIES.open(spec.kind, spec.args)
 
 
 def tag() -> Priority:
-    """The tag alone: set by a workflow, 0 if by none, or changed since."""
+    """Returns the tag alone: set by a workflow, 0 by default, or changed since."""
     return _tag
 
 
 def linear_decay(decay: NotNegative = 2.0) -> Priority:
-    """Weight version - decay * uses, above which the tag comes first."""
+    """Returns weight version - decay * uses, with the tag added on top."""
     return decay_limit_randomization(decay=decay, use_count_limit=0)
 
 
 def decay_limit_randomization(
     decay: NotNegative = 2.0, use_count_limit: Annotated[int, msgspec.Meta(ge=0)] = 3, sigma: NotNegative = 0.0
 ) -> Priority:
-    """`linear_decay` with a normal deviate of width sigma for each use. The limit is the policy's `max_uses`."""
+    """Returns `linear_decay` plus a normal deviate of width sigma per use. The limit is the policy's `max_uses`."""
 
-    def priority(entry: BufferEntry) -> float:
-        noise = sigma * _deviate(entry) if sigma else 0.0
-        return entry.priority + entry.member.newest_version - decay * entry.uses + noise
+    def priority(experience: BufferEntry) -> float:
+        noise = sigma * _deviate(experience) if sigma else 0.0
+        return experience.priority + experience.member.newest_version - decay * experience.uses + noise
 
     return priority
 
 
-def _tag(entry: BufferEntry) -> float:
-    return entry.priority
+def _tag(experience: BufferEntry) -> float:
+    return experience.priority
 
 
-def _deviate(entry: BufferEntry) -> float:
-    """N(0, 1), the same whenever it is asked: it follows from the experience and its uses."""
+def _deviate(experience: BufferEntry) -> float:
+    """Returns a deviate of N(0, 1), derived from the experience and its uses, so equal on every call."""
     # Of an id's last 64 bits the first two are always the same.
-    fraction = (derive(entry.member.experience, "priority", entry.uses).int % 2**62 + 0.5) / 2**62
+    fraction = (derive(experience.member.experience, "priority", experience.uses).int % 2**62 + 0.5) / 2**62
     # Half a unit above 0 and below 1: inv_cdf raises at either end.
     return NormalDist().inv_cdf(fraction)

@@ -21,39 +21,39 @@ BUILT_IN: Final = {
     "ready_first": f"{_HERE}.admission:ReadyFirst",
     "sample_lag": f"{_HERE}.admission:SampleLag",
 }
-"""Our policies by kind. Adding one is its class and a line here: configuration, checks and tables follow from it."""
+"""Built-in policies by kind. Adding one takes its class and a line here: configuration, checks and tables follow."""
 
 POLICIES: Final = Plugins[StalenessPolicy]("staleness policy", group="rftd.policies", table=BUILT_IN)
 
-_MOST_MADE: Final = 64
-_made: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
+_MOST_OPENED: Final = 64
+_opened: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
 """Policies by the identity of their spec."""
 
 
 def built_in(kind: str) -> type[Paced] | None:
-    """The class of a kind of ours; None for a third party's, which is not imported by those who only check."""
+    """Returns the class of a built-in kind; None for a third party's, because checks must not import it."""
     return cast("type[Paced]", POLICIES.load(kind)) if kind in BUILT_IN else None
 
 
 def keeps_bound(kind: str) -> bool:
-    """True if nothing over the bound is trained under a kind of ours, as its class says."""
+    """True if nothing over the bound is trained under a built-in kind, according to its class."""
     policy = built_in(kind)
     return policy is not None and policy.keeps_bound
 
 
 def make_policy(spec: PolicySpec) -> StalenessPolicy:
-    """The policy that a stage names. Raises ConfigError for an unknown one."""
+    """Returns the policy named by a stage. Raises ConfigError for an unknown one."""
     return POLICIES.open(spec.kind, {"spec": spec})
 
 
 def policy_of(spec: PolicySpec) -> StalenessPolicy:
-    """The policy of a spec, made once: a policy keeps nothing, so one serves all who decide."""
-    # By identity, for a spec holds a mapping and has no hash. It is kept beside its policy: an id is used again
-    # once its object is gone.
-    known = _made.get(id(spec))
-    if known is None or known[0] is not spec:
-        if len(_made) >= _MOST_MADE:
-            # All at once: few specs are in use at a time, and a policy is made again in no time.
-            _made.clear()
-        known = _made[id(spec)] = spec, make_policy(spec)
-    return known[1]
+    """Returns the policy of a spec, made once: a policy has no state, so one instance serves every decider."""
+    # By identity, because a spec holds a mapping and has no hash. The spec is stored beside its policy: an id is used
+    # again once its object is freed.
+    opened = _opened.get(id(spec))
+    if opened is None or opened[0] is not spec:
+        if len(_opened) >= _MOST_OPENED:
+            # All at once: few specs are in use at a time, and making a policy again is quick.
+            _opened.clear()
+        opened = _opened[id(spec)] = spec, make_policy(spec)
+    return opened[1]

@@ -1,8 +1,8 @@
-"""Which rows of a taskset are explored next, where that does not follow from their places alone.
+"""The rows of a taskset explored next, for selectors that do not follow from row positions alone.
 
-selector        what a selector is, and what it decides on
+selector        the protocol of a selector, and the inputs of its draws
 registry        the selectors by name, and third parties'
 easy_to_hard    rows in the order of their columns
-difficulty      rows near a pass rate, which is estimated
-task_rows       the row of each new group: by its place, or drawn
+difficulty      rows near an estimated pass rate
+task_rows       the row of each new group: by its position, or drawn
 """

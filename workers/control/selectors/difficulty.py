@@ -15,18 +15,18 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.control.selectors.selector import DrawView
 
 _KEPT_OF_CAPABILITY: Final = 0.9
-"""The share of the former capability that is kept in a step."""
+"""Fraction of the former capability kept at each step."""
 _NO_DIFFERENCE: Final = 1e-6
-"""What is added to the difference of the two models, which may be nothing."""
+"""Addend to the difference of the two models, against division by zero."""
 
 _FORGOTTEN: Final = 1e-16
-"""The weight below which a step of observations changes nothing any more."""
+"""Weight below which a step of observations changes nothing any more."""
 _CAPABILITY_STEPS: Final = 350
-"""Steps after which the capability has forgotten what it was."""
+"""Steps after which the capability has forgotten its former values."""
 
 
 class PassRates:
-    """The estimate after so many steps of observations."""
+    """Estimated pass rates of all rows after a number of steps of observations, as beta distributions."""
 
     def __init__(self, anchors: NDArray[np.float64], *, tries: float, forgets: float, trusts: float) -> None:
         """`anchors` are the pass rates of the weaker and the stronger model  # [rows, 2].
@@ -38,12 +38,12 @@ class PassRates:
         self._forgets = forgets
         self._trusts = trusts
         self._capability: float | None = None
-        """0 for a model like the weaker one, 1 for one like the stronger; None before anything was observed."""
+        """0 for a model like the weaker one, 1 for one like the stronger; None before the first observation."""
         self.alphas = np.ones(len(anchors))
         self.betas = np.ones(len(anchors))
 
     def observe(self, rows: NDArray[np.int64], rewards: NDArray[np.float64]) -> None:
-        """Takes in the mean rewards of a step's rows. They count as pass rates: within 0 and 1."""
+        """Adds the mean rewards of a step's rows. They count as pass rates, clipped to 0 and 1."""
         rates = np.clip(rewards, 0.0, 1.0)
         weak, strong = self._anchors[rows].mean(axis=0)
         difference = float(strong - weak) + _NO_DIFFERENCE
@@ -64,11 +64,11 @@ class PassRates:
         self.betas = self._counted_on(self.betas, failed, 1 - predicted)
 
     def means(self) -> NDArray[np.float64]:
-        """The mean of each row's distribution  # [rows]."""
+        """Returns the mean of each row's distribution  # [rows]."""
         return self.alphas / (self.alphas + self.betas)
 
     def sampled(self, chance: np.random.Generator) -> NDArray[np.float64]:
-        """A draw from each row's distribution  # [rows]."""
+        """Returns a draw from each row's distribution  # [rows]."""
         return chance.beta(self.alphas, self.betas)
 
     def _counted_on(
@@ -76,7 +76,7 @@ class PassRates:
     ) -> NDArray[np.float64]:
         forgets = self._forgets
         trusts = self._trusts
-        # The prior (1, 1) comes back as fast as what was observed is forgotten.
+        # The prior (1, 1) comes back as fast as observations are forgotten.
         return (1 - forgets) * former + forgets + (1 - trusts) * observed + trusts * self._tries * predicted
 
 
@@ -84,10 +84,10 @@ class DifficultyBased:
     """Trinity-RFT's `difficulty_based`, the method BOTS (arXiv 2510.26374).
 
     Rows are drawn without replacement, with the weights softmax(-|target_reward - rate| / tau); with tau 0 the nearest
-    ones are taken. Rates are those of `PassRates`, or draws from its distributions with `do_sample`.
+    ones are taken. Rates are the means of `PassRates`, or draws from its distributions with `do_sample`.
 
-    A step of observations is as many closed groups as a draw has rows. An estimate takes in between `_span` and twice
-    as many steps: it follows from the newest rewards alone, so that a restarted daemon makes the same one.
+    A step of observations is as many closed groups as a draw has rows. An estimate covers between `_span` and twice as
+    many steps: it follows from the newest rewards alone, so that a restarted daemon repeats it.
     """
 
     follows_rewards: ClassVar[bool] = True
@@ -111,16 +111,16 @@ class DifficultyBased:
         self._span = 0
         """Steps of a block; an estimate begins with the block before the one under way."""
         self._block = 0
-        """The block that `_estimate` began with."""
+        """Block at the beginning of `_estimate`."""
         self._steps = 0
-        """Steps that were taken in."""
+        """Steps observed so far."""
         self._estimate: PassRates | None = None
         self._following: PassRates | None = None
-        """The estimate that began with the block after that."""
+        """Estimate begun one block later."""
 
     @staticmethod
     def check_keys(keys: Sequence[str]) -> None:
-        """Raises ConfigError for other than two columns."""
+        """Raises ConfigError unless exactly two columns are named."""
         if len(keys) != 2:
             raise ConfigError(
                 f"difficulty_based goes by two columns, and {len(keys)} are named",
@@ -129,7 +129,7 @@ class DifficultyBased:
             )
 
     def draw(self, view: DrawView) -> Sequence[int]:
-        """The rows of this draw, the likeliest first."""
+        """Returns the rows of this draw, the likeliest first."""
         estimate = self._estimated(view)
         chance = np.random.default_rng(view.seed + view.first)
         rates = estimate.sampled(chance) if self._samples else estimate.means()
@@ -140,7 +140,7 @@ class DifficultyBased:
         return [int(row) for row in np.argsort(-scores, kind="stable")[: view.size]]
 
     def _estimated(self, view: DrawView) -> PassRates:
-        """The estimate that follows from the view; what an earlier draw had taken in is not taken in again."""
+        """Returns the estimate for the view; steps observed in an earlier draw are not observed again."""
         steps = view.rewards.count // view.size
         if self._estimate is None or steps < self._steps:
             self._span = self._span_of(view.size)
@@ -167,11 +167,11 @@ class DifficultyBased:
         return PassRates(view.columns, tries=self._tries, forgets=self._forgets, trusts=self._trusts)
 
     def _span_of(self, size: int) -> int:
-        """So many steps that the ones before them have no weight, as far as they are kept."""
-        most = max(1, (limits.KEPT_REWARDS // size - 1) // 2)
+        """Returns enough steps to leave the ones before without weight, as far as their rewards are kept."""
+        max_span = max(1, (limits.KEPT_REWARDS // size - 1) // 2)
         if self._forgets >= 1:
-            return min(most, _CAPABILITY_STEPS)
+            return min(max_span, _CAPABILITY_STEPS)
         if self._forgets <= 0:
-            return most
-        forgotten = math.ceil(math.log(_FORGOTTEN) / math.log1p(-self._forgets))
-        return min(most, max(forgotten, _CAPABILITY_STEPS))
+            return max_span
+        steps_to_forget = math.ceil(math.log(_FORGOTTEN) / math.log1p(-self._forgets))
+        return min(max_span, max(steps_to_forget, _CAPABILITY_STEPS))

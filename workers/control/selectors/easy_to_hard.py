@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class EasyToHard:
-    """Trinity-RFT's `offline_easy2hard`: the larger its first column, the easier a row; of equals the next decides."""
+    """Trinity-RFT's `offline_easy2hard`: easier rows have a larger first column; the next column decides between
+    equals.
+    """
 
     follows_rewards: ClassVar[bool] = False
     once_an_epoch: ClassVar[bool] = True
@@ -25,7 +27,7 @@ class EasyToHard:
 
     @staticmethod
     def check_keys(keys: Sequence[str]) -> None:
-        """Raises ConfigError without a column."""
+        """Raises ConfigError if no column is named."""
         if not keys:
             raise ConfigError(
                 "offline_easy2hard goes by columns, and none is named",
@@ -34,17 +36,17 @@ class EasyToHard:
             )
 
     def draw(self, view: DrawView) -> Sequence[int]:
-        """The next rows in that order, from the beginning again once all of them were drawn."""
+        """Returns the next rows in the order of the columns, from the beginning again after the last."""
         columns = view.columns
         order = self._order(columns.tobytes(), *columns.shape)
-        places = range(view.first, view.first + view.size)
-        return [int(order[place % view.rows]) for place in places]
+        positions = range(view.first, view.first + view.size)
+        return [int(order[position % view.rows]) for position in positions]
 
 
 def _order_of(columns: bytes, rows: int, keys: int) -> NDArray[np.int64]:
     import numpy as np
 
     table = np.frombuffer(columns).reshape(rows, keys)
-    # The last key of lexsort counts most; of rows that are equal in all the later one comes first, as upstream has it.
+    # The last key of lexsort counts most; of rows with equal columns the later one comes first, like upstream.
     order: NDArray[np.int64] = np.lexsort((np.arange(rows), *reversed(table.T)))[::-1]
     return order

@@ -20,16 +20,16 @@ SELECTORS: Final = Plugins[TaskSelector](
         "difficulty_based": f"{_HERE}.difficulty:DifficultyBased",
     },
 )
-"""Those that draw. `sequential`, `shuffle` and `random` go by the places of rows, and are no classes."""
+"""Selectors with draws. `sequential`, `shuffle` and `random` follow the positions of rows, and have no class."""
 
 
 def draws(selector: str) -> bool:
-    """True if the selector's rows are drawn, and written to the log before they are leased."""
+    """True if the selector's rows are drawn, and written to the log before their leases."""
     return selector not in BY_PLACE
 
 
 def check_selector(name: str) -> None:
-    """Raises ConfigError for a selector that nobody has here, with the nearest name. Imports nothing."""
+    """Raises ConfigError for an unknown selector, with the nearest name. Imports nothing."""
     if not draws(name):
         return
     try:
@@ -40,12 +40,12 @@ def check_selector(name: str) -> None:
 
 
 def follows_rewards(name: str) -> bool:
-    """True if the selector is told rewards. Raises ConfigError as `Plugins.load`."""
+    """True if the selector's draws depend on rewards. Raises ConfigError like `Plugins.load`."""
     return draws(name) and bool(SELECTORS.load(name).follows_rewards)
 
 
 def make_selector(spec: TasksetSpec) -> TaskSelector:
-    """The selector that a taskset names. Raises ConfigError for an unknown one, its arguments and its columns."""
+    """Returns the selector named by a taskset. Raises ConfigError for an unknown name, bad arguments or bad columns."""
     selector = SELECTORS.open(spec.selector, spec.selector_args)
     selector.check_keys(spec.feature_keys)
     return selector

@@ -1,4 +1,4 @@
-"""`TaskRows`: the row of each new group, by its place, or as the taskset's selector draws it."""
+"""`TaskRows`: the row of each new group, by its position, or by a draw of the taskset's selector."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ColumnSource: TypeAlias = "Callable[[TasksetSpec], NDArray[np.float64] | None]"
-"""The columns that a taskset's selector looks at  # [rows, feature_keys]; None while they are being read."""
+"""Columns needed by a taskset's selector  # [rows, feature_keys]; None while they are being read."""
 
 _REWARD: Final = [("row", "<i8"), ("value", "<f8")]
-"""The fields of `REWARD`, as numpy has them."""
+"""The fields of `REWARD`, as a numpy dtype."""
 
 
 def no_columns(spec: TasksetSpec) -> NDArray[np.float64] | None:
-    """The columns for those who only look: none of a selector that needs any."""
+    """Returns the columns for readers without a daemon: None for a selector in need of any."""
     import numpy as np
 
     return None if spec.feature_keys else np.empty((spec.rows, 0))
 
 
 class TaskRows:
-    """Where new groups of an experiment get their rows from."""
+    """Source of the rows of an experiment's new groups."""
 
     def __init__(self, state: RunState, columns: ColumnSource = no_columns) -> None:
         self._state = state
         self._columns = columns
         self._selectors: dict[tuple[int, int], TaskSelector] = {}
-        """By (stage, taskset)."""
+        """Selectors by (stage, taskset)."""
 
     def row_of(self, stage: StageSpec, sequence: int) -> tuple[int, int] | TasksDrawn | ReadsColumns:
-        """(row, epoch) of the group at this place of the stage under way, or what has to come before.
+        """Returns (row, epoch) of the group at this position of the stage under way, or the step needed first.
 
-        The epoch of a row that was drawn is the number of the draw, unless its selector draws each row once an epoch.
-        Raises ConfigError for a stage without tasks, and for a selector that draws what it may not.
+        The epoch of a drawn row is the number of the draw, unless its selector draws each row once an epoch. Raises
+        ConfigError for a stage without tasks, and for a selector with an invalid draw.
         """
         turn = turn_of(stage, sequence)
         tasksets = tasksets_of(stage)
@@ -89,18 +89,18 @@ class TaskRows:
 
 
 def _check(rows: Sequence[int], view: DrawView, spec: TasksetSpec) -> None:
-    """Raises ConfigError for what is no draw: only a third party's selector can make one."""
+    """Raises ConfigError for an invalid draw: only a third party's selector can make one."""
     wrong = [row for row in rows if not 0 <= row < view.rows]
     if wrong:
-        what = f"row {wrong[0]}, and taskset {spec.name!r} has rows 0 to {view.rows - 1}"
+        fault = f"row {wrong[0]}, and taskset {spec.name!r} has rows 0 to {view.rows - 1}"
     elif len(set(rows)) < len(rows):
-        what = f"row {next(row for row in rows if rows.count(row) > 1)} twice in one draw"
+        fault = f"row {next(row for row in rows if rows.count(row) > 1)} twice in one draw"
     elif len(rows) != view.size:
-        what = f"{len(rows)} rows where {view.size} are wanted"
+        fault = f"{len(rows)} rows where {view.size} are wanted"
     else:
         return
     raise ConfigError(
-        f"data selector {spec.selector!r} drew {what}",
+        f"data selector {spec.selector!r} drew {fault}",
         field="data_selector.selector_type",
         fix="correct the selector: it draws `size` different rows",
     )

@@ -1,12 +1,12 @@
-"""`rftd sim async`: an experiment in virtual time, so that policy and sizes can be chosen before anything is paid for.
+"""`rftd sim async`: an experiment in virtual time, for choosing policy and sizes before paying for any hardware.
 
-Rollouts and training steps take drawn or given times; who decides is real: the folds, the planner and the policy.
+Durations of rollouts and training steps are drawn or given; decisions are real: the folds, the planner and the policy.
 
-system       units, slots and times, and the throughput that nothing can beat
-unit         one rollout unit: its slots, what waits for them, which weights it has; groups under way, by version
-clerk        the folds and the planner, fed with events that nobody wrote to a log
-simulation   the course of events
+system       units, slots and times, and the upper bound of throughput
+unit         one rollout unit: its slots, queue and weights; groups under way, by version
+clerk        the folds and the planner, fed with events absent from any log
+simulation   the course of events in virtual time
 report       policies side by side, and the synchronous modes for comparison
-asked        from options to stages and machines
-outcome      what came out: throughput, staleness, idle shares, drops
+asked        from options of the command to stages and machines
+outcome      the figures of a run: throughput, staleness, idle fractions, drops
 """

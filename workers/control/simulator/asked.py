@@ -1,4 +1,4 @@
-"""`Asked` holds the options of `rftd sim async`; here they become stages and machines."""
+"""`Asked` holds the options of `rftd sim async`, turned here into stages and machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRAIN_S: Final = 2.0
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command; None where nothing was said."""
+    """Options of the command; None for an option not given."""
 
     units: int | None = None
     slots: int | None = None
@@ -29,21 +29,21 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     repeat_times: int | None = None
     policy: str | None = None
-    """KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE,..., the last for the kind's own arguments; as in `compare`."""
+    """KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE,..., the last for the kind's own arguments; also in `compare`."""
     bound: int | None = None
     inflight_batches: int | None = None
     train_s: float | None = None
-    """Seconds of a step if all units trained."""
+    """Seconds of a step with all units training."""
     step_s: float | None = None
-    """Seconds of a step on the units that train."""
+    """Seconds of a step on the training units."""
     publish_s: float = 0.0
     swap_s: float = 0.0
     updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT
     compare: tuple[str, ...] = ()
 
 
-def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
-    """The stages, one for each policy to compare. Raises UsageError for options that make no sense together."""
+def stages_of(options: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
+    """Returns the stages, one for each policy to compare. Raises UsageError for contradictory options."""
     base = stage or StageSpec(
         name="sim",
         kind="both",
@@ -55,8 +55,8 @@ def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
         policy=PolicySpec(max_staleness_versions=_BOUND, max_inflight_batches=_BOUND + 1),
         synchronizer=Synchronizer(sync_method="checkpoint", sync_style="fully_async"),
     )
-    batch = asked.batch or base.train_batch_size
-    repeat_times = asked.repeat_times or base.algorithm.repeat_times
+    batch = options.batch or base.train_batch_size
+    repeat_times = options.repeat_times or base.algorithm.repeat_times
     if batch % repeat_times:
         raise UsageError(
             f"a batch of {batch} experiences does not hold whole groups of {repeat_times}",
@@ -68,32 +68,36 @@ def stages_of(asked: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
         batch_size=batch // repeat_times,
         train_batch_size=batch,
         algorithm=msgspec.structs.replace(base.algorithm, repeat_times=repeat_times),
-        policy=_policy(base.policy, asked.policy, asked.bound, asked.inflight_batches),
+        policy=_policy(base.policy, options.policy, options.bound, options.inflight_batches),
     )
     return tuple(
-        msgspec.structs.replace(base, policy=_policy(base.policy, text, asked.bound, asked.inflight_batches))
-        for text in asked.compare
+        msgspec.structs.replace(base, policy=_policy(base.policy, text, options.bound, options.inflight_batches))
+        for text in options.compare
     ) or (base,)
 
 
-def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
-    """The machines. An experiment has one trainer and `explorers` units; else the units are split as is best."""
+def system_of(options: Asked, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
+    """Returns the machines: one trainer and `explorers` units of an experiment, or the best split without an
+    experiment.
+    """
     rollout = stage.rollout if stage is not None else RolloutSpec(explorers=0, concurrency=_SLOTS)
-    units = asked.units or (rollout.explorers + 1 if stage is not None else _UNITS)
-    train_units = asked.train_units or (units - rollout.explorers if stage is not None and not asked.units else None)
+    units = options.units or (rollout.explorers + 1 if stage is not None else _UNITS)
+    train_units = options.train_units or (
+        units - rollout.explorers if stage is not None and not options.units else None
+    )
     if units < 2:
         raise UsageError(f"{units} unit cannot generate and train at once", field="units", fix="2 or more")
     system = System(
         units=units,
-        slots=asked.slots or rollout.concurrency,
+        slots=options.slots or rollout.concurrency,
         train_units=train_units if train_units is not None else 1,
-        train_s=_TRAIN_S if asked.train_s is None else asked.train_s,
-        publish_s=asked.publish_s,
-        swap_s=asked.swap_s,
-        updates=asked.updates,
+        train_s=_TRAIN_S if options.train_s is None else options.train_s,
+        publish_s=options.publish_s,
+        swap_s=options.swap_s,
+        updates=options.updates,
     )
-    if asked.step_s is None:
-        # Without an experiment the split is not given: the best one flatters every policy alike.
+    if options.step_s is None:
+        # Without an experiment the split is free: the best one flatters every policy alike.
         return system if train_units is not None else system.best_split(batch, lengths.mean_s)
     if train_units is None:
         raise UsageError(
@@ -101,36 +105,36 @@ def system_of(asked: Asked, stage: StageSpec | None, batch: int, lengths: LongTa
             field="step_time",
             fix="add --train-units, or say with --train-time how long it takes if all units train",
         )
-    # `train_s` is of a step on all units: on k of n units a step takes n / k as long.
-    return msgspec.structs.replace(system, train_s=asked.step_s * train_units / units)
+    # `train_s` is for a step on all units: on k of n units a step takes n / k times as long.
+    return msgspec.structs.replace(system, train_s=options.step_s * train_units / units)
 
 
-def _policy(given: PolicySpec, text: str | None, bound: int | None, inflight: int | None) -> PolicySpec:
-    """The policy with what was asked instead; batches in flight follow the bound, unless they were asked for too."""
+def _policy(base: PolicySpec, text: str | None, bound: int | None, inflight: int | None) -> PolicySpec:
+    """Returns the policy with the options applied; batches in flight follow the bound, unless given as well."""
     changes: dict[str, Any] = {}
     if text is not None:
         kind, bound, args = _parsed(text, bound)
         changes = {"kind": kind, "args": args, "bounded": keeps_bound(kind)}
     if bound is not None:
-        # As the resolver has it for `fully_async`: what runs ahead is what makes experiences old.
+        # Like the resolver for `fully_async`: running further ahead is the source of old experiences.
         changes |= {"max_staleness_versions": bound, "max_inflight_batches": bound + 1}
     if inflight is not None:
         changes["max_inflight_batches"] = inflight
-    return msgspec.structs.replace(given, **changes)
+    return msgspec.structs.replace(base, **changes)
 
 
 def _parsed(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
-    kind, _, rest = text.partition(":")
-    number, _, pairs = rest.partition(":")
+    kind, _, bound_and_args = text.partition(":")
+    number, _, pairs = bound_and_args.partition(":")
     args = dict(pair.split("=", 1) for pair in pairs.split(",") if "=" in pair)
     if (number and not number.isdecimal()) or (pairs and len(args) != len(pairs.split(","))):
         fix = "KIND, KIND:BOUND or KIND:BOUND:NAME=VALUE, for example weight_fifo:2:wait=true"
         raise UsageError(f"{text!r} is no policy", field="policy", fix=fix)
-    return kind, int(number) if number else bound, {name: _value(value) for name, value in args.items()}
+    return kind, int(number) if number else bound, {name: _value(argument) for name, argument in args.items()}
 
 
 def _value(text: str) -> Any:
-    """A JSON value, or the text as it is."""
+    """Returns the JSON value of a text, or the text itself if it is no JSON."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

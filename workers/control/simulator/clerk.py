@@ -1,4 +1,4 @@
-"""The folds and the planner of a simulated experiment: what they decide is what they would decide of a real one."""
+"""The folds and the planner of a simulated experiment, with decisions equal to the decisions in a real one."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _WEIGHTS: Final = partition_of(topics.WEIGHTS, _EXPERIMENT)
 _SPINE: Final = partition_of(topics.EXPERIMENTS, _EXPERIMENT)
 _GROUP_IDS: Final = 1 << 64
 _EVENT_IDS: Final = 2 << 64
-"""Ids of groups and of events begin here, so that none is another's; those of experiences begin with 0."""
+"""Ids of groups and of events begin here, so that no two kinds share an id; ids of experiences begin with 0."""
 _EPOCH_NS: Final = 1_700_000_000_000_000_000
-"""The clock's reading at second 0."""
+"""Reading of the clock at second 0."""
 
 
 class Clerk:
-    """Keeps the books of one stage."""
+    """Folds the events of one simulated stage, and asks its planner and policy for decisions."""
 
     def __init__(self, stage: StageSpec, flights: Flights) -> None:
         self.stage = stage
@@ -61,63 +61,62 @@ class Clerk:
 
     @property
     def version(self) -> int:
-        """The number of steps trained."""
+        """Returns the number of trained steps."""
         return self.state.spine.version
 
     def view(self, inflight_rollouts: int) -> PolicyView:
-        """The view of the policy, with the rollouts that the simulation has under way."""
+        """Returns the policy's view, with the number of rollouts under way in the simulation."""
         return msgspec.structs.replace(view_of(self.state, self.stage), inflight_rollouts=inflight_rollouts)
 
     def admit(self, view: PolicyView) -> int:
-        """The number of groups that may start."""
+        """Returns the number of groups free to start."""
         return self._policy.admit(as_admitted(self.stage, view))
 
     def beginnings(self, view: PolicyView, outstanding: int) -> Iterator[Begin | Ask | WindowHold]:
-        """The beginnings of the next groups, if the schedule has sync points; so many groups are under way."""
+        """Yields the beginnings of the next groups, for schedules with sync points, given the groups under way."""
         return beginnings(self.state, self.stage, view, outstanding=outstanding)
 
     def begun(self, begin: Begin) -> None:
-        """Notes that a group was begun in this way."""
-        # A real run folds this from the lease, which nobody writes here.
+        """Records the weights and window at the beginning of a group."""
+        # A real run folds this from the lease, which is never written in a simulation.
         self.state.groups.windows[0] = GroupWindow(begin.window, begin.place, begin.version)
 
     def ask(self, ask: Ask, now_s: float) -> WeightsRequested:
-        """Writes that explorers ask for newer weights."""
+        """Writes the explorers' request for newer weights."""
         request = request_of(self.state, ask)
         self._write(_SPINE, request, now_s)
         return request
 
     def answer(self, request: WeightsRequested, version: int, now_s: float) -> None:
-        """Writes that the trainer tells explorers what it has published."""
+        """Writes the trainer's answer to a request, with its published version."""
         answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
         self._write(_WEIGHTS, answered, now_s)
 
     def close(self, group: int, members: Sequence[Member], now_s: float) -> None:
-        """Writes that every rollout of the group has ended."""
+        """Writes the end of a group after its last rollout."""
         event = GroupClosed(
             group=UUID(int=_GROUP_IDS + group), sequence=group, stage=0, members=tuple(members), failed=0
         )
         self._write(_TASKS, event, now_s)
 
     def decide(self, now_s: float) -> bool:
-        """Retires and plans all that is due; True if anything was."""
-        anything = False
-        # Until it holds: a real planner is asked again after each turn, at the same reading of the clock or a
-        # later one.
+        """Writes all retirements and plans due now; True if there were any."""
+        decided = False
+        # Until a hold: a real planner is asked again after each turn, at the same reading of the clock or a later one.
         while events := self._planner.decide(self._offsets, _now_ns(now_s)).events:
             for event in events:
                 assert isinstance(event, BatchPlanned | ExperienceRetired)
                 self._write(_SPINE, event, now_s)
-            anything = True
-        return anything
+            decided = True
+        return decided
 
     def next_plan(self) -> BatchPlanned | None:
-        """The batch that the trainer takes next, if it was planned."""
+        """Returns the batch the trainer takes next; None while it is not planned."""
         plan = self.state.spine.plans.get(self.version + 1)
         return plan.event if plan is not None else None
 
     def complete(self, plan: BatchPlanned, duration_s: float, now_s: float) -> None:
-        """Writes that the batch was trained."""
+        """Writes the completion of the batch's training step."""
         step = StepCompleted(
             batch=plan.batch,
             step=plan.step,
@@ -131,16 +130,16 @@ class Clerk:
         self._write(_SPINE, step, now_s)
 
     def publish(self, version: int, now_s: float) -> None:
-        """Writes that the weights are announced; the ones that a channel would no longer keep are gone."""
+        """Writes the announcement of weights; versions that a channel would have dropped by now are removed."""
         event = WeightsPublished(
             version=version, generation=0, stage=0, method="", path="", manifest="", checksum="", size_bytes=0
         )
         self._write(_WEIGHTS, event, now_s)
-        # As a real channel that keeps so many: a window on weights that are gone must not begin.
+        # Like a real channel with `_kept` versions: a window on dropped weights must not begin.
         self.state.weights.published.pop((version - 1 - self._kept, 0), None)
 
     def stuck(self, now_s: float) -> WorkError:
-        """The error of a simulation in which nothing is under way and nothing can begin."""
+        """Returns the error of a simulation with nothing under way and nothing able to begin."""
         books = self.state.replay_buffer.books
         return WorkError(
             f"nothing can go on after step {self.version}, {now_s:.1f} s: policy {self.stage.policy.kind!r} admits "

@@ -13,38 +13,38 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.simulator.system import LongTail, System
 
 WARM_UP_SHARE = 0.1
-"""Share of the steps that are in no rate and no idle share: the first ones, in which the system fills."""
+"""Fraction of the steps left out of rates and idle fractions: the first ones, while the system fills."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one training step."""
+    """The end of one training step, with totals since the beginning of the simulation."""
 
     step: int
     end_s: float
     busy_slots_s: float
-    """Slots times seconds in which they had a rollout, since the beginning."""
+    """Slots times seconds with a rollout, since the beginning."""
     training_s: float
     """Seconds spent training since the beginning."""
     waiting: int
-    """Experiences that then waited to be planned."""
+    """Experiences waiting to be planned at that moment."""
     items: int = 0
     staleness_mean_versions: float = 0.0
 
 
 class Window:
-    """The notes that a simulation takes while it runs."""
+    """Records of steps, staleness and lengths, taken by a simulation while it runs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.staleness_versions: list[Sequence[int]] = []
-        """The staleness of each item of each step."""
+        """Staleness of each experience of each step."""
         self.produced: list[float] = []
         """Lengths of experiences of closed groups, in seconds."""
         self.trained: list[float] = []
         """Lengths of experiences when they were trained for the first time."""
 
     def note(self, step: Step, *, staleness_versions: Sequence[int], lengths_s: Sequence[float]) -> None:
-        """Takes in the end of a step."""
+        """Adds the end of a step, with staleness and lengths of its experiences."""
         mean = float(np.mean(staleness_versions)) if staleness_versions else 0.0
         self.steps.append(msgspec.structs.replace(step, items=len(staleness_versions), staleness_mean_versions=mean))
         self.staleness_versions.append(staleness_versions)
@@ -52,33 +52,33 @@ class Window:
 
 
 class Staleness(msgspec.Struct, frozen=True, kw_only=True):
-    """The staleness of trained experiences, in weight versions."""
+    """Staleness of trained experiences, in weight versions."""
 
     mean: float
     p95: float
     max: int
     counts: dict[int, int]
-    """Experiences by their staleness."""
+    """Number of experiences by staleness."""
     over_bound: int
-    """Experiences trained that were older than the policy's bound, the first steps included."""
+    """Trained experiences older than the policy's bound, the first steps included."""
 
 
 class DropBias(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of the lengths that were trained with those that were generated."""
+    """Comparison of trained lengths with generated lengths."""
 
     statistic: float
-    """The statistic of the two-sample KS test."""
+    """Statistic of the two-sample KS test."""
     p: float
-    """The p-value; below 0.05 what was dropped was not like the rest."""
+    """P-value; below 0.05 the dropped rollouts differ from the rest."""
     generated_mean_s: float
     trained_mean_s: float
 
 
 class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one policy on one system. Rates and idle shares are of the steps after the warm-up."""
+    """Figures of one policy on one system. Rates and idle fractions count the steps after the warm-up."""
 
     policy: str
-    """The policy's kind, and its own arguments where they are not the usual ones."""
+    """The policy's kind, and its own arguments if they are not the defaults."""
     bound: int
     system: System
     steps: int
@@ -86,38 +86,38 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     throughput_per_s: float
     """Experiences trained per second."""
     optimum_per_s: float
-    """The throughput if neither side ever waited: `System.optimum_per_s` of this split."""
+    """Throughput without any waiting on either side: `System.optimum_per_s` of this split."""
     of_optimum: float
     staleness: Staleness
     idle_explorers: float
-    """Share of the slots' time without a rollout."""
+    """Fraction of the slots' time without a rollout."""
     idle_trainer: float
-    """Share of the time without a step under way."""
+    """Fraction of the time without a step under way."""
     produced: int
     dropped: dict[str, float]
-    """Share of what was produced that was retired, by reason."""
+    """Retired fraction of the produced experiences, by reason."""
     drop_bias: DropBias
     course: tuple[Step, ...]
     lengths_generated_s: tuple[float, ...] = ()
-    """The lengths' 101 evenly spaced quantiles, from the shortest to the longest."""
+    """101 evenly spaced quantiles of the lengths, from the shortest to the longest."""
     lengths_trained_s: tuple[float, ...] = ()
 
 
 def outcome_of(
     window: Window, stage: StageSpec, system: System, lengths: LongTail, books: BufferBooks
 ) -> SimulationOutcome:
-    """The figures of a run."""
-    # At least the first step: it begins with empty slots, and its length is that of the longest rollouts.
+    """Returns the figures of a run: throughput, idle fractions, staleness, drops."""
+    # Without at least the first step: it begins with empty slots, and takes as long as the longest rollouts.
     first = max(1, round(len(window.steps) * WARM_UP_SHARE)) if len(window.steps) > 1 else 0
     begin = window.steps[first - 1] if first else Step(step=0, end_s=0.0, busy_slots_s=0.0, training_s=0.0, waiting=0)
     end = window.steps[-1]
     measured = window.steps[first:]
-    took_s = end.end_s - begin.end_s
-    throughput = sum(step.items for step in measured) / took_s
+    measured_s = end.end_s - begin.end_s
+    throughput = sum(step.items for step in measured) / measured_s
     optimum = system.optimum_per_s(stage.train_batch_size, lengths.mean_s)
     slots = system.rollout_units * system.slots
     return SimulationOutcome(
-        policy=" ".join([stage.policy.kind, *(f"{name}={value}" for name, value in stage.policy.args.items())]),
+        policy=" ".join([stage.policy.kind, *(f"{name}={argument}" for name, argument in stage.policy.args.items())]),
         bound=stage.policy.max_staleness_versions,
         system=system,
         steps=len(window.steps),
@@ -126,8 +126,8 @@ def outcome_of(
         optimum_per_s=optimum,
         of_optimum=throughput / optimum,
         staleness=_staleness(window.staleness_versions, first, stage.policy.max_staleness_versions),
-        idle_explorers=1 - (end.busy_slots_s - begin.busy_slots_s) / (slots * took_s),
-        idle_trainer=1 - (end.training_s - begin.training_s) / took_s,
+        idle_explorers=1 - (end.busy_slots_s - begin.busy_slots_s) / (slots * measured_s),
+        idle_trainer=1 - (end.training_s - begin.training_s) / measured_s,
         produced=books.produced,
         dropped={reason: count / books.produced for reason, count in sorted(books.retired.items())},
         drop_bias=_drop_bias(window),
@@ -138,15 +138,15 @@ def outcome_of(
 
 
 def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Staleness:
-    values = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches[first:]])
-    found, counts = np.unique(values, return_counts=True)
+    versions = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches[first:]])
+    distinct, counts = np.unique(versions, return_counts=True)
     return Staleness(
-        mean=float(values.mean()),
-        p95=float(np.quantile(values, 0.95)),
-        max=int(values.max()),
-        counts=dict(zip(found.tolist(), counts.tolist(), strict=True)),
-        # Of all steps, the warm-up too: a bound that holds, holds from the first step on.
-        over_bound=sum(each > bound for batch in batches for each in batch),
+        mean=float(versions.mean()),
+        p95=float(np.quantile(versions, 0.95)),
+        max=int(versions.max()),
+        counts=dict(zip(distinct.tolist(), counts.tolist(), strict=True)),
+        # Of all steps, the warm-up too: a guaranteed bound is in force from the first step on.
+        over_bound=sum(version > bound for batch in batches for version in batch),
     )
 
 

@@ -1,4 +1,4 @@
-"""Policies side by side on one system, and the synchronous modes on the same machines that they are compared with."""
+"""Policies side by side on one system, and the synchronous modes on the same machines as a baseline."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import LongTail, System
 
 MOST_STEPS: Final = 30
-"""The most steps that are played: all synchronous steps are alike, so these give the rate to a per cent or so."""
+"""Most steps simulated: all synchronous steps are alike, so 30 give the rate to about one per cent."""
 _TRIAL_BATCHES: Final = 4
 
 
 class Synchronous(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcomes of modes that generate a batch, train it, publish, and so on, never both at once."""
+    """Outcomes of the modes that alternate between generating a batch and training it, never both at once."""
 
     colocated: SimulationOutcome
-    """The mode in which all units generate, then all train."""
+    """Mode with all units generating, then all units training."""
     disaggregated: SimulationOutcome
-    """The mode in which some units generate while the others wait, then these train; by the best split."""
+    """Mode with some units generating while the others wait, then the reverse; by the best split."""
 
     @property
     def best(self) -> SimulationOutcome:
-        """The faster of the two."""
-        return max(self.colocated, self.disaggregated, key=lambda each: each.throughput_per_s)
+        """Returns the faster of the two modes."""
+        return max(self.colocated, self.disaggregated, key=lambda outcome: outcome.throughput_per_s)
 
 
 def synchronous(stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> Synchronous:
-    """Both modes, for the batch and the groups of the stage; its policy is none of them."""
+    """Returns both modes, for the batch and the groups of the stage, whatever the policy of the stage."""
     strict = msgspec.structs.replace(
         stage,
         policy=PolicySpec(max_staleness_versions=0, max_inflight_batches=1),
@@ -51,12 +51,12 @@ def synchronous(stage: StageSpec, system: System, lengths: LongTail, *, steps: i
 
 
 def _best_split(stage: StageSpec, system: System, lengths: LongTail, seed: int) -> System:
-    """The split with the shortest step, by a trial of a few batches on each split."""
+    """Returns the split with the shortest step, by a trial of a few batches on each split."""
     batches = lengths.draw(np.random.default_rng(seed), _TRIAL_BATCHES * stage.train_batch_size)
     trials = np.split(batches, _TRIAL_BATCHES)
 
     def step_s(split: System) -> float:
-        # A whole simulation of every split would take longer than those of all policies together.
+        # A whole simulation of every split would take longer than all policies together.
         slots = split.rollout_units * split.slots
         return float(np.mean([_makespan_s(trial.tolist(), slots) for trial in trials])) + split.step_s
 
@@ -64,7 +64,7 @@ def _best_split(stage: StageSpec, system: System, lengths: LongTail, seed: int) 
 
 
 def _makespan_s(durations_s: list[float], slots: int) -> float:
-    """Seconds until the last of them ends, if each begins as soon as a slot is free."""
+    """Returns the seconds until the last rollout ends, if each begins as soon as a slot is free."""
     ends = durations_s[:slots]
     heapq.heapify(ends)
     latest = max(ends)
@@ -76,7 +76,7 @@ def _makespan_s(durations_s: list[float], slots: int) -> float:
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures that `rftd sim async` prints."""
+    """Figures printed by `rftd sim async`."""
 
     system: System
     lengths: LongTail
@@ -87,19 +87,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     repeat_times: int
     seed: int
     best_train_units: int
-    """The split of the units with the highest optimum."""
+    """Training units of the split with the highest optimum."""
     best_optimum_per_s: float
     synchronous: Synchronous
     runs: tuple[SimulationOutcome, ...]
-    """Outcomes of the policies, in the order in which they were asked for."""
+    """Outcomes of the policies, in the order of the options."""
 
     def speed_up(self, run: SimulationOutcome) -> float:
-        """The run's throughput over that of the better synchronous mode."""
+        """Returns the run's throughput divided by the throughput of the better synchronous mode."""
         return run.throughput_per_s / self.synchronous.best.throughput_per_s
 
 
 def compare(stages: Sequence[StageSpec], system: System, lengths: LongTail, *, steps: int, seed: int) -> Report:
-    """A forecast of each stage; they differ in their policy, and see the same lengths in the same order."""
+    """Returns a forecast of each stage; stages differ in the policy, and see equal lengths in equal order."""
     first = stages[0]
     best = system.best_split(first.train_batch_size, lengths.mean_s)
     return Report(

@@ -30,10 +30,10 @@ _TOKENS_PER_MEDIAN: Final = 1000
 
 
 class Simulation:
-    """A simulated stage. `run` it once."""
+    """A simulated stage in virtual seconds. `run` may be called once."""
 
     def __init__(self, stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> None:
-        """`steps` are the first of a stage that goes on: its end, where explorers run dry, is in no figure."""
+        """`steps` are the first of a longer stage: its end, with explorers running dry, is in no figure."""
         ahead = stage.policy.max_staleness_versions + stage.policy.max_inflight_batches + 2
         self._stage = msgspec.structs.replace(stage, total_steps=steps + ahead)
         self._system = system
@@ -51,47 +51,46 @@ class Simulation:
         self._now_s = 0.0
         self._part = stage.rollout.lease_rollouts or stage.algorithm.repeat_times
         self._to_lease: deque[tuple[SimulatedGroup, range]] = deque()
-        """Parts of open groups, for one lease each, that no unit had room for yet."""
+        """Parts of open groups, for one lease each, still without a unit."""
         self._groups = self._open_groups = self._inflight = self._running = 0
-        self._asked: WeightsRequested | None = None
-        """The question that the trainer has not answered yet."""
+        self._open_request: WeightsRequested | None = None
+        """Request not yet answered by the trainer."""
         self._busy_s = self._trained_s = 0.0
         self._step_began_s: float | None = None
         self._drawn: list[float] = []
         self._durations: list[float] = []
         self._began_with: list[int] = []
-        """Weight version with which each experience began: what its staleness is reckoned from, not from the plan."""
+        """Weight version at the beginning of each experience: the basis of its staleness, instead of the plan."""
         self._window = Window()
 
     def run(self) -> SimulationOutcome:
-        """The outcome of the stage. Raises WorkError if policy and sizes bring everything to a standstill."""
+        """Returns the outcome of the stage. Raises WorkError if policy and sizes bring everything to a standstill."""
         self._dispatch()
         while self._clerk.version < self._steps:
             if not self._events:
                 raise self._clerk.stuck(self._now_s)
-            at_s, _, happens = heapq.heappop(self._events)
-            # Before the event: so many slots were busy since the one before.
+            at_s, _, event = heapq.heappop(self._events)
+            # Before the event: this many slots were busy since the one before.
             self._busy_s += self._running * (at_s - self._now_s)
             self._now_s = at_s
-            happens()
+            event()
         return outcome_of(self._window, self._stage, self._system, self._lengths, self._clerk.state.replay_buffer.books)
 
-    def _at(self, at_s: float, happens: Callable[[], None]) -> None:
+    def _at(self, at_s: float, event: Callable[[], None]) -> None:
         self._order += 1
-        # The running number orders events of the same time as they were made: results do not depend on how a
-        # heap sorts.
-        heapq.heappush(self._events, (at_s, self._order, happens))
+        # The running number orders events of the same time by creation: results do not depend on a heap's sorting.
+        heapq.heappush(self._events, (at_s, self._order, event))
 
     # Rollouts
 
     def _dispatch(self) -> None:
-        """Gives out what the policy admits and the weights are there for, while a unit has room for a lease."""
+        """Leases groups admitted by the policy and with their weights available, while a unit has room for a lease."""
         if not self._give_out() or self._most_credits().credits < self._part:
             return
         view = self._clerk.view(self._inflight)
         for begin in islice(self._beginnings(view), self._clerk.admit(view)):
             if isinstance(begin, Ask):
-                self._asked = self._clerk.ask(begin, self._now_s)
+                self._open_request = self._clerk.ask(begin, self._now_s)
                 self._answer()
                 return
             if not isinstance(begin, Begin):
@@ -113,10 +112,12 @@ class Simulation:
         self._open_groups += 1
         self._inflight += group.repeat_times
         indices = range(group.repeat_times)
-        self._to_lease.extend((group, indices[at : at + self._part]) for at in range(0, group.repeat_times, self._part))
+        self._to_lease.extend(
+            (group, indices[start : start + self._part]) for start in range(0, group.repeat_times, self._part)
+        )
 
     def _give_out(self) -> bool:
-        """Gives each part of the open groups to the unit with the most room; False if one finds none."""
+        """Gives each part of the open groups to the unit with the most room; False if a part finds none."""
         while self._to_lease:
             group, indices = self._to_lease[0]
             unit = self._most_credits()
@@ -133,12 +134,11 @@ class Simulation:
         return max(self._units, key=_credits)
 
     def _begin(self, unit: Unit) -> None:
-        """Begins what waits at the unit, as far as it has slots and the right weights."""
+        """Begins rollouts queued at the unit, as far as it has slots and the right weights."""
         while unit.queue and unit.free:
             group, index = unit.queue[0]
             if not unit.may_begin(group):
-                # A unit takes the weights of a window only when it is empty: what runs on it is pinned
-                # to others.
+                # A unit takes the weights of a window only when empty: its running rollouts are pinned to others.
                 if unit.running or unit.draining or not group.pinned:
                     return
                 self._take_weights(unit, group.min_version)
@@ -156,10 +156,10 @@ class Simulation:
         end_s = max(self._now_s, unit.ready_s) + duration_s
 
         def ended() -> None:
-            # Its end was reckoned when it began; the unit may have stood still since, and the event cannot
-            # be moved in the heap.
+            # The end was computed at the beginning; the unit may have stood still since, and an event in the heap
+            # cannot be moved.
             if end_s + (late_s := unit.stood_still_s - stood_still_s) > self._now_s:
-                self._at(end_s + late_s, ended)  # it stood still meanwhile
+                self._at(end_s + late_s, ended)  # the unit stood still meanwhile
                 return
             self._ended(unit, group, index, version, duration_s)
 
@@ -178,7 +178,7 @@ class Simulation:
             self._inflight -= group.repeat_times
             self._open_groups -= 1
             self._flights.land(group)
-            self._window.produced += [self._durations[each.experience.int] for each in group.members]
+            self._window.produced += [self._durations[member_ended.experience.int] for member_ended in group.members]
             self._clerk.close(group.number, group.members, self._now_s)
             self._decide()
         self._begin(unit)
@@ -195,10 +195,10 @@ class Simulation:
     # Training
 
     def _decide(self) -> None:
-        """Plans what is due, and lets the trainer go on."""
+        """Writes the plans due now, and starts the trainer's next step."""
         if self._clerk.decide(self._now_s):
             wait_s = self._stage.max_read_timeout_s
-            # Without another event an incomplete batch that times out would never be looked at.
+            # Without another event an incomplete batch after its time-out would never be examined.
             self._at(self._now_s + wait_s, self._look_again)
         if self._step_began_s is None and (plan := self._clerk.next_plan()) is not None:
             self._step_began_s = self._now_s
@@ -221,8 +221,12 @@ class Simulation:
                 training_s=self._trained_s,
                 waiting=len(self._clerk.state.replay_buffer.waiting),
             ),
-            staleness_versions=[plan.step - 1 - self._began_with[item.experience.int] for item in plan.experiences],
-            lengths_s=[self._durations[item.experience.int] for item in plan.experiences if item.use == 1],
+            staleness_versions=[
+                plan.step - 1 - self._began_with[experience.experience.int] for experience in plan.experiences
+            ],
+            lengths_s=[
+                self._durations[experience.experience.int] for experience in plan.experiences if experience.use == 1
+            ],
         )
         if publish_due(self._stage, plan.step):
             if self._system.publish_s:
@@ -236,29 +240,29 @@ class Simulation:
     # Weights
 
     def _answer(self) -> None:
-        """Tells explorers that asked what there is, once the trainer is between two steps."""
-        request = self._asked
+        """Answers the explorers' request with the version available, once the trainer is between two steps."""
+        request = self._open_request
         version = self._clerk.version
         if request is None or self._step_began_s is not None:
             return
-        self._asked = None
+        self._open_request = None
 
-        def told() -> None:
+        def deliver() -> None:
             if version not in self._published:
                 self._arrived(version)
             self._clerk.answer(request, version, self._now_s)
             self._dispatch()
 
-        self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), told)
+        self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), deliver)
 
     def _arrived(self, version: int) -> None:
-        """Lets units take the weights of `version`, which have arrived."""
+        """Lets units load the weights of `version`, just arrived."""
         self._published.add(version)
         self._clerk.publish(version, self._now_s)
         self._newest = max(self._newest, version)
         for unit in self._units:
             if has_windows(self._stage.synchronizer):
-                pass  # it takes them when a rollout needs them
+                pass  # units load them when a rollout needs them
             elif unit.running if self._system.updates is SimulatedUpdates.DRAIN_EACH else self._drains_all:
                 unit.draining = True
             else:
@@ -271,14 +275,14 @@ class Simulation:
         return self._system.updates is SimulatedUpdates.DRAIN_ALL and self._running > 0
 
     def _drained(self, unit: Unit) -> None:
-        """Lets a unit take new weights after its last rollout, or all of them where they take them together."""
+        """Lets a unit load new weights after its last rollout, or all units if they load together."""
         together = self._system.updates is SimulatedUpdates.DRAIN_ALL
         if together and self._running:
             return
-        for each in self._units if together else (unit,):
-            each.draining = False
-            self._take_weights(each, self._newest)
-            self._begin(each)
+        for drained_unit in self._units if together else (unit,):
+            drained_unit.draining = False
+            self._take_weights(drained_unit, self._newest)
+            self._begin(drained_unit)
 
     def _take_weights(self, unit: Unit, version: int) -> None:
         unit.version = version

@@ -1,4 +1,4 @@
-"""The machines: how many units there are, who uses them for what, and how long things take."""
+"""The machines: the number of units, their division between generation and training, and all durations."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from rftd.ops.errors import UsageError
 
 
 class SimulatedUpdates(StrEnum):
-    """The ways in which units take new weights."""
+    """Ways in which units load new weights."""
 
     INFLIGHT = "inflight"
-    """Units take them at once: what runs goes on with them."""
+    """Units load them at once: running rollouts continue with the new weights."""
     DRAIN_EACH = "drain_each"
-    """Each unit takes them when its last rollout has ended; it begins none before."""
+    """Each unit loads them after its last rollout has ended, and begins none before."""
     DRAIN_ALL = "drain_all"
-    """Units take them all together, as a collective transfer needs it: when the last rollout of any has ended."""
+    """Units load all together, as a collective transfer requires: after the last rollout of any unit has ended."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """Units that either generate or train. A unit that generates runs `slots` rollouts at once, each at full speed."""
+    """Units that either generate or train. A generating unit runs `slots` rollouts at once, each at full speed."""
 
     units: int = 16
     slots: int = 32
     train_units: int = 6
-    """Units that train; the others generate."""
+    """Number of training units; the others generate."""
     train_s: float = 1.0
-    """Seconds of a training step if every unit trained; on k of n units it takes n / k as long."""
+    """Seconds of a training step with every unit; on k of n units a step takes n / k times as long."""
     publish_s: float = 0.0
-    """Seconds from the end of a step until its weights are at the units. The trainer goes on meanwhile."""
+    """Seconds from the end of a step until its weights reach the units. The trainer continues meanwhile."""
     swap_s: float = 0.0
-    """Seconds that a unit's rollouts stand still while it takes new weights."""
+    """Seconds of standstill of a unit's rollouts while new weights are loaded."""
     updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT
     colocated: bool = False
-    """Every unit generates, and every unit trains: of use to a policy that never does both at once."""
+    """True: every unit generates, and every unit trains, for a policy that never does both at once."""
 
     def __post_init__(self) -> None:
         if not self.colocated and not 0 < self.train_units < self.units:
@@ -52,28 +52,32 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rollout_units(self) -> int:
-        """Units that generate."""
+        """Returns the number of generating units."""
         return self.units if self.colocated else self.units - self.train_units
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step on the units that train."""
+        """Returns the seconds of a training step on the training units."""
         return self.train_s if self.colocated else self.train_s * self.units / self.train_units
 
     def split(self, train_units: int) -> System:
-        """The system with its units divided otherwise."""
+        """Returns the system with `train_units` units training and the others generating."""
         return msgspec.structs.replace(self, train_units=train_units, colocated=False)
 
     def optimum_per_s(self, batch: int, mean_s: float) -> float:
-        """Experiences per second if neither side ever waited, stood still or dropped anything: the slower one's."""
+        """Returns experiences per second of the slower side, if neither side ever waited, stood still or dropped
+        anything.
+        """
         generated = self.rollout_units * self.slots / mean_s
-        # A step that takes no time is a trainer that never holds anybody up.
+        # A step of zero seconds means a trainer that is never the bottleneck.
         return generated if self.step_s == 0 else min(generated, batch / self.step_s)
 
     def best_split(self, batch: int, mean_s: float) -> System:
-        """The whole split of the units with the highest optimum; of two the one that trains on fewer."""
+        """Returns the whole split of the units with the highest optimum; among equals the one with fewer training
+        units.
+        """
         splits = [self.split(train_units) for train_units in range(1, self.units)]
-        return max(splits, key=lambda each: each.optimum_per_s(batch, mean_s))
+        return max(splits, key=lambda split: split.optimum_per_s(batch, mean_s))
 
 
 _NORMAL: Final = NormalDist()
@@ -81,22 +85,22 @@ _P99: Final = _NORMAL.inv_cdf(0.99)
 
 
 class LongTail(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of rollouts, each drawn on its own. A tail of 1 makes them all equal."""
+    """Durations of rollouts, drawn independently from a log-normal distribution. A tail of 1 makes all equal."""
 
     median_s: float = 1.0
     tail: float = 10.0
-    """The 99th percentile over the median, before the cut."""
+    """99th percentile divided by the median, before the cut."""
     cut: float = 10.0
-    """The longest rollout, in medians: what would take longer ends there, as a response does at its longest."""
+    """Longest rollout, in medians: longer draws end there, as a response does at its maximum length."""
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the logarithm."""
+        """Returns the standard deviation of the logarithm."""
         return math.log(self.tail) / _P99
 
     @property
     def mean_s(self) -> float:
-        """The mean, in closed form."""
+        """Returns the mean in seconds, in closed form."""
         sigma = self.sigma
         if sigma == 0:
             return self.median_s * min(1.0, self.cut)
@@ -106,7 +110,7 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
         return self.median_s * (below + self.cut * (1 - _NORMAL.cdf(reach / sigma)))
 
     def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-        """`count` durations, in seconds."""
+        """Returns `count` durations, in seconds."""
         multiples: npt.NDArray[np.float64] = np.exp(self.sigma * random.standard_normal(count))
         durations: npt.NDArray[np.float64] = self.median_s * np.minimum(multiples, self.cut)
         return durations
