@@ -33,7 +33,7 @@ class BeginRun(NamedTuple):
 
     point: int
     base: int | None = None
-    """Run whose evaluated weights are the first ones of this run; None: the base model."""
+    """Point of the run whose evaluated weights are this run's first ones; None: no such run."""
 
 
 class HoldRun(NamedTuple):

@@ -1,4 +1,4 @@
-"""The environment of a training history: what the bits of its weights may depend on beside the log."""
+"""The environment of a training history: everything beside the log able to change the bits of the weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from rftd.workers.training.extensions import extensions_of
 
 
 def environment_of(engine: TrainerEngine, spec: ExperimentSpec) -> dict[str, str]:
-    """The environment of this process, its open engine, and the third parties' parts that the experiment trains
-    with."""
-    here = {"rftd": release_of("rftd"), "python": platform.python_version(), "numpy": release_of("numpy")}
-    return here | engine.environment() | extensions_of(spec)
+    """Returns the releases and settings of the process, the open engine, and third parties' parts of the training."""
+    releases = {"rftd": release_of("rftd"), "python": platform.python_version(), "numpy": release_of("numpy")}
+    return releases | engine.environment() | extensions_of(spec)
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A thing of the environment that is not as it was recorded."""
+    """A difference between the recorded environment and the present one."""
 
     generation: int
-    """The newest that recorded it so."""
+    """Newest generation with this record."""
     name: str
     recorded: str
     here: str
@@ -33,10 +32,10 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} was {self.recorded}, here it is {self.here}"
 
 
-def drift(generation: int, recorded: Mapping[str, str], here: Mapping[str, str]) -> tuple[Drift, ...]:
-    """The differences, by name; empty if nothing was recorded."""
-    names = sorted(recorded.keys() | here.keys()) if recorded else ()
-    pairs = [(name, recorded.get(name, "unknown"), here.get(name, "unknown")) for name in names]
+def drift(generation: int, recorded: Mapping[str, str], present: Mapping[str, str]) -> tuple[Drift, ...]:
+    """Returns the differences, by name; empty if nothing was recorded."""
+    names = sorted(recorded.keys() | present.keys()) if recorded else ()
+    pairs = [(name, recorded.get(name, "unknown"), present.get(name, "unknown")) for name in names]
     return tuple(
         Drift(generation=generation, name=name, recorded=before, here=now)
         for name, before, now in pairs

@@ -1,6 +1,6 @@
-"""`Execution`: an engine that executes planned batches, whoever asks: live training, recovery, a fork or a replay.
+"""`Execution`: an engine with planned batches, for every caller: live training, recovery, a fork or a replay.
 
-It appends nothing and decides nothing; it reads plans and what they name from the log.
+Nothing is appended and nothing decided here; plans and planned records are read from the log.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     result: StepResult
     checksum: str
-    """The checksum of the weights that it made."""
+    """Checksum of the resulting weights."""
     sha256: str | None
-    """The digest of the same weights by sha256, if it was asked for."""
+    """Digest of the resulting weights by sha256, if requested."""
 
 
 class Execution:
@@ -61,7 +61,7 @@ class Execution:
         thread: Executor,
         notes_traces: bool = False,
     ) -> None:
-        """`notes_traces`: what a batch consumes is traced."""
+        """`notes_traces`: trace headers of consumed experiences are collected."""
         self.engine = engine
         self._log = log
         self._state = state
@@ -69,26 +69,26 @@ class Execution:
         self.thread = thread
         self._assembly = Assembly(log, spec, notes_traces=notes_traces)
         self._stage = -1
-        """The stage that the engine is set up for."""
+        """Stage for which the engine is set up."""
         self._ahead: tuple[UUID, TrainBatch] | None = None
         self._older: dict[int, int] = {}
-        """The offsets of plans that the fold does not know any more, by step."""
+        """Offsets of plans already dropped from the fold, by step."""
 
     async def take_up(self, resumption: Resumption) -> int:
-        """Loads what the resumption names, or the base model; returns its weight version.
+        """Loads the checkpoint of a resumption, or the base model; returns the loaded weight version.
 
-        Raises DataError if the model's folder holds another base than the experiment began with.
+        Raises DataError if the model's folder holds another base than at the experiment's start.
         """
         path = self._spec.stages[0].model.path
-        self._stage = -1  # the base model is set up for none, whatever was trained here before
+        self._stage = -1  # the base model is set up for no stage, whatever was trained here before
         await self.call(lambda: self.engine.open(self._spec, path))
         base = self.base()
-        # Compared before any checkpoint: LoRA and a frozen reference rest on the base, also where weights are loaded
-        # over it.
-        found = await self.checksum(like=base)
-        if base and base != found:
+        # Compared before any checkpoint: LoRA and a frozen reference rest on the base, even if weights are loaded over
+        # it.
+        present_checksum = await self.checksum(like=base)
+        if base and base != present_checksum:
             raise DataError(
-                f"the model has checksum {found}; the experiment began with {base}",
+                f"the model has checksum {present_checksum}; the experiment began with {base}",
                 where=path,
                 fix="put the model back that the experiment was started with",
             )
@@ -99,7 +99,7 @@ class Execution:
         return checkpoint.step
 
     async def load(self, folder: Path, stage: int) -> None:
-        """Loads what an engine saved, to go on with it under this experiment's specification."""
+        """Loads an engine's saved folder, to continue training under this experiment's specification."""
         await self.call(lambda: self.engine.open(self._spec, self._spec.stages[0].model.path))
         await self._load(folder, stage)
 
@@ -108,7 +108,7 @@ class Execution:
         await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
 
     def base(self) -> str:
-        """The checksum of the base model that the history began with; empty if that is not known here."""
+        """Returns the checksum of the history's base model; empty if unknown here."""
         forked = self._state.spine.forked
         if forked is not None and forked.at_step == 0:
             return forked.checksum
@@ -116,7 +116,7 @@ class Execution:
         return base.step_checksum if base is not None else ""
 
     async def plan(self, step: int) -> BatchPlanned | None:
-        """The plan of a step, None if there is none; one that was executed before is read again from the log."""
+        """Returns the plan of a step, None without one; the plan of an executed step is read again from the log."""
         spine = self._state.spine
         if (plan := spine.plans.get(step)) is not None:
             return plan.event
@@ -132,7 +132,7 @@ class Execution:
         return decode_as(records[0], BatchPlanned)
 
     async def _offset(self, step: int) -> int | None:
-        """The offset of the step's plan; for steps long ago the spine is read once."""
+        """Returns the offset of the step's plan; for old steps the spine is read once."""
         spine = self._state.spine
         offset = spine.plan_offsets.get(step)
         if offset is None and step in spine.batches.steps:
@@ -142,8 +142,8 @@ class Execution:
         return offset
 
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
-        """The plan's batch, built now or ahead. Raises LogLossError if the log lacks what the plan names."""
-        # By the batch's id, not its step: an abandoned batch has the same step as the one planned in its place.
+        """Returns the plan's batch, built now or ahead. Raises LogLossError if the log lacks a record of the plan."""
+        # By the batch's id, not the step: an abandoned batch shares the step with the replacement.
         if self._ahead is None or self._ahead[0] != plan.batch:
             first_version = self._state.spine.first_versions.get(plan.stage)
             if first_version is None:
@@ -151,18 +151,18 @@ class Execution:
                     f"step {plan.step} belongs to stage {plan.stage}, which never started",
                     fix="run rftd verify on the log",
                 )
-            # One batch ahead at most: a second one would hold its arrays while nobody is going to need them soon.
+            # One batch ahead at most: a second one would hold arrays long before their use.
             self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
         return self._ahead[1]
 
     def traceparents(self, plan: BatchPlanned) -> Sequence[str]:
-        """The headers of the traced experiences of a batch that was just built."""
+        """Returns the trace headers of the traced experiences of a batch just built."""
         return self._assembly.traceparents.get(plan.batch) or ()
 
     async def build_ahead(self, plan: BatchPlanned | None) -> None:
-        """Builds the batch of a plan while the one before it trains.
+        """Builds the batch of a plan during the training of the one before.
 
-        What fails is raised when that batch is due: it must not take the step before it along.
+        Errors are raised when that batch is due: the step before it must not fail with it.
         """
         try:
             if plan is not None and plan.stage in self._state.spine.first_versions:
@@ -175,19 +175,19 @@ class Execution:
     ) -> Executed:
         """Executes one training step; a plan of another stage begins that stage. Digests have the forms of `like`.
 
-        Raises NonFiniteLossError, with the batch named and the weights untouched, after too many that were skipped.
+        Raises NonFiniteLossError after too many skipped steps, with the batch named and the weights untouched.
         """
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
-            # Only after begin_stage: if it raises, the next plan begins the stage again.
+            # Only after begin_stage: after an exception, the next plan begins the stage again.
             self._stage = plan.stage
 
         def step() -> Executed:
-            # One call for step and digests: between two of them another call could come onto the thread and change the
+            # One call for step and digests: between two calls another one could reach the thread and change the
             # weights.
-            result = self.engine.train(batch)
+            step_result = self.engine.train(batch)
             return Executed(
-                result=msgspec.structs.replace(result, metrics=batch.metrics | result.metrics),
+                result=msgspec.structs.replace(step_result, metrics=batch.metrics | step_result.metrics),
                 checksum=checksum_like(self.engine, like.checksum if like else ""),
                 sha256=sha256_like(self.engine, (like.sha256 if like else "") or "") if sha256 else None,
             )
@@ -198,14 +198,14 @@ class Execution:
             raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
 
     async def checksum(self, *, like: str = "") -> str:
-        """The checksum of the engine's weights, to be compared with one that was recorded."""
+        """Returns the checksum of the engine's weights, in the form of a recorded one."""
         return await self.call(lambda: checksum_like(self.engine, like))
 
     async def watch(self) -> None:
-        """Waits until the engine is closed. Raises RankError as soon as one of its processes is lost."""
+        """Waits until the engine is closed. Raises RankError as soon as a process of the engine is lost."""
         if isinstance(self.engine, WatchedEngine):
             await asyncio.to_thread(self.engine.watch)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Runs a call of the engine off the loop."""
+        """Runs a call of the engine on the engine's thread, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, work)

@@ -1,4 +1,4 @@
-"""Third parties' parts that an experiment trains with: where they come from, and whether they are here."""
+"""Third parties' parts of an experiment's training: where they come from, and whether they are installed."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ MISSING: Final = "not installed"
 
 
 def extensions_of(spec: ExperimentSpec) -> dict[str, str]:
-    """The origin of each third party's part: `advantage function 'theirs'` -> `their-package 1.2
+    """Returns the origin of each third party's part: `advantage function 'theirs'` -> `their-package 1.2
     (their_module:Theirs)`.
 
-    Imports none of them.
+    Imports no part: origins come from the entry points of installed packages.
     """
-    return {f"{plugins.kind} {name!r}": plugins.origin(name) or MISSING for plugins, name in _named(spec)}
+    return {f"{plugins.kind} {name!r}": plugins.origin(name) or MISSING for plugins, name in _third_party_parts(spec)}
 
 
 def check_extensions(spec: ExperimentSpec, recorded: Mapping[str, str]) -> None:
-    """Raises ConfigError for a part that is not installed here; `recorded` says where it once came from."""
-    for part, origin in extensions_of(spec).items():
+    """Raises ConfigError for a part not installed here; `recorded` maps parts to their origin at training time."""
+    for extension, origin in extensions_of(spec).items():
         if origin == MISSING:
-            known = recorded.get(part, MISSING)
-            was = f"; it was {known} where it was trained" if known != MISSING else ""
+            former_origin = recorded.get(extension, MISSING)
+            history = f"; it was {former_origin} where it was trained" if former_origin != MISSING else ""
             raise ConfigError(
-                f"the {part}, which this experiment trains with, is not installed here{was}",
+                f"the {extension}, which this experiment trains with, is not installed here{history}",
                 fix="install it in this environment, or put its folder on PYTHONPATH, with serve --pass-env PYTHONPATH",
             )
 
 
-def _named(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
+def _third_party_parts(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
     for stage in spec.stages:
         algorithm = stage.algorithm
-        named: tuple[tuple[Plugins[Any], str], ...] = (
+        parts: tuple[tuple[Plugins[Any], str], ...] = (
             (ALGORITHMS, algorithm.kind),
             (ADVANTAGES, algorithm.advantage),
             (POLICY_LOSSES, algorithm.policy_loss),
             (KL_LOSSES, algorithm.kl_loss),
             (KL_LOSSES, algorithm.kl_penalty),
-            *((CORRECTIONS, part.kind) for part in algorithm.correction.parts),
+            *((CORRECTIONS, correction.kind) for correction in algorithm.correction.parts),
             (ENTROPY_LOSSES, algorithm.entropy_loss),
             (ENGINES, stage.trainer.engine),
         )
-        yield from ((plugins, name) for plugins, name in named if not plugins.builtin(name))
+        yield from ((plugins, name) for plugins, name in parts if not plugins.builtin(name))

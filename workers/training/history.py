@@ -1,4 +1,4 @@
-"""`Resumption`: the newest checkpoint that is whole and belongs to the history, from which it goes on (rule 8)."""
+"""`Resumption`: the newest whole checkpoint of the surviving history, as the point of resumption (rule 8)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rftd.streams.folds.run_state import RunState
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint to load, and why no newer one."""
+    """The checkpoint to load, and the reasons against newer ones."""
 
     checkpoint: CheckpointCommitted | None
     """The checkpoint; None: the base model."""
     reason: str
-    """The reason for each newer checkpoint that was passed over."""
+    """Reason against each newer checkpoint passed over."""
 
 
 def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] = lambda _: True) -> Resumption:
-    """The newest good checkpoint among those that `accept` takes. Reads and verifies files: call it off the loop."""
+    """Returns the newest good checkpoint accepted by `accept`. Reads and verifies files: call it off the loop."""
     reasons = []
     for checkpoint in filter(accept, _newest_first(state)):
         try:
-            # Every byte is read: a checkpoint that is loaded damaged would train on without a word.
-            assert state.spine.spec is not None  # a step of its was executed
+            # Every byte is read: training from a damaged checkpoint would continue without any error.
+            assert state.spine.spec is not None  # a step of the experiment was executed
             verify(checkpoint_folder(state.spine.spec, checkpoint), checkpoint.files)
         except RftdError as error:
             reasons.append(f"step {checkpoint.step}: {error.what}")
@@ -38,10 +38,9 @@ def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] =
 
 
 def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
-    """The committed checkpoints whose step is on the spine with the same weights (rule 3)."""
+    """Yields the committed checkpoints whose step is on the spine with equal weights (rule 3)."""
     for key in sorted(state.checkpoints, reverse=True):
         checkpoint = state.checkpoints[key]
-        # The checksum too: a step that was executed again may have made other weights than those of an older
-        # checkpoint.
+        # The checksum too: a repeated step may have made weights other than an older checkpoint's.
         if state.spine.made(*key, checkpoint.checksum):
             yield checkpoint

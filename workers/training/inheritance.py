@@ -1,4 +1,4 @@
-"""The weights that a fork begins with: another experiment's history, executed again up to the shared version."""
+"""The first weights of a fork: another experiment's history, executed again up to the shared version."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from rftd.workers.training.rerun import Rerun
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """The way in which the engine came to hold the shared version."""
+    """The engine's way to the shared version."""
 
     checksum: str
     checkpoint: str
-    """The folder of the checkpoint that it began from; empty for the base model."""
+    """Folder of the first checkpoint; empty for the base model."""
     reason: str
-    """The reason why a newer checkpoint was not used, if one was not."""
+    """Reason against a newer checkpoint, if one was not used."""
     warning: str = ""
-    """A warning if these are other weights than the parent's, as they may be where bits are not promised; else
-    empty."""
+    """A warning if the weights differ from the parent's, as they may without promised bits; else empty."""
 
 
 async def inherit(
@@ -41,8 +40,9 @@ async def inherit(
 ) -> Inherited | None:
     """Leaves the engine, under the parent's specification, with the weights and optimizer of the shared version.
 
-    `carry_on` is asked before each step; None if it said no. Raises DataError and LogLossError if the parent's files
-    or records are gone, TrainError if a deterministic engine makes other weights in the environment of the parent.
+    `carry_on` is called before each step; None if it returned False. Raises DataError and LogLossError if the parent's
+    files or records are missing, TrainError if a deterministic engine makes other weights in the environment of the
+    parent.
     """
     record = await read_record(log, forked.parent, clock=clock)
     rerun = Rerun(log, record, engine, thread=thread)
@@ -62,7 +62,7 @@ async def inherit(
         f"step {forked.at_step} has checksum {inherited.checksum} here, {forked.checksum} in the parent's history"
     )
     changes = _changes(record, engine)
-    # Where bits are promised, other weights mean that the parent's files were changed; elsewhere they are only worth a
+    # With promised bits, other weights mean that the parent's files were changed; otherwise they only deserve a
     # warning.
     if engine.deterministic and not changes:
         raise TrainError(
@@ -75,7 +75,7 @@ async def inherit(
 
 
 def _changes(record: TrainingRecord, engine: TrainerEngine) -> tuple[Drift, ...]:
-    """The differences from the environment of the parent's last generation."""
+    """Returns the differences from the environment of the parent's last generation."""
     newest = max(record.generations, default=None)
     spec = record.state.spine.spec
     if newest is None or spec is None:

@@ -1,4 +1,4 @@
-"""`TrainingLoop`: the loop of the trainer that holds the lease. It takes the history up, then trains plans."""
+"""`TrainingLoop`: the loop of the trainer holding the lease: resume the history, then train plans."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from rftd.workers.training.tidying import tidy
 from rftd.workers.training.training_traces import TrainingTraces, link_consumed, note_step
 
 IDLE_S: Final = 0.5
-"""The longest wait for a plan, and the pause between two looks at published weights while no plan comes."""
+"""Longest wait for a plan, and pause between two checks of published weights without a plan, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +55,30 @@ class TrainingLoop:
     state: RunState
     lease: RoleLease
     digest: SpineDigest
-    """The digest of the spine that this process reads; steps and checkpoints name it."""
+    """Digest of the spine as read by this process, named in steps and checkpoints."""
     execution: Execution
     publisher: Publisher
     saver: Saver
     turn: DeviceTurn | None
-    """The turns of rollouts and steps on one device; None where the trainer has a device of its own."""
+    """Turns of rollouts and steps on one shared device; None for a trainer with a device of its own."""
     log: Logger
     steps: StepLog
     traces: TrainingTraces
     stop: asyncio.Event
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
-        """Works until the experiment ends or `stop` is set; what is published aside runs in `tasks`."""
+        """Works until the experiment ends or `stop` is set; publications run concurrently in `tasks`."""
         again = True
         while again:
             await self._take_up()
             if self.turn is not None and self.turn.shared:
                 async with self.turn.training():
-                    pass  # at its end the engine rests until its first step
+                    pass  # afterwards the engine rests until its first step
             again = await self._work(tasks)
 
     @property
     def spec(self) -> ExperimentSpec:
-        """The specification as it is now: the end of a queue of tasks makes its stage shorter."""
+        """Returns the specification as of now: the end of a queue of tasks shortens the stage."""
         assert self.state.spine.spec is not None
         return self.state.spine.spec
 
@@ -90,9 +90,9 @@ class TrainingLoop:
         """Loads the newest good checkpoint (or the base), and announces the generation and its first weights."""
         spine = self.state.spine
         self.member.pulse.state = WorkerState.TAKE_UP
-        # First of all: a predecessor may have died between a rename and its event, so what it left is undone or removed
-        # before any file is believed (rule 2).
-        left = await tidy(self.lease, self.state, self.spec, self.log)
+        # First of all: a predecessor may have died between a rename and its event, so its remains are put back or
+        # removed before any file is believed (rule 2).
+        removed_states = await tidy(self.lease, self.state, self.spec, self.log)
         needed = await self.publisher.needed()
 
         forgotten: dict[str, str] = {}
@@ -109,36 +109,38 @@ class TrainingLoop:
                 version = await self.execution.take_up(resumption)
                 break
             except DataError as error:
-                # What was damaged after it was verified is passed over by name; what is whole and unfit is an error.
-                tried = resumption.checkpoint
-                if tried is not None and await asyncio.to_thread(names_service, Path(tried.path)):
-                    # Its files here are whole and say nothing of the state at the service, which may have forgotten it.
-                    forgotten[tried.path] = f"step {tried.step}: {error.what}"
+                # A checkpoint damaged after its verification is passed over by name; a whole but unsuitable one is an
+                # error.
+                failed = resumption.checkpoint
+                if failed is not None and await asyncio.to_thread(names_service, Path(failed.path)):
+                    # Its files here are whole and say nothing about the state at the service, which may have forgotten
+                    # it.
+                    forgotten[failed.path] = f"step {failed.step}: {error.what}"
                 resumption = await asyncio.to_thread(resume_from, self.state, accept)
-                if resumption.checkpoint == tried:
+                if resumption.checkpoint == failed:
                     raise
                 reason = "; ".join(filter(None, (*forgotten.values(), resumption.reason)))
                 resumption = msgspec.structs.replace(resumption, reason=reason)
         # Only now: the engine knows its service once it is open.
-        await self.saver.forget(left)
+        await self.saver.forget(removed_states)
         await self._announce(resumption, version, needed)
 
     async def _announce(self, resumption: Resumption, version: int, needed: int | None) -> None:
-        """Begins the generation that goes on from the loaded weights, and publishes them where explorers need them."""
+        """Begins the generation from the loaded weights, and publishes them if explorers need them."""
         spine = self.state.spine
         checkpoint = resumption.checkpoint
         started = GenerationStarted(
             generation=spine.generation + 1,
             version=version,
             checkpoint=checkpoint.path if checkpoint else "",
-            reason="; ".join(filter(None, (_why(needed), resumption.reason))),
+            reason="; ".join(filter(None, (_lost_reason(needed), resumption.reason))),
             environment=environment_of(self.execution.engine, self.spec),
         )
         faults.point("trainer.before_generation")
         # Before any step: with this event the spine goes back to `version`, and the steps above it are executed again.
         await self.lease.append([self.lease.writer.draft(started, experiment=self.state.experiment)])
         faults.point("trainer.after_generation")
-        # In the form that was recorded: what is announced of these weights counts if its step has the same checksum.
+        # In the recorded form: an announcement of these weights counts if its step has an equal checksum.
         recorded = checkpoint.checksum if checkpoint else self.execution.base()
         checksum = await self.execution.checksum(like=recorded)
         self.log.info(
@@ -151,7 +153,7 @@ class TrainingLoop:
         if checkpoint is None:
             present = Present(version=0, generation=0, stage=0, checksum=checksum)
         else:
-            # The generation is that which made the weights: what was announced of them before still counts.
+            # The generation that made the weights: its earlier announcements still count.
             present = Present(
                 version=version, generation=checkpoint.generation, stage=checkpoint.stage, checksum=checksum
             )
@@ -159,7 +161,7 @@ class TrainingLoop:
             checkpoint is None
             or publish_due(self.spec.stages[checkpoint.stage], checkpoint.stage_step)
             or self.spec.stages[checkpoint.stage].synchronizer.sync_style
-            == "explorer_driven"  # it may have been asked for them
+            == "explorer_driven"  # explorers may have asked for them
             or (spine.forked is not None and version == spine.forked.at_step)
         ):
             await self.publisher.publish(present)
@@ -167,9 +169,9 @@ class TrainingLoop:
         self.steps.published(self.publisher.newest)
 
     async def _inherit(self, forked: ExperimentForked, reason: str) -> None:
-        """Begins a fork without a checkpoint: its parent's history up to the shared version becomes its own first one.
+        """Begins a fork without a checkpoint: the parent's history up to the shared version becomes a first one.
 
-        It may execute many steps of the parent, so it ends where a lease is lost or the experiment is over.
+        Many steps of the parent may be executed, so the loop ends with a lost lease or the end of the experiment.
         """
         spine = self.state.spine
 
@@ -204,7 +206,8 @@ class TrainingLoop:
         checkpoint = await self.saver.begin(started, forked.stage, stage_step)
         self.steps.checkpoint(checkpoint, self.member.clock.monotonic_s() - began_s)
         self.log.info("generation.started", generation=started.generation, version=started.version, fork=True)
-        # The engine is open under the parent's specification: it is opened anew under the fork's, from that checkpoint.
+        # The engine is open under the parent's specification: it is opened again under the fork's, from that
+        # checkpoint.
         await self.execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
         await self.publisher.publish(
             Present(
@@ -217,7 +220,7 @@ class TrainingLoop:
         self.steps.published(self.publisher.newest)
 
     async def _work(self, tasks: asyncio.TaskGroup) -> bool:
-        """Trains plan after plan. True if the history is to be taken up again, False once the work is over."""
+        """Trains plan after plan. True if the history has to be resumed again, False once the work is over."""
         spine = self.state.spine
         pulse = self.member.pulse
         clock = self.member.clock
@@ -228,12 +231,12 @@ class TrainingLoop:
             plan = await self.execution.plan(spine.version + 1) if spine.status is Status.RUNNING else None
             if plan is None:
                 pulse.state = WorkerState.PAUSED if spine.status is Status.PAUSED else WorkerState.WAIT_BATCH
-                # What was published is seldom gone: to look for it must not keep the next plan waiting.
+                # Published weights are seldom missing: the check for them must not delay the next plan.
                 if not await self.follower.pump(wait_s=IDLE_S) or clock.monotonic_s() >= mend_s:
                     if await self.publisher.mend(present, idle_s=clock.monotonic_s() - idle_s):
                         return True
                     mend_s = clock.monotonic_s() + IDLE_S
-                # Nothing is appended while there is no plan, so nothing else would tell a replaced trainer to stop.
+                # Without a plan nothing is appended, so nothing else would stop a replaced trainer.
                 self.lease.check()
                 await self._answer(tasks, present)
                 continue
@@ -245,7 +248,7 @@ class TrainingLoop:
         return False
 
     async def _train(self, plan: BatchPlanned, tasks: asyncio.TaskGroup, span: TraceSpan | None) -> Present:
-        """Trains a plan, and publishes and saves what it made where that is due."""
+        """Trains a plan, then publishes and saves the new weights if due."""
         pulse = self.member.pulse
         pulse.state = WorkerState.ASSEMBLE
         with self.traces.part(names.ASSEMBLE):
@@ -254,8 +257,8 @@ class TrainingLoop:
             link_consumed(span, self.execution.traceparents(plan))
         pulse.state = WorkerState.BUSY
         following = self.state.spine.plans.get(plan.step + 1)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self.execution.build_ahead(following.event if following else None))
+        async with asyncio.TaskGroup() as overlapping:
+            overlapping.create_task(self.execution.build_ahead(following.event if following else None))
             done = await self._step(plan, batch)
         if span is not None:
             note_step(span, done)
@@ -263,7 +266,7 @@ class TrainingLoop:
         present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
         stage = self.spec.stages[plan.stage]
         stage_step = batch.stage_step
-        # `announced`: an earlier generation told explorers of this version, and its bytes may differ from these.
+        # `announced`: an earlier generation announced this version, and its bytes may differ from these.
         if publish_due(stage, stage_step) or self.publisher.announced(done.step):
             pulse.state = WorkerState.PUBLISH
             await self.publisher.publish_aside(tasks, present)
@@ -282,7 +285,7 @@ class TrainingLoop:
             self.steps.checkpoint(saved, self.member.clock.monotonic_s() - began_s)
 
     async def _answer(self, tasks: asyncio.TaskGroup, present: Present | None) -> None:
-        """Answers explorers that ask for newer weights, once every step that was ever completed is executed again."""
+        """Answers explorers that ask for newer weights, once every step ever completed is executed again."""
         spine = self.state.spine
         request = spine.request
         if request is None or not spine.caught_up or self.state.weights.answered(request):
@@ -291,7 +294,7 @@ class TrainingLoop:
         await self.publisher.answer(tasks, request, present)
 
     async def _step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
-        """Executes one plan and appends its `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""
+        """Executes one plan and appends a `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""
         faults.point("trainer.before_step")
         async with self._device():
             draft, done = await self._executed(plan, batch)
@@ -299,8 +302,8 @@ class TrainingLoop:
         # A crash before this append loses the step and nothing else: the plan is in the log, and is executed again.
         await self.lease.append([draft])
         faults.point("trainer.after_step_append")
-        # The append reads up to itself, so a verdict that came before it on the spine is folded by now. The engine has
-        # taken the step, which does not count: only an older checkpoint has the right weights.
+        # The append reads up to itself, so an earlier verdict on the spine is folded by now. The engine has taken the
+        # step, which does not count: only an older checkpoint has the right weights.
         if plan.batch in self.state.spine.batches.abandoned:
             raise WorkError(
                 f"the batch of step {plan.step} was abandoned while it was trained",
@@ -312,7 +315,7 @@ class TrainingLoop:
         return done
 
     def _device(self) -> AbstractAsyncContextManager[None]:
-        """The device for one step: alone, where rollouts run on it in turn."""
+        """Returns the context of the device for one step: exclusive, if rollouts share the device in turn."""
         if self.turn is None:
             return nullcontext()
         self.member.pulse.state = WorkerState.WAIT_TURN
@@ -321,7 +324,7 @@ class TrainingLoop:
     async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
         self.member.pulse.state = WorkerState.BUSY
         began_s = self.member.clock.monotonic_s()
-        # sha256 takes many times as long as a checksum: only where a replay or a checkpoint is compared by it.
+        # sha256 takes many times as long as a checksum: only for comparison by a replay or a checkpoint.
         digest_due = self.spec.deterministic or checkpoint_due(self.spec.stages[plan.stage], batch.stage_step)
         with self.traces.part(names.EXECUTE):
             executed = await self.execution.execute(plan, batch, sha256=digest_due)
@@ -346,5 +349,5 @@ class TrainingLoop:
         return draft, done
 
 
-def _why(needed: int | None) -> str:
+def _lost_reason(needed: int | None) -> str:
     return "" if needed is None else f"the weights of version {needed} are gone, and an evaluation waits for them"

@@ -39,9 +39,9 @@ from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.service import SERVICE, NamedSnapshot, ServiceChannel
 
 DURABLE = "checkpoint"
-"""The channel whose versions outlive the machine's memory."""
+"""Channel whose versions outlive the machine's memory."""
 LOOKS_S: Final = (5.0, 60.0, 600.0)
-"""A trainer that has waited for so long reads through what it has announced, once each time."""
+"""Waiting times in seconds after which an idle trainer reads through its announced weights, once for each."""
 _GONE: Final = {
     DURABLE: "its files are gone",
     "memory": "the memory that held them is gone",
@@ -51,7 +51,7 @@ _GONE: Final = {
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights that the engine holds now."""
+    """The weights held by the engine now."""
 
     version: int
     generation: int
@@ -60,7 +60,7 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Publisher:
-    """Announces the engine's weights through the channel of their stage."""
+    """Announces the engine's weights through the channel of their stage, and retires versions without a use."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class Publisher:
         failures: Counter[SyncFailure],
         traces: TrainingTraces | None = None,
     ) -> None:
-        """`failures` are counted on, by reason."""
+        """`failures` is incremented for each channel given up, by reason."""
         self._traces = traces or TrainingTraces(None, state.experiment)
         self.newest: Publication | None = None
-        """What was announced last."""
+        """Publication announced last."""
         self._clock = clock
         self._failures = failures
         self._engine = engine
@@ -91,75 +91,75 @@ class Publisher:
         self._taken_up: Present | None = None
         self._looks = 0
         self._damaged: set[str] = set()
-        """Paths of what is there and cannot be read."""
+        """Paths of weights present but unreadable."""
         self._made_again: set[str] = set()
-        """Paths for whose sake the history was taken up from before them, and that were not announced since."""
+        """Paths of lost weights that caused a resumption of the history, and were not announced since."""
         memory_dir = next((stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.memory_dir), "")
-        # The epoch is in every name: a publisher that was replaced and wakes cannot touch its successor's files.
+        # The epoch is in every name: a replaced publisher that wakes cannot touch its successor's files.
         service = engine if isinstance(engine, WeightService) else None
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
 
     async def publish(self, present: Present) -> None:
-        """Announces the engine's weights, unless equal weights of that version are announced already (rule 8).
+        """Announces the engine's weights, unless equal weights of the version are announced already (rule 8).
 
-        Weights of the same version that differ, from a generation before, are retired. Equal ones that are gone, as a
-        machine's memory is after it was started anew, are published again.
+        Different weights of the same version, from an earlier generation, are retired. Equal but lost ones, like a
+        machine's memory after a reboot, are published again.
         """
         self._taken_up = present
         older = self._announced(present.version)
-        if not await self._held(older, present):
+        if not await self._has_equal(older, present):
             await self._write(await self._snapshot(), present, older)
 
     async def publish_aside(self, tasks: asyncio.TaskGroup, present: Present) -> None:
-        """Announces the weights as they are now while the caller goes on; waits for the publication before it."""
+        """Announces the present weights while the caller continues; waits for the former publication first."""
         await self.settle()
         older = self._announced(present.version)
-        if await self._held(older, present):
+        if await self._has_equal(older, present):
             return
         snapshot = await self._snapshot()
-        # The snapshot is a copy, taken before the caller goes on: the next step changes the weights in place.
+        # The snapshot is a copy, taken before the caller continues: the next step changes the weights in place.
         self._under_way = tasks.create_task(self._write(snapshot, present, older))
 
     async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, present: Present | None) -> None:
-        """Announces the present weights, unless they are, and answers; aside, while the caller goes on.
+        """Announces the present weights, unless announced already, and answers; concurrently with the caller.
 
-        None: those that were taken up, which are announced.
+        None: the weights of the resumption, announced already.
         """
         await self.settle()
         if self._state.weights.answered(request):
             return
         older = self._announced(present.version) if present is not None else []
-        if present is None or await self._held(older, present):
+        if present is None or await self._has_equal(older, present):
             await self._append([_answered(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
         self._under_way = tasks.create_task(self._write(snapshot, present, older, request))
 
     async def settle(self) -> None:
-        """Returns once what was published aside is in the log."""
+        """Returns once the concurrent publication is in the log."""
         if self._under_way is not None:
             await self._under_way
             self._under_way = None
 
     async def mend(self, present: Present | None, *, idle_s: float = 0.0) -> bool:
-        """Retires older versions that are gone, and announces the present weights in their place, or again.
+        """Retires lost older versions, and announces the present weights in their place, or again.
 
-        Rollouts that need an older one run on the next. An evaluation cannot: True if one waits for weights that are
-        gone, and that are made again if the history is taken up from before them. Later versions are left: their plans
-        are executed again. None: the weights are still those that were taken up. `idle_s`: for how long the trainer
-        has waited; explorers that cannot load what is damaged let it wait, so that what is there is read through then.
+        Rollouts in need of an older version run on the next. An evaluation cannot: True if one waits for lost weights,
+        to be made again by resuming the history from before them. Later versions are left: their plans are executed
+        again. None: the weights are still those of the resumption. `idle_s`: seconds the trainer has waited; explorers
+        unable to load damaged weights let it wait, so the weights are read through then.
         """
         await self.settle()
         present = self._taken_up = present or self._taken_up
         if present is None:
             return False
         # Reading everything through takes minutes for large weights: once at each of these waiting times, not at each
-        # look.
+        # check.
         looks = self._looks
-        self._looks = sum(idle_s >= each_s for each_s in LOOKS_S)
-        # Later versions than the present belong to plans that this generation executes again, and then publishes.
-        found = await self._lost(thorough=self._looks > looks)
-        lost = [event for event in found if event.version <= present.version]
+        self._looks = sum(idle_s >= wait_s for wait_s in LOOKS_S)
+        # Versions later than the present one belong to plans that this generation executes again, and then publishes.
+        missing = await self._lost(thorough=self._looks > looks)
+        lost = [event for event in missing if event.version <= present.version]
         evaluated = self._evaluated()
         again = False
         for event in lost:
@@ -174,52 +174,54 @@ class Publisher:
                 # them.
                 await self._append([_retired(event, _GONE.get(event.method, _GONE[DURABLE]), lost=True)])
                 await self._remove([event])
-        if lost and not again:  # what stands in for them, or is one of them
+        if lost and not again:  # the present weights replace the lost ones, or are among them
             await self.publish(present)
         return again
 
     async def needed(self) -> int | None:
-        """The lowest version that an evaluation waits for and that is gone; None if there is none."""
+        """Returns the lowest lost version with an evaluation waiting for it; None without one."""
         evaluated = self._evaluated()
         lost = [event for event in await self._lost() if event.version in evaluated] if evaluated else []
         self._made_again.update(event.path for event in lost)
         return min((event.version for event in lost), default=None)
 
     def _evaluated(self) -> set[int]:
-        """Versions that evaluations wait for."""
+        """Returns the versions awaited by evaluations."""
         spine = self._state.spine
         return {version for version, _ in due_evals(self._state, spine.stage_spec())} if spine.stage >= 0 else set()
 
     async def _lost(self, *, thorough: bool = False) -> list[WeightsPublished]:
-        """The announced weights that count and are gone; `thorough`: or that cannot be read to the last tensor."""
+        """Returns the lost ones of the announced weights that count; `thorough`: including ones with an unreadable
+        tensor.
+        """
         weights = self._state.weights
         spine = self._state.spine
         counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
         holds = self._opens if thorough else self._stands
-        # A disk that does not answer holds its thread up, not the heartbeats.
-        held = await asyncio.to_thread(lambda: [holds(event) for event in counting])
-        return [event for event, there in zip(counting, held, strict=True) if not there]
+        # A disk without an answer blocks the thread, not the heartbeats.
+        presence = await asyncio.to_thread(lambda: [holds(event) for event in counting])
+        return [event for event, present in zip(counting, presence, strict=True) if not present]
 
-    def _holds(self, event: WeightsPublished) -> bool:
+    def _contains(self, event: WeightsPublished) -> bool:
         try:
-            # First of all: of what is not ours not even the channel is opened.
+            # First of all: for foreign weights not even the channel is opened.
             ref = as_ref(event, self._spec)
-        except WorkError:  # announced by somebody who is no trainer of ours: nothing is there
+        except WorkError:  # announced by a foreign process: no such weights here
             return False
         return self._channels.of(event.method).holds(ref)
 
     def _stands(self, event: WeightsPublished) -> bool:
-        """True if it is there, and was never found unreadable, which a look at its name does not show."""
-        # A service is asked by `_opens` alone: this is looked at twice a second while no plan comes.
-        return event.path not in self._damaged and (event.method == SERVICE or self._holds(event))
+        """True if the weights are present, and were never found unreadable, which their name alone does not show."""
+        # Only `_opens` asks a service: this check runs twice a second while no plan comes.
+        return event.path not in self._damaged and (event.method == SERVICE or self._contains(event))
 
     def _opens(self, event: WeightsPublished) -> bool:
         if not self._stands(event):
             return False
         if event.method == SERVICE:
-            if not self._holds(event):
+            if not self._contains(event):
                 self._damaged.add(event.path)
-            return event.path not in self._damaged  # there is nothing to read through
+            return event.path not in self._damaged  # a service has nothing to read through
         try:
             ref = as_ref(event, self._spec)
             with self._channels.of(event.method).open(ref):
@@ -229,15 +231,15 @@ class Publisher:
             self._damaged.add(event.path)
             return False
 
-    async def _held(self, older: Sequence[WeightsPublished], present: Present) -> bool:
-        """True if equal weights are there, or this trainer has said that theirs are over."""
+    async def _has_equal(self, older: Sequence[WeightsPublished], present: Present) -> bool:
+        """True if equal weights are present, or this trainer has declared the version over."""
         for event in older:
             if event.step_checksum == present.checksum and await asyncio.to_thread(self._stands, event):
                 return True
         return self._state.weights.over(present.version, present.generation)
 
     def announced(self, version: int) -> bool:
-        """True if explorers were told of this version, whatever generation made it."""
+        """True if this version was announced to explorers, by any generation."""
         return bool(self._announced(version))
 
     def _announced(self, version: int) -> list[WeightsPublished]:
@@ -260,9 +262,9 @@ class Publisher:
         request: WeightsRequested | None = None,
     ) -> None:
         with self._traces.publication(present.version, present.generation) as span:
-            written = await self._written(snapshot, present, older, request)
+            publication = await self._written(snapshot, present, older, request)
             if span is not None:
-                span.attributes |= {names.WEIGHT_METHOD: written.method, names.SIZE_BYTES: written.size_bytes}
+                span.attributes |= {names.WEIGHT_METHOD: publication.method, names.SIZE_BYTES: publication.size_bytes}
 
     async def _written(
         self,
@@ -288,16 +290,16 @@ class Publisher:
             trained=trained,
             duration_s=self._clock.monotonic_s() - began_s,
         )
-        # Its files may lie under another name than before, where those under the old one were damaged.
-        same = next((each for each in older if each.generation == present.generation), None)
-        others = [each for each in older if each is not same]
-        old = [each for each in self._old() if each not in older]
-        # One append for all of it: each wakes everybody who follows the weights.
+        # The files may lie under another name than before, if the ones under the old name were damaged.
+        same = next((event_before for event_before in older if event_before.generation == present.generation), None)
+        differing = [event_before for event_before in older if event_before is not same]
+        old = [outdated for outdated in self._old() if outdated not in older]
+        # One append for everything: each append wakes every follower of the weights.
         repeated = same is not None and msgspec.structs.replace(event, duration_s=same.duration_s) == same
         events: list[Event] = [] if repeated else [event]
         events += [_answered(request, present.version)] if request is not None else []
-        events += [_retired(each, "another generation differs") for each in others]
-        events += [_retired(each, "newer versions exist") for each in old]
+        events += [_retired(event_before, "another generation differs") for event_before in differing]
+        events += [_retired(outdated, "newer versions exist") for outdated in old]
         await self._append(events)
         newest = self.newest = Publication(
             version=event.version,
@@ -306,19 +308,21 @@ class Publisher:
             duration_s=self._clock.monotonic_s() - began_s,
         )
         self._damaged.discard(event.path)
-        self._made_again.discard(event.path)  # gone once more, it is made once more
+        self._made_again.discard(event.path)  # lost once more, they are made once more
         faults.point("weights.after_append")
-        # Removed after the append: until then the old names are those that explorers know.
+        # Removed after the append: until then explorers know only the old names.
         damaged = [same] if same is not None and same.path != event.path else []
-        await self._remove([*damaged, *others, *old])
-        # Now that everybody was told: the next publication finds a buffer, and nobody waits for this one.
+        await self._remove([*damaged, *differing, *old])
+        # After the announcement: the next publication finds a buffer, and nobody waits for this one.
         await asyncio.to_thread(self._channels.of(method).prepare)
         return newest
 
     def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
-        """The channel's name and what it holds; where the stage's channel has no room, it is the durable one."""
+        """Returns the channel's name and the exported weights; without room in the stage's channel, the durable one
+        serves.
+        """
         method = self._method(present)
-        # Before the fall back: what a channel cannot carry at all is no lack of room.
+        # Before the fallback: weights unsuitable for a channel are no lack of room.
         channel = self._channels.of(method)
         check_takes(channel, snapshot.kind, method)
         if isinstance(channel, ServiceChannel) and isinstance(snapshot, NamedSnapshot):
@@ -328,7 +332,7 @@ class Publisher:
         if method != DURABLE:
             try:
                 if isinstance(channel, TensorChannel) and isinstance(snapshot, TensorSnapshot):
-                    # From where they lie: not a byte of them comes to the host.
+                    # From device memory: not a byte of the tensors comes to the host.
                     tensors = snapshot.tensors()
                     return method, channel.publish_tensors(tensors, version=version, generation=generation)
                 return method, channel.publish(snapshot.weights(), version=version, generation=generation)
@@ -343,40 +347,44 @@ class Publisher:
         return DURABLE, durable.publish(snapshot.weights(), version=version, generation=generation)
 
     def _method(self, present: Present) -> str:
-        """Versions that are evaluated, or with which another stage begins, must outlive the machine's memory.
+        """Returns the channel: durable for versions evaluated, or at the start of a stage, beyond the machine's memory.
 
-        So must those that memory has damaged: it is not trusted with them again.
+        Versions damaged in memory are durable, too: memory is not trusted with them again.
         """
-        spec = self._state.spine.spec or self._spec  # the end of a queue of tasks makes its stage shorter
+        spec = self._state.spine.spec or self._spec  # the end of a queue of tasks shortens the stage
         stage = spec.stages[present.stage]
         if stage.synchronizer.sync_method == SERVICE:
-            return SERVICE  # it outlives every memory of ours, and no files can stand in for it
-        if any(each.path in self._damaged for each in self._announced(present.version) if each.method != DURABLE):
+            return SERVICE  # a service outlives the machine's memory, and files cannot replace it
+        if any(
+            earlier.path in self._damaged for earlier in self._announced(present.version) if earlier.method != DURABLE
+        ):
             return DURABLE
         step = present.version - self._state.spine.first_versions.get(present.stage, 0)
         return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.synchronizer.sync_method
 
     def _old(self) -> list[WeightsPublished]:
-        """Versions below the newest few that no evaluation and no pinned rollout can still need."""
+        """Returns versions below the newest few without need by an evaluation or a pinned rollout."""
         state = self._state
         if state.spine.stage < 0:
             return []
         stage = state.spine.stage_spec()
-        # Explorers may still load a version that a rollout was pinned to when it was the newest.
+        # Explorers may still load a version pinned to a rollout when it was the newest.
         lowest = state.spine.version - kept_versions(stage)
         old = [
             event
             for key, event in state.weights.published.items()
             if event.version < lowest and key not in state.weights.retired
         ]
-        wanted = self._evaluated() if old else set()
-        return [event for event in old if event.version not in wanted]
+        evaluated = self._evaluated() if old else set()
+        return [event for event in old if event.version not in evaluated]
 
     async def _append(self, events: Sequence[Event]) -> None:
-        await self._lease.append([self._lease.writer.draft(each, experiment=self._state.experiment) for each in events])
+        await self._lease.append(
+            [self._lease.writer.draft(event, experiment=self._state.experiment) for event in events]
+        )
 
     async def _remove(self, retired: Sequence[WeightsPublished]) -> None:
-        """Removes the bytes of retired weights; the log says by then that they are retired."""
+        """Removes the bytes of retired weights; the log records their retirement by then."""
         for event in retired:
             faults.point("weights.before_removal")
             await asyncio.to_thread(self._retire, event)

@@ -1,4 +1,4 @@
-"""`TrainingRecord`: what the log says about an experiment's training, and which executions survive."""
+"""`TrainingRecord`: the log's account of an experiment's training, and the surviving executions of steps."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rftd.streams.log.topics import partition_of
 
 
 class TrainingRecord:
-    """A fold: the run's state, every generation's start, and every step as each generation executed it."""
+    """A fold: the run's state, every generation's start, and every step as executed by each generation."""
 
     def __init__(self, experiment: UUID) -> None:
         self.state = RunState(experiment)
         self.parent: TrainingRecord | None = None
-        """The record of the experiment whose history this one shares."""
+        """Record of the parent experiment, for a fork."""
         self.generations: dict[int, GenerationStarted] = {}
         self._steps: dict[int, dict[int, StepCompleted]] = {}
-        """The executed steps by generation, then by step; without metrics."""
+        """Executed steps by generation, then by step; without metrics."""
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in one effective event."""
+        """Folds one effective event into the run's state, and records starts and steps."""
         self.state.apply(decoded)
         event = decoded.event
         if isinstance(event, GenerationStarted):
@@ -41,32 +41,34 @@ class TrainingRecord:
             self._steps.setdefault(event.generation, {}).setdefault(event.step, lean)
 
     def surviving(self) -> dict[int, StepCompleted]:
-        """The executed steps, each as the present weights contain it.
+        """Returns the executed steps, each in the execution contained in the present weights.
 
-        The newest generation's steps, then those of the generation whose checkpoint it took up, and so on. Steps that
-        the newest has not reached again count as the last generation executed them.
+        The newest generation's steps, then steps of the generation whose checkpoint was resumed, and so on. Steps not
+        reached again by the newest generation count as executed by the last generation before.
         """
-        found: dict[int, StepCompleted] = {}
+        survivors: dict[int, StepCompleted] = {}
         generation = max(self.generations, default=-1)
         end = None
         while generation >= 0:
             start = self.generations[generation].version
             executed = self._steps.get(generation, {})
-            found |= {step: done for step, done in executed.items() if step > start and (end is None or step <= end)}
+            survivors |= {
+                step: done for step, done in executed.items() if step > start and (end is None or step <= end)
+            }
             # A generation's own steps end where a newer one went back to, if that was earlier.
             end = start if end is None else min(start, end)
-            older = (each for each, steps in self._steps.items() if each < generation and end in steps)
+            older = (earlier for earlier, steps in self._steps.items() if earlier < generation and end in steps)
             generation = max(older, default=-1)
         for _, executed in sorted(self._steps.items(), reverse=True):
             for step, done in executed.items():
-                found.setdefault(step, done)
-        return dict(sorted(found.items()))
+                survivors.setdefault(step, done)
+        return dict(sorted(survivors.items()))
 
 
 async def read_record(log: EventLog, experiment: UUID, *, clock: Clock) -> TrainingRecord:
-    """The record up to the log's present heads, with its ancestors'.
+    """Returns the record up to the log's present heads, with the records of the ancestors.
 
-    Raises NotFoundError if the experiment, or one of those, was never accepted.
+    Raises NotFoundError if the experiment, or an ancestor, was never accepted.
     """
     record = TrainingRecord(experiment)
     start = await start_of_experiment(log, experiment)

@@ -1,4 +1,4 @@
-"""A replay: an experiment's training history executed again from the log alone, and what came of it."""
+"""A replay: an experiment's training history executed again from the log alone, and the comparison with the record."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from rftd.workers.training.rerun import Compared, Rerun
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The order for a replay: the steps, and how strictly they are compared."""
+    """Order for a replay: the steps, and the strictness of the comparison."""
 
     to_step: int | None = None
-    """The last weight version to make; None: the last that was ever made."""
+    """Last weight version to make; None: the last ever made."""
     from_checkpoint: bool = False
-    """True: it begins at the newest good checkpoint below that, instead of the base model."""
+    """True: the replay begins at the newest good checkpoint below `to_step`, instead of the base model."""
     stop_at_difference: bool = False
     allow_drift: bool = False
-    """True: it goes on although a library or the machine is another than was recorded."""
+    """True: the replay continues although a library or the machine differs from the recorded one."""
     into: Path | None = None
-    """A new folder for the last weights, laid out as a checkpoint."""
+    """New folder for the last weights, laid out as a checkpoint."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of a replay."""
+    """The beginning of a replay: version, checkpoint and drift."""
 
     version: int
     checkpoint: str
-    """The folder of the checkpoint; empty for the base model."""
+    """Folder of the checkpoint; empty for the base model."""
     reason: str
-    """The reason why no newer checkpoint was taken."""
+    """Reason against a newer checkpoint."""
     last: int
-    """The last step that will be executed."""
+    """Last step to be executed."""
     drift: tuple[Drift, ...]
     deterministic: bool
     """True if the engine promises equal digests here."""
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a replay."""
+    """Findings of a replay: steps, digests, differences and durations."""
 
     steps: int
     digests: int
-    """The number of steps of which a sha256 was recorded too."""
+    """Number of steps with a recorded sha256, too."""
     different: tuple[Compared, ...]
     duration_s: float
-    """The time of the steps, without reading the log and loading the model."""
+    """Seconds of the steps, without reading the log and loading the model."""
     recorded_duration_s: float
-    """The time that the same steps took when they were trained."""
+    """Seconds of the same steps in training."""
 
 
 async def replay(
@@ -74,10 +74,10 @@ async def replay(
     on_begin: Callable[[Beginning], None],
     on_step: Callable[[Compared], None],
 ) -> ReplayOutcome:
-    """Executes the plans again, appending nothing, and reports each step as it is compared.
+    """Executes the plans again, appending nothing, and reports each step after its comparison.
 
     Raises NotFoundError if nothing was ever trained, UsageError for steps that do not exist, ConflictError for drift
-    that is not allowed, ConfigError for a third party's part that is gone, and whatever the rerun raises.
+    without permission, ConfigError for a missing part of a third party, and every error of the rerun.
     """
     record = await read_record(log, experiment, clock=clock)
     spec = record.state.spine.spec
@@ -91,10 +91,10 @@ async def replay(
         raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
-    # Before the engine is made: a part that is gone would fail in the middle of hours of replay.
+    # Before the engine is made: a missing part would fail in the middle of hours of replay.
     _check_parts(record)
     engine = make_engine(spec.stages[0].trainer, spec.reach)
-    # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the thread that asks.
+    # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the calling thread.
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         rerun = Rerun(log, record, engine, thread=thread)
         try:
@@ -113,7 +113,7 @@ async def replay(
 
 
 def _check_parts(record: TrainingRecord | None) -> None:
-    """Raises ConfigError for a third party's part that is gone, of this experiment or of those that it is a fork of."""
+    """Raises ConfigError for a third party's part that is missing, of this experiment or of its ancestors."""
     while record is not None and record.state.spine.spec is not None:
         newest = max(record.generations, default=None)
         recorded = {} if newest is None else record.generations[newest].environment
@@ -151,8 +151,8 @@ async def _executed(
             break
     return ReplayOutcome(
         steps=len(compared),
-        digests=sum(each.recorded_sha256 is not None for each in compared),
-        different=tuple(each for each in compared if not each.equal),
+        digests=sum(comparison.recorded_sha256 is not None for comparison in compared),
+        different=tuple(comparison for comparison in compared if not comparison.equal),
         duration_s=clock.monotonic_s() - began_s,
-        recorded_duration_s=sum(each.recorded_duration_s for each in compared),
+        recorded_duration_s=sum(comparison.recorded_duration_s for comparison in compared),
     )

@@ -1,4 +1,4 @@
-"""`Rerun`: planned batches executed again from the log, compared with what was recorded; nothing is appended."""
+"""`Rerun`: planned batches executed again from the log, compared with the record; nothing is appended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One step as it was recorded, and as executing its plan again made it."""
+    """One step as recorded, and as made by executing its plan again."""
 
     step: int
     stage: int
@@ -33,54 +33,53 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     tokens: int
     generation: int
-    """The generation whose execution it is compared with: the one that the present weights contain."""
+    """Generation of the recorded execution, the one contained in the present weights."""
     recorded: str
-    """The checksum of the weights as it was recorded."""
+    """Recorded checksum of the weights."""
     found: str
     recorded_sha256: str | None
     found_sha256: str | None
-    """The sha256 that was found; None where none was recorded."""
+    """Repeated sha256; None without a recorded one."""
     recorded_duration_s: float
 
     @property
     def equal(self) -> bool:
-        """True if every digest that was recorded was found again."""
+        """True if every recorded digest was reproduced."""
         return self.recorded == self.found and self.recorded_sha256 == self.found_sha256
 
 
 class Rerun:
-    """The training history of one experiment on an engine of the caller, who closes it: `take_up`, then step by
-    step."""
+    """The training history of one experiment on the caller's engine, not closed here: `take_up`, then step by step."""
 
     def __init__(self, log: EventLog, record: TrainingRecord, engine: TrainerEngine, *, thread: Executor) -> None:
-        """`record` was read to where the rerun shall see; engine calls happen on `thread`."""
+        """`record` was read up to the rerun's horizon; engine calls happen on `thread`."""
         spec = record.state.spine.spec
         if spec is None:
             raise LogLossError("the log has lost what was submitted", fix="run rftd verify on the log")
         self.record = record
         self.surviving = record.surviving()
         self.version = -1
-        """The weight version that the engine holds; -1 before `take_up`."""
+        """Weight version held by the engine; -1 before `take_up`."""
         self._log = log
         self._thread = thread
         self._execution = Execution(log, record.state, spec, engine, thread=thread)
 
     @property
     def last(self) -> int:
-        """The last step that was ever executed."""
+        """Returns the last step ever executed."""
         return max(self.surviving, default=0)
 
     async def take_up(self, *, at_most: int) -> Resumption:
         """Loads the newest good checkpoint of the surviving history at or below a weight version; 0 means the base.
 
-        A fork without one takes up its parent's history, and executes it up to the version that both share. Raises
-        DataError if the model's folder holds another base than was recorded.
+        A fork without one takes up the parent's history, and executes it up to the shared version. Raises DataError if
+        the model's folder holds another base than recorded.
         """
         forked = self.record.state.spine.forked
         shared = forked.at_step if forked is not None else 0
 
         def accept(checkpoint: CheckpointCommitted) -> bool:
-            # A fork's first checkpoint is of the shared version, which its parent executed: no step of its own made it.
+            # A fork's first checkpoint has the shared version, executed by its parent: no step of the fork made it.
             if checkpoint.step == shared > 0:
                 return shared <= at_most
             done = self.surviving.get(checkpoint.step)
@@ -91,22 +90,22 @@ class Rerun:
             resumption = await self._inherit(shared, at_most=min(at_most, shared))
         return resumption
 
-    def drift(self, here: Mapping[str, str], last: int) -> tuple[Drift, ...]:
-        """The differences from where the steps up to `last` were executed; each once, whatever the generations."""
+    def drift(self, present: Mapping[str, str], last: int) -> tuple[Drift, ...]:
+        """Returns the differences from the environments of the steps up to `last`, each once over all generations."""
         used = {done.generation for step, done in self.surviving.items() if self.version < step <= last}
-        found: dict[tuple[str, str], Drift] = {}
+        drifts: dict[tuple[str, str], Drift] = {}
         for generation in sorted(used, reverse=True):
             started = self.record.generations.get(generation)
-            for each in drift(generation, started.environment if started else {}, here):
-                found.setdefault((each.name, each.recorded), each)
-        return tuple(found[key] for key in sorted(found))
+            for difference in drift(generation, started.environment if started else {}, present):
+                drifts.setdefault((difference.name, difference.recorded), difference)
+        return tuple(drifts[key] for key in sorted(drifts))
 
     async def _resumed(self, accept: Callable[[CheckpointCommitted], bool]) -> Resumption:
-        """Loads the newest good checkpoint that can be loaded, or the base."""
+        """Loads the newest good checkpoint fit for loading, or the base."""
         passed: dict[str, str] = {}
         while True:
             resumption = await asyncio.to_thread(
-                resume_from, self.record.state, lambda each: each.path not in passed and accept(each)
+                resume_from, self.record.state, lambda committed: committed.path not in passed and accept(committed)
             )
             checkpoint = resumption.checkpoint
             try:
@@ -121,15 +120,16 @@ class Rerun:
                 return msgspec.structs.replace(resumption, reason="; ".join(reasons))
 
     async def _inherit(self, shared: int, *, at_most: int) -> Resumption:
-        """The parent's history up to the shared version, then the weights and optimizer under this specification."""
+        """Executes the parent's history up to the shared version, then loads weights and optimizer under this
+        specification.
+        """
         assert self.record.parent is not None and self.record.state.spine.forked is not None
         parent = Rerun(self._log, self.record.parent, self._execution.engine, thread=self._thread)
         resumption = await parent.take_up(at_most=at_most)
         await parent.reach(shared)
         engine = self._execution.engine
         stage = self.record.state.spine.forked.stage
-        # Through a folder, as a real fork goes: what an engine carries over beyond what it saves would be lost there
-        # too.
+        # Through a folder, like a real fork: engine state beyond the saved files would be lost there too.
         with TemporaryDirectory(prefix="rftd-rerun-") as folder:
             await self.call(lambda: engine.save(Path(folder), hf=False))
             await self._execution.load(Path(folder), stage)
@@ -142,10 +142,10 @@ class Rerun:
             await self.step(self.version + 1)
 
     async def step(self, number: int) -> Compared:
-        """Executes the plan of the next step again.
+        """Executes the plan of the next step again, and compares the digests.
 
-        Raises NotFoundError for a step that was never executed, LogLossError if its plan or what it names is not in
-        the log, NonFiniteLossError as in training.
+        Raises NotFoundError for a step never executed, LogLossError if its plan or a planned record is not in the log,
+        NonFiniteLossError as in training.
         """
         assert number == self.version + 1, (number, self.version)
         recorded = self.surviving.get(number)
@@ -158,8 +158,8 @@ class Rerun:
                 fix="run rftd verify on the log",
             )
         batch = await self._execution.batch(plan)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._build_ahead(number + 1))
+        async with asyncio.TaskGroup() as overlapping:
+            overlapping.create_task(self._build_ahead(number + 1))
             executed = await self._execution.execute(plan, batch, sha256=recorded.sha256 is not None, like=recorded)
         self.version = number
         return Compared(
@@ -181,12 +181,12 @@ class Rerun:
             if number in self.surviving:
                 await self._execution.build_ahead(await self._execution.plan(number))
         except* RftdError:
-            pass  # raised again when its step is due, after the present one was compared
+            pass  # raised again when its step is due, after the comparison of the present one
 
     async def checksum(self, *, like: str) -> str:
-        """The checksum of the engine's weights, to be compared with one that was recorded."""
+        """Returns the checksum of the engine's weights, in the form of a recorded one."""
         return await self._execution.checksum(like=like)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Runs a call of the engine off the loop."""
+        """Runs a call of the engine on the caller's thread, off the event loop."""
         return await self._execution.call(work)

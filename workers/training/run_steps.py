@@ -1,4 +1,4 @@
-"""The steps of an experience as sequences of their own."""
+"""The steps of an experience as separate sequences of tokens, masks and log-probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.streams.events.experience import ExperienceProduced, RunStep
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """The arrays of one sequence: T tokens, of which the first P are the prompt; R = T - P."""
+    """The arrays of one sequence: T tokens, the first P of them the prompt; R = T - P."""
 
     step: RunStep
     tokens: NDArray[np.uint32]  # [T]
@@ -22,31 +22,30 @@ class StepArrays:
 
     @property
     def mean_logprob(self) -> float:
-        """The mean log-probability over the trained tokens; 0 if there is none."""
+        """Returns the mean log-probability over the trained tokens; 0 without any."""
         trained = self.logprobs[self.loss_mask != 0]
         return float(trained.mean(dtype=np.float64)) if len(trained) else 0.0
 
 
 def whole_run(event: ExperienceProduced) -> StepArrays:
-    """The experience as one sequence, whatever its steps."""
+    """Returns the experience as one sequence of prompt and response, whatever the steps."""
     step = RunStep(len(event.tokens), event.prompt_tokens, event.reward)
     return StepArrays(step, event.tokens.view(), event.loss_mask.view(), event.logprobs.view())
 
 
 def steps_of(event: ExperienceProduced) -> Iterator[StepArrays]:
-    """The steps in turn; of an experience that is one sequence, that sequence."""
+    """Yields the steps in turn; for an experience without steps, the only sequence."""
     whole = whole_run(event)
-    # Tokens of all steps lie in one array, masks and log-probabilities of their responses in others: two running
-    # places.
-    place = response = 0
+    # Tokens of all steps lie in one array, masks and log-probabilities of responses in others: two running offsets.
+    offset = response_offset = 0
     for step in event.steps or (whole.step,):
-        end = place + step.tokens
-        next_response = response + step.tokens - step.prompt_tokens
+        end = offset + step.tokens
+        next_response = response_offset + step.tokens - step.prompt_tokens
         yield StepArrays(
             step,
-            whole.tokens[place:end],
-            whole.loss_mask[response:next_response],
-            whole.logprobs[response:next_response],
+            whole.tokens[offset:end],
+            whole.loss_mask[response_offset:next_response],
+            whole.logprobs[response_offset:next_response],
         )
-        place = end
-        response = next_response
+        offset = end
+        response_offset = next_response

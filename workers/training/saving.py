@@ -60,7 +60,7 @@ class Saver:
         self._clock = clock
 
     async def save(self, done: StepCompleted, stage_step: int) -> CheckpointCommitted | None:
-        """Commits a checkpoint of the step that was just completed; None if an equal one is committed and whole."""
+        """Commits a checkpoint of the step just completed; None if an equal one is committed and whole."""
         if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
             return None
         folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
@@ -68,7 +68,7 @@ class Saver:
         event = await self._written(
             done.step, done.generation, done.stage, stage_step, done.checksum, done.sha256, done.spine
         )
-        # Only now is it a checkpoint: what lies there without an event is removed by the next trainer.
+        # Only now is it a checkpoint: a folder without an event is removed by the next trainer.
         await self._lease.append([self._lease.writer.draft(event, experiment=self._state.experiment)])
         faults.point("checkpoint.after_append")
         await self.forget(former)
@@ -76,9 +76,9 @@ class Saver:
         return event
 
     async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
-        """Starts a fork's generation with a checkpoint of its own: what the engine holds is the shared version.
+        """Starts a fork's generation with a checkpoint of the shared version, held by the engine.
 
-        From then on the fork needs nothing of its parent's files.
+        From then on the fork needs none of the parent's files.
         """
         event = await self._written(
             started.version, started.generation, stage, stage_step, started.checksum, None, None
@@ -86,7 +86,9 @@ class Saver:
         writer = self._lease.writer
         experiment = self._state.experiment
         # One append: a generation of a fork without its checkpoint would need the parent's files once more.
-        await self._lease.append([writer.draft(each, experiment=experiment) for each in (started, event)])
+        await self._lease.append(
+            [writer.draft(event_of_start, experiment=experiment) for event_of_start in (started, event)]
+        )
         faults.point("checkpoint.after_append")
         return event
 
@@ -100,10 +102,10 @@ class Saver:
         sha256: str | None,
         spine: SpineMark | None,
     ) -> CheckpointCommitted:
-        """The event of a checkpoint whose files are durable."""
+        """Writes the files of a checkpoint durably, and returns its event."""
         began_s = self._clock.monotonic_s()
         off_loop = partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        spec = (self._state.spine.spec or self._spec).stages[stage]  # the end of a queue makes its stage shorter
+        spec = (self._state.spine.spec or self._spec).stages[stage]  # the end of a queue shortens the stage
         final = stage_step == spec.total_steps
         hf = spec.trainer.save_hf == "always" or (spec.trainer.save_hf == "last" and final)
         folder = self.folder_of(stage) / f"global_step_{stage_step}"
@@ -121,7 +123,7 @@ class Saver:
         def fill(beside: Path) -> None:
             self._engine.save(beside, hf=hf)
             place_template(beside, spec)
-            # In the folder too: a log rewritten with a chain made anew does not agree with what checkpoints remember.
+            # In the folder too: a rewritten log with a recomputed chain disagrees with the heads in checkpoints.
             write_witness(beside, witness)
 
         def write() -> Staged:
@@ -148,13 +150,13 @@ class Saver:
                 final=final,
             )
 
-        # Written and synced beside its place, under a name that only this epoch has; nothing that others see has
+        # Written and synced beside its final path, under a name unique to this epoch; nothing visible to others has
         # changed yet.
         staged = await off_loop(write)
         # From here on only names change, and only until a successor takes the workplace away.
         await self._lease.confirm()
         committed = await off_loop(place, staged)
-        await self._lease.confirm()  # what was replaced is a successor's to put back, if there is one
+        await self._lease.confirm()  # replaced files are a successor's to put back, if there is one
         await off_loop(within.close)
         faults.point("checkpoint.after_files")
         duration_s = self._clock.monotonic_s() - began_s
@@ -162,9 +164,11 @@ class Saver:
         return msgspec.structs.replace(committed, heads=heads, spine=spine, duration_s=duration_s)
 
     def _former(self, stage: int) -> Former | None:
-        """The last checkpoint of the stage: its reference, which no step changes, is not kept once more."""
-        of_stage = (each for each in reversed(self._state.checkpoints.values()) if each.stage == stage)
-        last = next((each for each in of_stage if is_own_checkpoint(self._spec, each.path)), None)
+        """Returns the last checkpoint of the stage: its reference model never changes, and is not stored again."""
+        of_stage = (
+            checkpoint for checkpoint in reversed(self._state.checkpoints.values()) if checkpoint.stage == stage
+        )
+        last = next((checkpoint for checkpoint in of_stage if is_own_checkpoint(self._spec, checkpoint.path)), None)
         return None if last is None else Former(Path(last.path), last.files)
 
     def _is_saved(self, done: StepCompleted) -> bool:
@@ -179,21 +183,23 @@ class Saver:
         return False
 
     def folder_of(self, stage: int) -> Path:
-        """The folder of a stage's checkpoints: the job's, or one below it if the experiment has several stages."""
+        """Returns the folder of a stage's checkpoints: the job's, or one below it for an experiment with several
+        stages.
+        """
         return Path(self._spec.stages[stage].folder or self._spec.job_dir)
 
     async def _retain(self, stage: int, keep: int) -> None:
-        """Gives up the folders beyond the `keep` that were committed last; generations that saved a step share one.
+        """Deletes the folders beyond the `keep` committed last; generations that saved a step share one folder.
 
-        Those that are kept for their evaluation do not count.
+        Checkpoints kept for their evaluation do not count.
 
-        Not those of the lowest steps: of the higher ones the newest generation may have found some damaged, and what
-        was committed last was just written.
+        The lowest steps are not the criterion: the newest generation may have found higher ones damaged, and the last
+        commit was just written.
         """
         folders: dict[str, list[tuple[int, int]]] = {}
         for key, event in self._state.checkpoints.items():
             if event.stage == stage:
-                # pop and set again: the folder moves to the end, so the order is that of the last commit into it.
+                # pop and set again: the folder moves to the end, so the order follows the last commit into it.
                 folders[event.path] = [*folders.pop(event.path, ()), key]
         surplus = list(folders)[:-keep] if keep > 0 else []
         for path in [path for path in surplus if not self._is_chosen(stage, folders[path])]:
@@ -205,23 +211,23 @@ class Saver:
             experiment = self._state.experiment
             await self._lease.append([writer.draft(event, experiment=experiment) for event in deleted])
             faults.point("checkpoint.before_removal")
-            # After the events: a crash in between leaves files that nobody names, which the next trainer removes.
-            # A record may name any folder: what is not the experiment's own is given up by name alone.
-            own = await asyncio.to_thread(is_own_checkpoint, self._spec, path)
-            states = await asyncio.to_thread(named_states, [Path(path)] if own else [])
-            await discard(self._lease, [Path(path)] if own else [])
+            # After the events: a crash in between leaves files without a name in the log, removed by the next trainer.
+            # A record may name any folder: a foreign folder is given up by name alone.
+            is_own = await asyncio.to_thread(is_own_checkpoint, self._spec, path)
+            states = await asyncio.to_thread(named_states, [Path(path)] if is_own else [])
+            await discard(self._lease, [Path(path)] if is_own else [])
             # Last: until the lease was confirmed a successor might have resumed from it.
             await self.forget(states)
 
     def _is_chosen(self, stage: int, keys: Sequence[tuple[int, int]]) -> bool:
-        """True of a folder that is kept for its evaluation, or that may still be when that is complete."""
+        """True if the folder is kept for its evaluation, or may be once that is complete."""
         spine = self._state.spine
         if spine.spec is None or spine.stage != stage:
             return False
         return any(spine.scores.keeps(step, spine.spec.stages[stage]) for step, _ in keys)
 
     async def forget(self, states: Sequence[ServiceState]) -> None:
-        """Has the engine's service forget what checkpoints named that are gone."""
+        """Has the engine's service forget the states named by removed checkpoints."""
         engine = self._engine
         if isinstance(engine, RemoteEngine):
             for state in states:

@@ -1,4 +1,4 @@
-"""`StepLog`: one line for each step in the trainer's log, from which a run can be read without anything else."""
+"""`StepLog`: one line for each step in the trainer's log, enough to read a run without anything else."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from rftd.streams.figures.step_figures import (
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that were announced."""
+    """An announcement of weights to explorers."""
 
     version: int
     method: str
     size_bytes: int
     duration_s: float
-    """From the copy of the weights, which this does not include, to the event."""
+    """Seconds from the finished copy of the weights to the event."""
 
 
 class StepLog:
-    """Tells steps, publications and checkpoints, with at most one line for a step and what was published meanwhile."""
+    """Logs steps, publications and checkpoints, with at most one line for a step and the publications meanwhile."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._ended_s: float | None = None
         self._published = -1
-        """The version that a line has named last."""
+        """Version named by the last line."""
 
     def step(self, done: StepCompleted, stage: str, published: Publication | None) -> None:
-        """Tells a step, and which weights were the newest that explorers could have by its end.
+        """Logs a step, with the newest weights available to explorers by the end of the step.
 
-        The publication is in the step's line: with one after each step, lines of their own would be half of the log.
+        The publication is in the step's line: with a publication after each step, separate lines would be half of the
+        log.
         """
         now_s = self._clock.monotonic_s()
         figures = {
@@ -58,12 +59,12 @@ class StepLog:
             "tokens": done.tokens,
             "tokens_per_s": done.tokens / done.duration_s if done.duration_s > 0 else None,
             "duration_s": done.duration_s,
-            # From the end of the step before: with the wait for its batch, publication and checkpoint.
+            # From the end of the step before: with the waits for batch, publication and checkpoint.
             "interval_s": None if self._ended_s is None else now_s - self._ended_s,
             "publish_s": published.duration_s if published is not None else None,
         }
         self._ended_s = now_s
-        fields = {name: _short(value) for name, value in figures.items() if value is not None}
+        fields = {name: _short(figure) for name, figure in figures.items() if figure is not None}
         if published is not None:
             fields["published"] = self._published = published.version
         if done.skipped:
@@ -74,7 +75,7 @@ class StepLog:
             self._log.info("step.completed", step=done.step, stage=stage, **fields)
 
     def published(self, newest: Publication | None) -> None:
-        """Tells the newest publication, unless a line has named it."""
+        """Logs the newest publication, unless a line has named it."""
         if newest is not None and newest.version != self._published:
             self._published = newest.version
             self._log.info(
@@ -86,7 +87,7 @@ class StepLog:
             )
 
     def checkpoint(self, saved: CheckpointCommitted, duration_s: float) -> None:
-        """Tells a checkpoint."""
+        """Logs a committed checkpoint, with size in bytes and seconds for saving."""
         self._log.info(
             "checkpoint.committed",
             step=saved.step,
@@ -96,8 +97,8 @@ class StepLog:
         )
 
 
-def _short(value: float) -> float | str:
-    """The value to four significant digits; what is no number as a word, since JSON has none for it."""
-    if not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+def _short(figure: float) -> float | str:
+    """Returns the figure with four significant digits; a non-finite one as a word: JSON has no number for it."""
+    if not math.isfinite(figure):
+        return str(figure)
+    return figure if isinstance(figure, int) else float(f"{figure:.4g}")

@@ -1,5 +1,4 @@
-"""Tidying after earlier trainers: what they left is taken from them, undone or removed before it is believed (rule
-2)."""
+"""Tidying after earlier trainers: their files are taken over, put back or removed before use (rule 2)."""
 
 from __future__ import annotations
 
@@ -32,115 +31,120 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> list[ServiceState]:
-    """Removes what trainers before this one left and no event names, and puts back what one does.
+    """Removes files of earlier trainers without an event, and puts back files named by an event.
 
-    Returns the states at services that what was removed had named, and that no checkpoint names. Markers that name a
-    folder which is gone are mended. Raises FencedError if a successor has come: then nothing of its
-    files was touched.
+    Returns the service states named by removed files only, and by no checkpoint. Markers naming a missing folder are
+    mended. Raises FencedError if a successor has come: then none of the successor's files was touched.
     """
-    places = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
-    for path in await asyncio.to_thread(_take_over, places, spec, state):
+    workplaces = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
+    for path in await asyncio.to_thread(_take_over, workplaces, spec, state):
         log.warning("file.put_back", path=str(path))
-    found = await asyncio.to_thread(_found, spec, state, lease.writer.epoch)
+    garbage = await asyncio.to_thread(_garbage, spec, state, lease.writer.epoch)
     faults.point("workplace.after_listing")
-    for each in found:
-        log.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-    taken = [each for each in places if each.path.is_dir()]
-    states = await asyncio.to_thread(_states_in, [*(Path(each.path) for each in found), *(each.path for each in taken)])
+    for garbage_file in garbage:
+        log.info("garbage.removed", path=garbage_file.path, size_bytes=garbage_file.size_bytes, reason=garbage_file.why)
+    taken_over = [workplace for workplace in workplaces if workplace.path.is_dir()]
+    states = await asyncio.to_thread(
+        _states_in,
+        [*(Path(garbage_file.path) for garbage_file in garbage), *(garbage_file.path for garbage_file in taken_over)],
+    )
     named = await asyncio.to_thread(lambda: named_states(_folders(spec, state)))
-    await discard(lease, [Path(each.path) for each in found], [each.folder for each in taken])
+    await discard(
+        lease,
+        [Path(garbage_file.path) for garbage_file in garbage],
+        [garbage_file.folder for garbage_file in taken_over],
+    )
     await _mend_markers(lease, state, spec)
-    kept = {each.path for each in named}
-    return [each for each in states if each.path not in kept]
+    paths_in_use = {state_in_use.path for state_in_use in named}
+    return [removed_state for removed_state in states if removed_state.path not in paths_in_use]
 
 
 def named_states(folders: Iterable[Path]) -> list[ServiceState]:
-    """The states at services that the files of these checkpoints name. Reads files: call it off the loop."""
-    found = []
+    """Returns the service states named in the files of these checkpoints. Reads files: call it off the loop."""
+    states = []
     for folder in folders:
         if names_service(folder):
-            # A damaged file names nothing: its state stays at the service, where nobody of ours finds it.
+            # A damaged file names nothing: its state stays at the service, out of this project's reach.
             with suppress(DataError):
-                found.append(ServiceState.read(folder))
-    return found
+                states.append(ServiceState.read(folder))
+    return states
 
 
 def _states_in(paths: Iterable[Path]) -> list[ServiceState]:
-    """Those of checkpoints anywhere below some folders."""
-    inside = (each.parents[1] for path in paths for each in path.rglob(f"*/{SERVICE_STATE}"))
-    return named_states({*paths, *inside})
+    """Returns the service states of checkpoints anywhere below some folders."""
+    checkpoint_folders = (state_file.parents[1] for path in paths for state_file in path.rglob(f"*/{SERVICE_STATE}"))
+    return named_states({*paths, *checkpoint_folders})
 
 
 async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[Path] = ()) -> None:
-    """Removes files and folders, and what was taken over in some folders.
+    """Removes files and folders, and everything taken over in some folders.
 
-    Raises FencedError if a successor has come, everything being where it was or where that one finds it.
+    Raises FencedError if a successor has come, with every file in its former path or within the successor's reach.
     """
     folders = dict.fromkeys((*taken_over, *(path.parent for path in paths)))
-    places = {folder: Workplace(folder, lease.writer.epoch) for folder in folders}
-    if not places:
+    workplaces = {folder: Workplace(folder, lease.writer.epoch) for folder in folders}
+    if not workplaces:
         return
-    # The workplaces are made before the lease is confirmed: between that and a rename nothing may happen that takes
-    # time.
-    await asyncio.to_thread(_open, places.values())
-    # No fence can undo a rename. Confirmed before it, a process that was replaced touches nothing; confirmed after it,
-    # one that was replaced in between leaves what it took to its successor, who puts it back.
+    # The workplaces are made before the lease is confirmed: between that and a rename nothing slow may happen.
+    await asyncio.to_thread(_open, workplaces.values())
+    # No fence can undo a rename. Confirmed before it, a replaced process touches nothing; confirmed after it, a process
+    # replaced in between leaves the renamed files to its successor, which puts them back.
     await lease.confirm()
     for path in paths:
-        await asyncio.to_thread(places[path.parent].discard, [path])
+        await asyncio.to_thread(workplaces[path.parent].discard, [path])
     await lease.confirm()
-    for place in places.values():
-        await asyncio.to_thread(place.close)
+    for workplace in workplaces.values():
+        await asyncio.to_thread(workplace.close)
 
 
-def _open(places: Iterable[Workplace]) -> None:
-    for place in places:
-        place.open()
+def _open(workplaces: Iterable[Workplace]) -> None:
+    for workplace in workplaces:
+        workplace.open()
 
 
 def _folders(spec: ExperimentSpec, state: RunState) -> list[Path]:
-    """The folders of its checkpoints, but for those that lie where no trainer of its saves one."""
+    """Returns the folders of the experiment's checkpoints, without paths outside its trainers' folders."""
     paths = (event.path for event in state.checkpoints.values())
     return [Path(path) for path in paths if is_own_checkpoint(spec, path)]
 
 
-def _take_over(places: Sequence[Workplace], spec: ExperimentSpec, state: RunState) -> list[Path]:
-    kept = referenced_by(state)
-    # Weights have no list of files in their event, checkpoints have: only these can be verified before they are put
+def _take_over(workplaces: Sequence[Workplace], spec: ExperimentSpec, state: RunState) -> list[Path]:
+    references = referenced_by(state)
+    # Events of weights list no files, events of checkpoints do: only checkpoints can be verified before they are put
     # back.
-    wanted: dict[str, tuple[FileRef, ...]] = dict.fromkeys(kept.weights, ())
-    wanted |= {checkpoint.path: checkpoint.files for checkpoint in state.checkpoints.values()}
-    found = [path for place in places for path in place.take_over(wanted)]
+    files_by_path: dict[str, tuple[FileRef, ...]] = dict.fromkeys(references.weights, ())
+    files_by_path |= {checkpoint.path: checkpoint.files for checkpoint in state.checkpoints.values()}
+    restored = [path for workplace in workplaces for path in workplace.take_over(files_by_path)]
     for path in _folders(spec, state):
         put_back(path)
-    return found
+    return restored
 
 
-def _found(spec: ExperimentSpec, state: RunState, epoch: int) -> list[Unreferenced]:
-    """The files that only trainers before this one can have written, and that no event names."""
-    # Only lower epochs: what a successor has begun to write is no event's yet either.
-    theirs = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER and each.epoch < epoch]
-    return list(unreferenced(theirs, referenced_by(state), before_ns=1 << 63))
+def _garbage(spec: ExperimentSpec, state: RunState, epoch: int) -> list[Unreferenced]:
+    """Returns the files written only by earlier trainers, and named by no event."""
+    # Only lower epochs: files just begun by a successor have no event yet either.
+    earlier = [file for file in ours(spec) if file.kind in OF_ONE_TRAINER and file.epoch < epoch]
+    return list(unreferenced(earlier, referenced_by(state), before_ns=1 << 63))
 
 
 async def _mend_markers(lease: RoleLease, state: RunState, spec: ExperimentSpec) -> None:
-    """Lets markers that name a folder which is gone name the newest that is there."""
+    """Rewrites markers naming a missing folder, to name the newest folder present."""
     for folder in sorted(stage_folders(spec)):
         newest = await asyncio.to_thread(_unmarked, folder, state)
         if newest is not None:
-            place = Workplace(folder, lease.writer.epoch)
-            await asyncio.to_thread(place.open)
-            await asyncio.to_thread(stage_markers, folder, newest, within=place.path)
+            workplace = Workplace(folder, lease.writer.epoch)
+            await asyncio.to_thread(workplace.open)
+            await asyncio.to_thread(stage_markers, folder, newest, within=workplace.path)
             await lease.confirm()
-            await asyncio.to_thread(place_markers, folder, within=place.path)
+            await asyncio.to_thread(place_markers, folder, within=workplace.path)
             await lease.confirm()
-            await asyncio.to_thread(place.close)
+            await asyncio.to_thread(workplace.close)
 
 
 def _unmarked(folder: Path, state: RunState) -> int | None:
-    """The step that the markers are to name, if they name a folder that is gone."""
+    """Returns the step for the markers of a folder, if they name a missing one; else None."""
     if not misses_its_folder(folder):
         return None
-    committed = [each for each in state.checkpoints.values() if Path(each.path).parent == folder]
-    there = [each.stage_step for each in committed if Path(each.path).is_dir()]
-    return there[-1] if there else None
+    committed = [checkpoint for checkpoint in state.checkpoints.values() if Path(checkpoint.path).parent == folder]
+    present_steps = [checkpoint.stage_step for checkpoint in committed if Path(checkpoint.path).is_dir()]
+    return present_steps[-1] if present_steps else None

@@ -44,7 +44,7 @@ class Trainer:
         submitted: int = 0,
         plans: PlanTraces | None = None,
     ) -> None:
-        """`submitted` is the offset on the spine at which the experiment was submitted; `plans` are as followed."""
+        """`submitted` is the spine's offset of the experiment's submission; `plans` holds traces of followed plans."""
         self._member = member
         self._follower = follower
         self._state = state
@@ -59,7 +59,8 @@ class Trainer:
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set; the step under way is finished first.
 
-        Raises FencedError, whatever went wrong, if it was replaced: its successor may have removed files that it used.
+        Raises FencedError after a replacement, whatever the first error: the successor may have removed files in use
+        here.
         """
         try:
             await self._run(stop)
@@ -79,8 +80,8 @@ class Trainer:
         )
         turn = self._device_turn(spec, execution)
         async with asyncio.TaskGroup() as tasks:
-            # Heartbeats begin before the lease is had and the model is loaded: both take long, and the daemon would
-            # count a silent worker as lost.
+            # Heartbeats begin before the lease is acquired and the model is loaded: both take long, and the daemon
+            # would count a silent worker as lost.
             beat = tasks.create_task(self._member.beat(self._look))
             try:
                 await asyncio.to_thread(partial(check_folders, spec, trains=True))
@@ -104,7 +105,7 @@ class Trainer:
                 await loop.run(tasks)
             finally:
                 beat.cancel()
-                # Closing the turn ends its locks: by then the engine has freed the memory that rollouts load into.
+                # Closing the turn ends its locks: by then the engine has freed the memory for loading by rollouts.
                 await execution.call(self._engine.close)
                 if turn is not None:
                     turn.close()
@@ -127,7 +128,9 @@ class Trainer:
         return Saver(self._engine, lease, self._state, spec, log=member.log, thread=self._thread, clock=member.clock)
 
     def _look(self) -> None:
-        """Lets the heartbeat say that the engine's service does not answer, and what it did before once it does."""
+        """Sets the heartbeat's state while the engine's service gives no answer, and restores the former one
+        afterwards.
+        """
         pulse = self._member.pulse
         if not isinstance(self._engine, RemoteEngine):
             return
@@ -138,7 +141,7 @@ class Trainer:
             pulse.state = self._state_before
 
     def _device_turn(self, spec: ExperimentSpec, execution: Execution) -> DeviceTurn | None:
-        """The turns with rollouts on one device, if any stage asks for them."""
+        """Returns the turns with rollouts on one device, if any stage requires them."""
         if not any(stage.turns for stage in spec.stages):
             return None
         turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
@@ -147,10 +150,10 @@ class Trainer:
         return turn
 
     async def _follow_spine(self) -> SpineDigest:
-        """The digest of the spine that this process reads, up to date from now on."""
+        """Returns the digest of the spine as read by this process, up to date from now on."""
         spine = self._state.spine
-        # A trainer of an experiment without a step can digest its spine from the beginning; a later one takes it up
-        # from the mark of the newest step or checkpoint.
+        # A trainer of an experiment without a step digests the spine from the beginning; a later one continues from the
+        # mark of the newest step or checkpoint.
         fresh = spine.furthest == (spine.forked.at_step if spine.forked is not None else 0)
         begin = self._submitted if fresh else None
         return await follow_digest(self._member.log, self._follower, self._state.experiment, spine.mark, begin=begin)

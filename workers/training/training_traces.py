@@ -1,4 +1,4 @@
-"""`TrainingTraces`: the spans of a trainer: steps, what they consumed, weights that are published, checkpoints."""
+"""`TrainingTraces`: the spans of a trainer: steps, consumed experiences, published weights, checkpoints."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from rftd.streams.log.newest import Newest
 from rftd.streams.log.topics import partition_of
 
 LINKS: Final = 128
-"""The most experiences that a step's span links to: those that are sampled, the first of them."""
+"""Most experiences linked from a step's span: the first of the sampled ones."""
 
 PLANS: Final = 256
-"""The newest plans whose places are kept: far more than are planned ahead."""
+"""Number of newest plans with a stored trace context: far more than are planned ahead."""
 
 
 class PlanTraces:
-    """A fold that hands every event on, and keeps the places of the newest plans in their traces."""
+    """A fold that passes every event on, and stores the trace contexts of the newest plans."""
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._planned: Newest[UUID, TraceContext] = Newest(PLANS)
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes one event in."""
+        """Passes one event on, and stores the trace context of a plan."""
         self._fold.apply(decoded)
         if isinstance(decoded.event, BatchPlanned) and (context := parsed(decoded.head.traceparent)) is not None:
             self._planned.put(decoded.event.batch, context)
 
     def of(self, batch: UUID) -> TraceContext | None:
-        """The place of a batch's plan; None if it has none, or is older."""
+        """Returns the trace context of a batch's plan; None for an untraced or an older plan."""
         return self._planned.get(batch)
 
 
 class TrainingTraces:
-    """Makes the spans of one trainer, all of them; none without a tracer."""
+    """Opens the spans of one trainer, all of them sampled; none without a tracer."""
 
     def __init__(self, tracer: Tracer | None, experiment: UUID, plans: PlanTraces | None = None) -> None:
-        """`plans` are those that are followed; without them a step is the root of a trace."""
+        """`plans` holds the followed plans; without them a step is the root of a trace."""
         self._tracer = tracer
         self._plans = plans
         self._experiment = str(experiment)
@@ -55,48 +55,52 @@ class TrainingTraces:
 
     @property
     def on(self) -> bool:
-        """True if anything is traced."""
+        """True if there is a tracer."""
         return self._tracer is not None
 
     def step(self, plan: BatchPlanned) -> AbstractContextManager[TraceSpan | None]:
-        """The span of a planned step, below its plan, with what follows at once: publication and checkpoint."""
+        """Returns the span of a planned step, below the plan, covering publication and checkpoint right afterwards."""
         if self._tracer is None:
             return nullcontext()
-        about: dict[str, Attribute] = {names.STEP: plan.step, names.STAGE: plan.stage, names.BATCH_ID: str(plan.batch)}
-        about[names.ITEMS] = len(plan.experiences) + len(plan.rows)
+        attributes: dict[str, Attribute] = {
+            names.STEP: plan.step,
+            names.STAGE: plan.stage,
+            names.BATCH_ID: str(plan.batch),
+        }
+        attributes[names.ITEMS] = len(plan.experiences) + len(plan.rows)
         return self._tracer.always(
             names.TRAIN_STEP,
             parent=None if self._plans is None else self._plans.of(plan.batch),
-            attributes={names.EXPERIMENT_ID: self._experiment, **about},
+            attributes={names.EXPERIMENT_ID: self._experiment, **attributes},
         )
 
     def part(self, name: str) -> AbstractContextManager[TraceSpan | None]:
-        """The span of a part of the step whose span is open."""
+        """Returns the span of a part of the step, below the open span of the step."""
         parent = current()
         return nullcontext() if parent is None else parent.child(name)
 
     def publication(self, version: int, generation: int) -> AbstractContextManager[TraceSpan | None]:
-        """The span of weights that are published: below the step that made them, if its span is open."""
+        """Returns the span of a publication of weights: below the step that made the weights, if still open."""
         if self._tracer is None:
             return nullcontext()
-        about: dict[str, Attribute] = {
+        attributes: dict[str, Attribute] = {
             **names.messaging("send", topics.WEIGHTS, self._weights),
             names.EXPERIMENT_ID: self._experiment,
             names.WEIGHT_VERSION: version,
             names.GENERATION: generation,
         }
-        return self._tracer.always(names.PUBLISH_WEIGHTS, SpanKind.PRODUCER, attributes=about)
+        return self._tracer.always(names.PUBLISH_WEIGHTS, SpanKind.PRODUCER, attributes=attributes)
 
     def checkpoint(self, done: StepCompleted) -> AbstractContextManager[TraceSpan | None]:
-        """The span of a checkpoint: below its step."""
+        """Returns the span of a checkpoint: below the step with the saved weights."""
         if self._tracer is None:
             return nullcontext()
-        about: dict[str, Attribute] = {names.STEP: done.step, names.STAGE: done.stage}
-        return self._tracer.always(names.CHECKPOINT, attributes={names.EXPERIMENT_ID: self._experiment, **about})
+        attributes: dict[str, Attribute] = {names.STEP: done.step, names.STAGE: done.stage}
+        return self._tracer.always(names.CHECKPOINT, attributes={names.EXPERIMENT_ID: self._experiment, **attributes})
 
 
 def link_consumed(span: TraceSpan, traceparents: Sequence[str]) -> None:
-    """Links a step's span to the experiences that it consumes, given their headers."""
+    """Links a step's span to the consumed experiences, given their headers."""
     contexts = [context for text in traceparents if (context := exported(text)) is not None]
     span.links = contexts[:LINKS]
     if len(contexts) > LINKS:
@@ -104,7 +108,7 @@ def link_consumed(span: TraceSpan, traceparents: Sequence[str]) -> None:
 
 
 def note_step(span: TraceSpan, done: StepCompleted) -> None:
-    """Adds what a step came to."""
+    """Adds tokens, generation and a skip of the step to the span."""
     span.attributes |= {names.TOKENS: done.tokens, names.GENERATION: done.generation}
     if done.skipped:
         span.attributes[names.SKIPPED] = True
