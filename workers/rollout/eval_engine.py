@@ -1,4 +1,4 @@
-"""`EvalEngine`: where the rows of an evaluation are answered, by exactly the weights that it is pinned to."""
+"""`EvalEngine`: an engine answering the rows of an evaluation, by exactly the pinned weights."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
 
 SHARED: Final = "shared"
-"""`RolloutSpec.eval_engine` of an experiment whose rollouts and evaluations share an engine."""
+"""`RolloutSpec.eval_engine` of an experiment with one engine for rollouts and evaluations."""
 
 OpenEngine = Callable[[], Awaitable[RolloutEngine]]
 
 
 class EvalEngine(Protocol):
-    """An engine with pinned weights, as long as an evaluation needs it."""
+    """An engine with pinned weights, for as long as an evaluation's rows are being answered."""
 
     def pinned(self, weights: WeightsRef) -> AbstractAsyncContextManager[RolloutEngine]:
-        """The engine with these weights, which it keeps until the context is left.
+        """Returns a context with an engine holding these weights until the context is left.
 
         Raises RolloutError if the weights cannot be loaded, WeightsElsewhereError if this machine cannot have them.
         """
         ...
 
     async def lives(self, weights: WeightsRef) -> bool:
-        """True if the engine, pinned to these weights, still works; one that does not is given up.
+        """True if the engine, pinned to these weights, still works; a failed one is given up.
 
-        Raises WorkError if there will be no other in this process, ConfigError if a person has to mend something first.
+        Raises WorkError if this process will have no other engine, ConfigError if a person has to mend something first.
         """
         ...
 
     async def close(self) -> None:
-        """Closes what was opened for evaluations. Idempotent."""
+        """Closes the engines opened for evaluations, and never the rollouts' engine. Idempotent."""
         ...
 
 
 class OwnEngine:
-    """An engine for evaluations alone: a second copy of the model, and rollouts go on beside with newer weights."""
+    """An engine for evaluations alone: a second copy of the model, while rollouts continue on newer weights."""
 
     def __init__(self, open_engine: OpenEngine, device: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """The engine is opened at the first evaluation and stays; `device` is held while it computes."""
+        """The engine is opened at the first evaluation and stays; `device` is held during its computations."""
         self._open_engine = open_engine
         self._device = device
         self._engine: RolloutEngine | None = None
-        # One at a time, because the rows of a lease are pinned to its weights and the engine holds one version.
+        # One at a time, because the rows of a lease are pinned to weights and the engine holds one version.
         self._one_lease = asyncio.Lock()
 
     @asynccontextmanager
@@ -59,7 +59,7 @@ class OwnEngine:
     async def lives(self, weights: WeightsRef) -> bool:
         assert self._engine is not None
         try:
-            # Every engine raises at this if it has failed, and for one that has not it changes nothing.
+            # Every engine raises here after a failure, and for a working one the call changes nothing.
             await self._engine.load_weights(weights)
         except RftdError:
             await self.close()
@@ -83,7 +83,8 @@ class OwnEngine:
             raise
         except RftdError as error:
             if fresh:
-                # As in the explorer: weights that cannot be loaded now may be loaded later, or given out elsewhere.
+                # Like the explorer: weights not loadable now may be loaded later, or the lease may be given to another
+                # explorer.
                 raise RolloutError(error.what, where=error.where, fix=error.fix) from error
             # The weights or the engine may be at fault. Only a new engine can tell.
             await self.close()
@@ -92,19 +93,19 @@ class OwnEngine:
 
 
 class SharedEngine:
-    """The engine of the rollouts: they go on beside the evaluation with the same weights, and newer ones wait."""
+    """The engine of the rollouts: rollouts continue beside the evaluation on the same weights; newer weights wait."""
 
     def __init__(
         self, engine: RolloutEngine, gate: VersionGate, device: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
-        """Whoever follows the weights asks `gate` which ones an evaluation waits for, and loads them."""
+        """The loader asks `gate` for the weights awaited by an evaluation, and loads them."""
         self._engine = engine
         self._gate = gate
         self._device = device
 
     @asynccontextmanager
     async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
-        # The device comes second: rollouts that the gate waits for, and the loading, need it too.
+        # The device comes second: the rollouts awaited by the gate, and the loading, need it too.
         async with self._gate.evaluating(weights.version, weights.generation), self._device():
             yield self._engine
 
@@ -112,9 +113,9 @@ class SharedEngine:
         try:
             await self._engine.load_weights(weights)
         except ConfigError:
-            raise  # no other engine would do better until a person has mended it
+            raise  # no other engine would do better until a person has mended the cause
         except RftdError as error:
-            # Its rollouts have no other engine either. A new process opens one.
+            # The rollouts have no other engine either. A new process opens one.
             raise WorkError(f"the rollout engine failed: {error.what}", where=error.where, fix=error.fix) from error
         return True
 

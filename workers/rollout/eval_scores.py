@@ -1,4 +1,4 @@
-"""The scores of a range of held-out rows: rewards, what is right, who agrees, and the texts that are kept."""
+"""The scores of a range of held-out rows: rewards, right answers, agreement, and stored texts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from rftd.workers.workflows.rewards.number import Quantity, parse_quantity
 from rftd.workers.workflows.rewards.words import closing, only_quantity
 
 RIGHT_PARTS: Final = ("accuracy", "acc", "correct", "right")
-"""Names of a reward's part that says whether the answer is right, the first of which counts."""
+"""Names of a reward's part for right answers; the first name present counts."""
 _RIGHT: Final = 1.0
-"""The least value of a right answer."""
+"""Least reward of a right answer."""
 _CATEGORY_CHARS: Final = 64
 _MOST_CATEGORIES: Final = 64
-"""Categories of one range that are counted; rows of further ones are in none."""
+"""Categories counted in one range; rows of further ones are in none."""
 
 
 class ScoredRows:
@@ -42,25 +42,25 @@ class ScoredRows:
         self,
         lease: EvalLeased,
         taskset: Taskset,
-        results: Sequence[RolloutResult | RftdError],
+        answers: Sequence[RolloutResult | RftdError],
         *,
         tries: int,
         tokenizer: Tokenizer,
     ) -> None:
-        """`results` are those of each row's `tries` answers, row after row."""
+        """`answers` holds `tries` finished or failed rollouts for each row, row after row."""
         self._lease = lease
         self._taskset = taskset
-        self._results = results
+        self._answers = answers
         self._tries = tries
         self._tokenizer = tokenizer
-        self._right = right_answers(results)
+        self._right = right_answers(answers)
         self._tasks = {row: self._task(row) for row in range(lease.row_start, lease.row_end)}
 
     def scores(self, weights: WeightsRef) -> EvalScored:
-        """The scores, without texts; an answer that failed scores 0 and is counted."""
+        """Returns the scores, without texts; a failed answer scores 0 and is counted."""
         lease = self._lease
-        answered = [result for result in self._results if isinstance(result, RolloutResult)]
-        failed = len(self._results) - len(answered)
+        finished = [answer for answer in self._answers if isinstance(answer, RolloutResult)]
+        failed = len(self._answers) - len(finished)
         return EvalScored(
             eval=lease.eval,
             lease=lease.lease,
@@ -69,10 +69,10 @@ class ScoredRows:
             row_start=lease.row_start,
             version=weights.version,
             generation=weights.generation,
-            rewards=Array.of([_reward(result) for result in self._results], "f4"),
-            tokens=Array.of([_length(result) for result in self._results], "u4"),
-            metrics={"failed_rows": float(failed)} | _cut(answered),
-            reward_parts=part_sums(result.metrics for result in answered),
+            rewards=Array.of([_reward(answer) for answer in self._answers], "f4"),
+            tokens=Array.of([_length(answer) for answer in self._answers], "u4"),
+            metrics={"failed_rows": float(failed)} | _cut(finished),
+            reward_parts=part_sums(answer.metrics for answer in finished),
             auxiliary=self._judges(),
             tries=self._tries,
             right=None if self._right is None else Array.of(self._right, "u1"),
@@ -81,19 +81,19 @@ class ScoredRows:
         )
 
     def texts(self) -> list[EvalAnswer]:
-        """The answers that are kept of these rows, as text, each cut where all together would be too much."""
-        # An even share of the whole evaluation's, for nobody sees all of its rows.
+        """Returns the stored answers of these rows, as text, each cut if the total would be too large."""
+        # A proportional part of the whole evaluation's texts, because no lease sees all of its rows.
         rows = len(self._taskset) * self._tries
-        most = max(1, limits.EVAL_ANSWERS * len(self._results) // max(1, rows))
-        rewards = [_reward(result) for result in self._results]
-        names = [f"{self._taskset.digest}/{row}/{attempt}" for row, attempt in self._places()]
-        kept = kept_places(rewards, names, most)
-        chars = min(limits.EVAL_ANSWER_CHARS, limits.EVAL_ANSWERS_CHARS // (3 * len(kept))) if kept else 0
-        places = list(self._places())
-        return [self._text(number, *places[number], chars) for number in kept]
+        max_answers = max(1, limits.EVAL_ANSWERS * len(self._answers) // max(1, rows))
+        rewards = [_reward(answer) for answer in self._answers]
+        names = [f"{self._taskset.digest}/{row}/{attempt}" for row, attempt in self._attempts()]
+        chosen = kept_places(rewards, names, max_answers)
+        chars = min(limits.EVAL_ANSWER_CHARS, limits.EVAL_ANSWERS_CHARS // (3 * len(chosen))) if chosen else 0
+        places = list(self._attempts())
+        return [self._text(number, *places[number], chars) for number in chosen]
 
-    def _places(self) -> Iterator[tuple[int, int]]:
-        """The row and the attempt of each result."""
+    def _attempts(self) -> Iterator[tuple[int, int]]:
+        """Yields the row and the attempt of each answer."""
         for row in range(self._lease.row_start, self._lease.row_end):
             for attempt in range(self._tries):
                 yield row, attempt
@@ -101,7 +101,7 @@ class ScoredRows:
     def _task(self, row: int) -> Task | None:
         try:
             return self._taskset.task(row)
-        except DataError:  # its rollouts failed by it, and say so
+        except DataError:  # the row's rollouts failed for this reason, and say so
             return None
 
     def _text(self, number: int, row: int, attempt: int, chars: int) -> EvalAnswer:
@@ -109,36 +109,36 @@ class ScoredRows:
         answer = EvalAnswer(
             row=row,
             attempt=attempt,
-            reward=_reward(self._results[number]),
+            reward=_reward(self._answers[number]),
             right=None if self._right is None else self._right[number],
             prompt="" if task is None else task.prompt[:chars],
             truth="" if task is None else task.truth[:chars],
             category=self._category(row),
         )
-        result = self._results[number]
-        if not isinstance(result, RolloutResult):
-            return msgspec.structs.replace(answer, error=explain(result)[: limits.ERROR_TEXT_CHARS])
-        text = response_text(result, self._tokenizer)
+        rollout = self._answers[number]
+        if not isinstance(rollout, RolloutResult):
+            return msgspec.structs.replace(answer, error=explain(rollout)[: limits.ERROR_TEXT_CHARS])
+        text = response_text(rollout, self._tokenizer)
         return msgspec.structs.replace(
             answer,
-            parts=part_sums([result.metrics]),
-            finish=result.finish,
-            tokens=_length(result),
+            parts=part_sums([rollout.metrics]),
+            finish=rollout.finish,
+            tokens=_length(rollout),
             text=text[:chars],
             chars=len(text),
         )
 
     def _votes(self) -> list[int]:
-        """The votes of each row's answers."""
+        """Returns the votes of each row's answers."""
         votes: list[int] = []
-        for first in range(0, len(self._results), self._tries):
-            some = self._results[first : first + self._tries]
-            texts = [result.text if isinstance(result, RolloutResult) else None for result in some]
+        for first in range(0, len(self._answers), self._tries):
+            row_answers = self._answers[first : first + self._tries]
+            texts = [answer.text if isinstance(answer, RolloutResult) else None for answer in row_answers]
             votes += votes_of(texts)
         return votes
 
     def _category(self, row: int) -> str:
-        """The text under the taskset's key of categories; empty without one."""
+        """Returns the text under the taskset's key of categories; empty without one."""
         task = self._tasks[row]
         if task is None or self._taskset.spec.format.category_key is None:
             return ""
@@ -147,61 +147,62 @@ class ScoredRows:
 
     def _categories(self) -> dict[str, CategoryScore]:
         scores: dict[str, CategoryScore] = {}
-        for number, (row, _) in enumerate(self._places()):
+        for number, (row, _) in enumerate(self._attempts()):
             name = self._category(row)
             if not name or (name not in scores and len(scores) == _MOST_CATEGORIES):
                 continue
             before = scores.get(name, CategoryScore(0, 0.0, 0))
             right = self._right is not None and self._right[number]
-            reward = before.reward + _reward(self._results[number])
+            reward = before.reward + _reward(self._answers[number])
             scores[name] = CategoryScore(before.answers + 1, reward, before.right + right)
         return scores
 
     def _judges(self) -> tuple[RowAnswers, ...]:
-        """The words of auxiliary models on each answer, cut where a record would become too large."""
+        """Returns the texts of auxiliary models on each answer, cut if a record would become too large."""
         judged: list[RowAnswers] = []
-        left = limits.EVAL_AUXILIARY_CHARS
-        for (row, _), result in zip(self._places(), self._results, strict=True):
-            if not isinstance(result, RolloutResult) or not result.auxiliary:
+        remaining_chars = limits.EVAL_AUXILIARY_CHARS
+        for (row, _), answer in zip(self._attempts(), self._answers, strict=True):
+            if not isinstance(answer, RolloutResult) or not answer.auxiliary:
                 continue
             turns = []
-            for turn in result.auxiliary:
-                turns.append(msgspec.structs.replace(turn, text=turn.text[:left]))
-                left -= len(turns[-1].text)
+            for turn in answer.auxiliary:
+                turns.append(msgspec.structs.replace(turn, text=turn.text[:remaining_chars]))
+                remaining_chars -= len(turns[-1].text)
             judged.append(RowAnswers(row, tuple(turns)))
         return tuple(judged)
 
 
-def right_answers(results: Sequence[RolloutResult | RftdError]) -> list[bool] | None:
-    """Whether each answer is right; None where the reward does not say so.
+def right_answers(answers: Sequence[RolloutResult | RftdError]) -> list[bool] | None:
+    """Returns for each answer whether it is right; None if the reward does not tell.
 
-    It says so by a part of a known name, else by a reward of 1 if no reward is higher: a higher one is no share of 1.
+    A part with a known name tells, else a reward of 1 if no reward is higher: with higher rewards, 1 is not the
+    maximum.
     """
-    answered = [result for result in results if isinstance(result, RolloutResult)]
-    named = [_right_part(result.metrics) for result in answered]
-    by_part = any(value is not None for value in named)
-    if not by_part and any(result.reward > _RIGHT for result in answered):
+    finished = [answer for answer in answers if isinstance(answer, RolloutResult)]
+    named = [_right_part(answer.metrics) for answer in finished]
+    by_part = any(right_part is not None for right_part in named)
+    if not by_part and any(answer.reward > _RIGHT for answer in finished):
         return None
     flags: list[bool] = []
-    for result in results:
-        if not isinstance(result, RolloutResult):
+    for answer in answers:
+        if not isinstance(answer, RolloutResult):
             flags.append(False)
             continue
-        value = _right_part(result.metrics) if by_part else result.reward
-        flags.append(value is not None and value >= _RIGHT)
+        right_value = _right_part(answer.metrics) if by_part else answer.reward
+        flags.append(right_value is not None and right_value >= _RIGHT)
     return flags
 
 
-def response_text(result: RolloutResult, tokenizer: Tokenizer) -> str:
-    """The answer as text; of several turns, all of them with what came between."""
-    if result.turns <= 1 and not result.steps:
-        return result.text
-    tokens = result.tokens.tolist()
-    if not result.steps:
-        return tokenizer.decode(tokens[result.prompt_tokens :])
+def response_text(rollout: RolloutResult, tokenizer: Tokenizer) -> str:
+    """Returns the answer as text; for several turns, all of them with the text in between."""
+    if rollout.turns <= 1 and not rollout.steps:
+        return rollout.text
+    tokens = rollout.tokens.tolist()
+    if not rollout.steps:
+        return tokenizer.decode(tokens[rollout.prompt_tokens :])
     texts: list[str] = []
     first = 0
-    for step in result.steps:
+    for step in rollout.steps:
         texts.append(tokenizer.decode(tokens[first + step.prompt_tokens : first + step.tokens]))
         first += step.tokens
     return "\n".join(texts)
@@ -211,38 +212,38 @@ def _right_part(parts: Mapping[str, float]) -> float | None:
     return next((parts[name] for name in RIGHT_PARTS if name in parts), None)
 
 
-def _reward(result: RolloutResult | RftdError) -> float:
-    return result.reward if isinstance(result, RolloutResult) else 0.0
+def _reward(answer: RolloutResult | RftdError) -> float:
+    return answer.reward if isinstance(answer, RolloutResult) else 0.0
 
 
-def _length(result: RolloutResult | RftdError) -> int:
-    """The length of an answer, in tokens."""
-    return len(result.tokens) - result.prompt_tokens if isinstance(result, RolloutResult) else 0
+def _length(answer: RolloutResult | RftdError) -> int:
+    """Returns the length of an answer, in tokens."""
+    return len(answer.tokens) - answer.prompt_tokens if isinstance(answer, RolloutResult) else 0
 
 
-def _cut(answered: Sequence[RolloutResult]) -> dict[str, float]:
-    """The answers to a prompt that did not fit, which score 0 whatever the model is worth; nothing if each did."""
-    cut = sum(result.finish == PROMPT_TRUNCATED for result in answered)
+def _cut(finished: Sequence[RolloutResult]) -> dict[str, float]:
+    """Returns the number of answers to a cut prompt, scored 0 for any model; empty if every prompt fitted."""
+    cut = sum(answer.finish == PROMPT_TRUNCATED for answer in finished)
     return {PROMPTS_CUT_ROWS: float(cut)} if cut else {}
 
 
 class _Vote(NamedTuple):
-    """What a response answers."""
+    """The marked or closing answer of a response."""
 
     text: str
     quantity: Quantity | None
-    """The one number in the text."""
+    """Only number in the text."""
 
-    def agrees(self, other: _Vote) -> bool:
-        if self.text == other.text or agree(self.text, other.text):
+    def agrees(self, vote: _Vote) -> bool:
+        if self.text == vote.text or agree(self.text, vote.text):
             return True
-        return self.quantity is not None and other.quantity is not None and self.quantity.agrees(other.quantity)
+        return self.quantity is not None and vote.quantity is not None and self.quantity.agrees(vote.quantity)
 
 
 def votes_of(responses: Sequence[str | None]) -> list[int]:
-    """For each response the number of the first one that gives the same answer, compared by value.
+    """Returns for each response the number of the first one with the same answer, compared by value.
 
-    A response that marks no answer votes by its closing words. None, no response at all, agrees with nothing.
+    A response without a marked answer votes by its closing words. None, no response at all, agrees with nothing.
     """
     answers = [None if response is None else _vote(response) for response in responses]
     votes: list[int] = []

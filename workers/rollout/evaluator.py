@@ -1,4 +1,4 @@
-"""`Evaluator`: held-out rows, answered by a pinned weight version."""
+"""`Evaluator`: held-out rows of eval leases, each answered by exactly one pinned weight version."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.threads import EngineFromThreads
 
 ENGINES_TRIED: Final = 2
-"""Engines that may fail under the rows of one lease before it is given up, and given out again."""
+"""Engines allowed to fail under the rows of one lease before the lease is given up, and leased again."""
 
 
 class Evaluator:
-    """Answers eval leases, one after the other unless they are of the same weights."""
+    """Answers eval leases, one after the other unless they are pinned to equal weights."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Evaluator:
         reward_environ: Mapping[str, str] | None = None,
         artifacts: ArtifactStore | None = None,
     ) -> None:
-        """`places` gives the bound on the rows of a stage that run at a time; answers are kept in `artifacts`.
+        """`places` returns the slots bounding a stage's concurrent rows; answers are stored in `artifacts`.
 
-        `endpoint` serves the model to workflows that run other programs; `auxiliary` are the models to ask beside it;
+        `endpoint` serves the model to workflows running other programs; `auxiliary` are further models for workflows;
         processes of rewards have the environment `reward_environ`.
         """
         self._reward_environ = reward_environ
@@ -73,36 +73,36 @@ class Evaluator:
         self._orphans = orphans
         self._log = log
         self._rollouts: dict[tuple[int, int], tuple[RolloutEngine, Rollouts]] = {}
-        """One for each stage and taskset, as long as its engine: a reward may keep a process of its own."""
+        """One for each stage and taskset, with the lifetime of the engine: a reward may keep a process of its own."""
 
     @property
     def running(self) -> bool:
-        """True while a lease is answered, or its weights are waited for."""
+        """True while a lease is being answered, or waits for weights."""
         return self._under_way > 0
 
     async def score(self, lease: EvalLeased, stage: StageSpec, taskset: Taskset, weights: WeightsRef) -> EvalScored:
-        """The rewards of the lease's rows; a row whose every attempt fails scores 0 and is counted.
+        """Returns the rewards of the lease's rows; a row whose every attempt fails scores 0 and is counted.
 
-        Rows that fail because the engine does are answered by another one. Raises RolloutError if that fails too, or if
-        the weights cannot be loaded; WeightsElsewhereError if this machine cannot have them; WorkError if the engine
-        failed and there will be no other in this process.
+        Rows failed with an engine are answered by another one. Raises RolloutError if the second engine fails too, or
+        if the weights cannot be loaded; WeightsElsewhereError if this machine cannot have the weights; WorkError if the
+        engine failed and the process will have no other.
         """
         outcomes: dict[int, RolloutOutcome] = {}
         tries = max(1, taskset.spec.repeat_times)
         requests = with_spans(_requests(lease, tries), every=False)
         self._under_way += 1
         try:
-            with untraced():  # a row is traced by itself, or not at all
+            with untraced():  # a row has a span of its own, or none
                 await self._answer(lease, stage, taskset, requests, outcomes, weights)
             for outcome in outcomes.values():
                 end_rollout(outcome)
         finally:
             self._under_way -= 1
             end_cancelled(requests)
-        results = [outcomes[request.number].result for request in requests]
-        failures = [result for result in results if isinstance(result, RftdError)]
+        answers = [outcomes[request.number].result for request in requests]
+        failures = [answer for answer in answers if isinstance(answer, RftdError)]
         if failures:
-            # One line for all of them: the score has room for their number, not for their reasons.
+            # One line for all failures: the score has room for a number, not for reasons.
             self._log.warning(
                 "eval.rows_failed",
                 version=weights.version,
@@ -110,21 +110,21 @@ class Evaluator:
                 code=failures[0].code,
                 first=explain(failures[0]),
             )
-        answered = ScoredRows(lease, taskset, results, tries=tries, tokenizer=self._tokenizer)
-        return await self._with_texts(answered.scores(weights), answered)
+        scored_rows = ScoredRows(lease, taskset, answers, tries=tries, tokenizer=self._tokenizer)
+        return await self._with_texts(scored_rows.scores(weights), scored_rows)
 
-    async def _with_texts(self, scored: EvalScored, answered: ScoredRows) -> EvalScored:
-        """The scores with the texts of the answers by reference: bytes first, then the event."""
+    async def _with_texts(self, scored: EvalScored, scored_rows: ScoredRows) -> EvalScored:
+        """Returns the scores with the texts of the answers by reference: bytes first, then the event."""
         if self._artifacts is None:
             return scored
-        data = await asyncio.to_thread(packed, answered.texts())
+        texts = await asyncio.to_thread(packed, scored_rows.texts())
         try:
-            sha256 = await asyncio.to_thread(self._artifacts.put, data)
+            sha256 = await asyncio.to_thread(self._artifacts.put, texts)
         except OSError as error:
-            # What the rows are worth is known all the same, and a text to read is no reason to answer them again.
+            # The scores are known all the same, and a missing text is no reason to answer the rows again.
             self._log.warning("eval.answers_lost", version=scored.version, row_start=scored.row_start, why=str(error))
             return scored
-        return msgspec.structs.replace(scored, answers=Array("u1", (len(data),), b"", sha256))
+        return msgspec.structs.replace(scored, answers=Array("u1", (len(texts),), b"", sha256))
 
     async def _answer(
         self,
@@ -137,34 +137,36 @@ class Evaluator:
     ) -> None:
         """Puts the outcome of each request into `outcomes`, by its number."""
 
-        async def ended(some: Sequence[RolloutOutcome]) -> None:
-            for outcome in some:
+        async def ended(ended_outcomes: Sequence[RolloutOutcome]) -> None:
+            for outcome in ended_outcomes:
                 outcomes[outcome.request.number] = outcome
 
-        left = requests
+        open_requests = requests
         for _ in range(ENGINES_TRIED):
             async with self._engine.pinned(weights) as engine:
-                await self._rollouts_of(lease, stage, engine).run(left, taskset, ended)
-                left = [each for each in left if isinstance(outcomes[each.number].result, RolloutError)]
-                # A row may fail by itself. Where the engine failed, nothing is known of what the row is worth.
-                if not left or await self._engine.lives(weights):
+                await self._rollouts_of(lease, stage, engine).run(open_requests, taskset, ended)
+                open_requests = [
+                    request for request in open_requests if isinstance(outcomes[request.number].result, RolloutError)
+                ]
+                # A row may fail by itself. After a failure of the engine, nothing is known about the row's score.
+                if not open_requests or await self._engine.lives(weights):
                     return
         raise RolloutError(f"{ENGINES_TRIED} engines failed one after the other under the rows of an evaluation")
 
     async def close(self) -> None:
-        """Closes what was opened for evaluations. Idempotent."""
+        """Closes the engines opened for evaluations. Idempotent."""
         await self._engine.close()
 
     def _rollouts_of(self, lease: EvalLeased, stage: StageSpec, engine: RolloutEngine) -> Rollouts:
         key = (lease.stage, lease.taskset)
-        known = self._rollouts.get(key)
-        if known is not None and known[0] is engine:
-            return known[1]
-        asked = EngineFromThreads(engine) if stage.rollout.threads_each else engine
+        opened = self._rollouts.get(key)
+        if opened is not None and opened[0] is engine:
+            return opened[1]
+        called_engine = EngineFromThreads(engine) if stage.rollout.threads_each else engine
         runner = WorkflowRunner(
             stage.evals[lease.taskset],
             model=stage.model,
-            engine=asked,
+            engine=called_engine,
             tokenizer=self._tokenizer,
             endpoint=self._endpoint,
             auxiliary=partial(self._auxiliary.of, stage) if self._auxiliary else no_auxiliary_models,
@@ -178,10 +180,10 @@ class Evaluator:
 
 
 def _requests(lease: EvalLeased, tries: int) -> list[RolloutRequest]:
-    """The rollouts of the lease's rows, row after row, each of them `tries` times."""
+    """Returns the rollouts of the lease's rows, row after row, `tries` of each."""
     rows = range(lease.row_start, lease.row_end)
     requests: list[RolloutRequest] = []
-    # The ids are the seeds too. The first answer to a row is the same, however many there are.
+    # The ids are the seeds too. The first answer to a row is the same for any number of tries.
     for row, first in zip(rows, derive_each(lease.eval, "row", numbers=rows), strict=True):
         ids = [first, *derive_each(first, "try", numbers=range(1, tries))]
         requests += [

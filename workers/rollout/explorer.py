@@ -1,4 +1,4 @@
-"""`Explorer`: the process's loop. It takes leases of its slot, runs their rollouts, and follows the weights."""
+"""`Explorer`: the process's loop, for leases of the worker's slot, their rollouts, and new weights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from rftd.workers.workflows.threads import EngineFromThreads
 
 
 class Explorer:
-    """The explorer process of one experiment."""
+    """The explorer process of one experiment, from opening the engine to draining the last rollout."""
 
     def __init__(self, member: Membership, follower: Follower, view: ExplorerView, log: Logger) -> None:
         self._member = member
@@ -65,21 +65,23 @@ class Explorer:
         self._outbox = Outbox(member.log, member.clock)
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
-        """The running leases of tasks, whose rollouts wait for their weights."""
+        """Running leases of tasks, for the check whether the rollouts only wait for weights."""
         self._tasksets = OpenTasksets(log)
         self._conversations: Conversations | None = None
-        """Those that it serves; then they are its tasks."""
+        """Served conversations, the tasks of a serving stage."""
         self._rollouts: dict[tuple[int, int], LeasedRollouts] = {}
-        """The rollouts of each stage and taskset of it."""
+        """Rollouts by stage and taskset."""
         self._engine: RolloutEngine | None = None
         self._auxiliary: AuxiliaryModels | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
         self._orphans = Orphans(log)
-        self._told = RolloutLog(log, member.clock)
+        self._rollout_log = RolloutLog(log, member.clock)
         tracer = member.tracer
         traces = self._traces = RolloutTraces(tracer, member.experiment, view.trace_of) if tracer is not None else None
-        self._hand_over = HandOver(member, self._outbox, self._told, check_lives=self._check_lives, traces=traces)
+        self._hand_over = HandOver(
+            member, self._outbox, self._rollout_log, check_lives=self._check_lives, traces=traces
+        )
         self._loader = WeightsLoader(member, view, self._gate, self._outbox, log, device=self._device, traces=traces)
         self._joined = False
         self._leaving = False
@@ -87,25 +89,25 @@ class Explorer:
         self._reward_environ: dict[str, str] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until the experiment ends or `stop` is set; then finishes what is under way, as far as time allows."""
+        """Works until the experiment ends or `stop` is set; then finishes rollouts under way, as far as time allows."""
         try:
-            # From the start: an engine may take minutes to open, and the worker lives meanwhile. It has not joined yet,
-            # so nothing is leased to it.
+            # From the start: an engine may take minutes to open, with the worker alive meanwhile. Nothing is leased
+            # before the worker joins.
             async with self._member.beating(self._refresh):
                 await self._follower.catch_up()
-                beside = await self._open()
-            # Only now, for from here on it is given work: whatever can be refused was refused before.
+                loops = await self._open()
+            # Only now, because leases follow: every possible refusal was raised before.
             self._joined = True
             await self._member.join(self._slots)
             self._log.info("explorer.ready", places=self._slots)
             async with asyncio.TaskGroup() as tasks:
-                background = [tasks.create_task(run()) for run in (self._outbox.run, *beside)]
+                background = [tasks.create_task(run()) for run in (self._outbox.run, *loops)]
                 background.append(tasks.create_task(self._member.beat(self._refresh)))
                 async with asyncio.TaskGroup() as work:
                     await self._take_leases(stop, work)
                     if stop.is_set():
                         await self._drain()
-                    # What has not ended by now is given up; its leases expire and are given out again.
+                    # Rollouts not ended by now are given up; the leases expire and are given out again.
                     self._drop(list(self._running))
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
                 for task in background:
@@ -114,42 +116,42 @@ class Explorer:
             await self._close()
 
     async def _open(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Opens the engine and what else can be refused; returns what runs beside the rollouts."""
+        """Opens the engine and everything else that may be refused; returns the loops to run beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
         await asyncio.to_thread(partial(check_folders, spec, trains=False))
         await self._tasksets.copy(spec)
-        stage = next((each for each in spec.stages if each.kind != "train"), spec.stages[0])
-        exploring = [each for each in spec.stages if each.taskset is not None] or [stage]
-        # Before the experiment's own variables, which are for what runs in this process.
+        stage = next((candidate for candidate in spec.stages if candidate.kind != "train"), spec.stages[0])
+        exploring = [candidate for candidate in spec.stages if candidate.taskset is not None] or [stage]
+        # Before the experiment's own variables, which are for code in this process.
         self._reward_environ = process_environment(os.environ)
-        # Before the first engine, workflow or program is started: each of them reads what it is told in this way.
+        # Before the first engine, workflow or program is started: each of them reads settings from variables.
         os.environ.update(stage.rollout.environment_values)
-        # All stages share the engine, so it has the places of the busiest.
-        slots = self._slots = max(each.rollout.concurrency for each in exploring)
-        for index, each in enumerate(spec.stages):
-            if each.serving is not None:  # before the engine: a history may be refused, and models take minutes
+        # All stages share the engine, so the busiest stage decides the number of slots.
+        slots = self._slots = max(explored_stage.rollout.concurrency for explored_stage in exploring)
+        for index, stage_spec in enumerate(spec.stages):
+            if stage_spec.serving is not None:  # before the engine: a history may be refused, and models take minutes
                 promised = partial(self._view.offers.get, index)
                 opened = partial(Conversations.open, spec, index, self._member, self._outbox, promised=promised)
                 self._conversations = await asyncio.to_thread(opened)
         self._member.pulse.state = WorkerState.OPEN_ENGINE
         engine = self._engine = await open_engine(spec, stage, slots=slots, clock=self._member.clock)
         tokenizer = await asyncio.to_thread(stage_tokenizer, stage)
-        if any(each.turns for each in spec.stages):
+        if any(stage_spec.turns for stage_spec in spec.stages):
             self._turn = DeviceTurn(Path(spec.job_dir), self._member.clock)
             self._turn.share(engine)
         endpoint = ModelEndpoint(clock=self._member.clock, random_bytes=secrets.token_bytes, tracer=self._member.tracer)
         auxiliary = self._auxiliary = AuxiliaryModels(
             spec, clock=self._member.clock, environ=os.environ, random=SystemRandom(), endpoint=endpoint
         )
-        places = [RolloutPlaces(each.rollout.concurrency) for each in spec.stages]
+        places = [RolloutPlaces(stage_spec.rollout.concurrency) for stage_spec in spec.stages]
         eval_engine = self._eval_engine(spec, stage, engine)
         shared = isinstance(eval_engine, SharedEngine)
         own_places = RolloutPlaces(limits.EVAL_AT_ONCE)
         self._evaluator = Evaluator(
             eval_engine,
             tokenizer,
-            # Rows that share the engine share its places, lest rollouts spend their time-outs in its queue.
+            # Rows sharing the engine share the slots, lest rollouts spend their time-outs in a queue.
             places=lambda index: places[index] if shared else own_places,
             clock=self._member.clock,
             orphans=self._orphans,
@@ -160,20 +162,20 @@ class Explorer:
             artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
         )
         server: ConversationServer | None = None
-        for index, each in enumerate(spec.stages):
-            if each.serving is not None:
+        for index, stage_spec in enumerate(spec.stages):
+            if stage_spec.serving is not None:
                 assert self._conversations is not None
-                server = self._server(each, self._conversations, engine, tokenizer, places[index])
+                server = self._server(stage_spec, self._conversations, engine, tokenizer, places[index])
                 continue
-            for number, taskset in enumerate(tasksets_of(each)):
+            for number, taskset in enumerate(tasksets_of(stage_spec)):
                 self._rollouts[index, number] = self._leased(
-                    each, taskset, spec, engine, tokenizer, auxiliary, places[index]
+                    stage_spec, taskset, spec, engine, tokenizer, auxiliary, places[index]
                 )
         served = [server.run] if server is not None else []
         return [partial(self._loader.run, engine), endpoint.run, auxiliary.run, *served]
 
     async def _close(self) -> None:
-        """Closes what was opened; the engine's own processes would outlive this one."""
+        """Closes everything opened; the engine's own processes would outlive this one."""
         if self._evaluator is not None:
             await self._evaluator.close()
         if self._engine is not None:
@@ -193,7 +195,7 @@ class Explorer:
         auxiliary: AuxiliaryModels,
         places: RolloutPlaces,
     ) -> LeasedRollouts:
-        """The rollouts of one taskset. Raises ConfigError if its workflow or reward cannot be opened."""
+        """Returns the rollouts of one taskset. Raises ConfigError if workflow or reward cannot be opened."""
         rollouts = Rollouts(
             WorkflowRunner(
                 taskset,
@@ -209,7 +211,7 @@ class Explorer:
             clock=self._member.clock,
             orphans=self._orphans,
             device=self._device,
-            on_retry=self._told.tried_again,
+            on_retry=self._rollout_log.tried_again,
         )
         return LeasedRollouts(
             rollouts,
@@ -217,7 +219,7 @@ class Explorer:
             seed=spec.seed,
             greedy_rollouts=stage.algorithm.greedy_rollouts,
             sampling=taskset.sampling,
-            usual=tasksets_of(stage)[0].sampling,
+            default_sampling=tasksets_of(stage)[0].sampling,
             trained=stage.kind != "explore",
         )
 
@@ -229,7 +231,7 @@ class Explorer:
         tokenizer: Tokenizer,
         places: RolloutPlaces,
     ) -> ConversationServer:
-        """The server of a stage that serves. Raises an RftdError if its port cannot be had."""
+        """Returns the server of a serving stage. Raises an RftdError if the port is not available."""
         return ConversationServer(
             stage,
             conversations,
@@ -247,10 +249,10 @@ class Explorer:
             return SharedEngine(engine, self._gate, self._device)
 
         async def opened() -> RolloutEngine:
-            own = await open_engine(spec, stage, slots=limits.EVAL_AT_ONCE, clock=self._member.clock)
+            separate = await open_engine(spec, stage, slots=limits.EVAL_AT_ONCE, clock=self._member.clock)
             if self._turn is not None:
-                self._turn.share(own)
-            return own
+                self._turn.share(separate)
+            return separate
 
         return OwnEngine(opened, self._device)
 
@@ -265,9 +267,9 @@ class Explorer:
                     fix="start it again: it joins as a new one",
                 )
             try:
-                self._check_goes_on()
+                self._check_able()
             except WorkError:
-                # The error ends the process, so what was made is brought into the log first.
+                # The error ends the process, so finished experiences are brought into the log first.
                 await self._outbox.drained(limits.DRAIN_TIMEOUT_S)
                 raise
             while view.leased:
@@ -280,15 +282,15 @@ class Explorer:
             self._drop([lease for lease, task in self._running.items() if task.done()])
             await self._gate.notify()
 
-    def _check_goes_on(self) -> None:
-        """Returns if this process may make another rollout. Raises WorkError if it never will."""
+    def _check_able(self) -> None:
+        """Returns if this process can make another rollout. Raises WorkError if that is impossible for good."""
         if self._orphans.too_many:
             raise self._orphans.error()
-        # Here too, and not only where rollouts fail: an engine may die while nothing is asked of it.
+        # Here too, and not only after failed rollouts: an engine may die without any request under way.
         self._check_lives()
 
     def _check_lives(self) -> None:
-        """Returns if the engines that rollouts ask may answer again. Raises WorkError if one of them never will."""
+        """Returns if the engines of the rollouts may answer again. Raises WorkError if one has failed for good."""
         if self._engine is not None:
             check_lives(self._engine)
         if self._auxiliary is not None:
@@ -320,7 +322,7 @@ class Explorer:
             await self._rollouts[lease.stage, number].run(lease, tasks, self._hand_over.of(lease), row=row)
 
     def _device(self) -> AbstractAsyncContextManager[None]:
-        """The device for one piece of work, where it is shared with the trainer."""
+        """Returns the context of the device for one piece of work, if shared with the trainer."""
         return self._turn.rollout() if self._turn is not None else nullcontext()
 
     async def _evaluate(self, lease: EvalLeased) -> None:
@@ -346,13 +348,13 @@ class Explorer:
             self._log.warning("eval.failed", error=error.what, version=lease.version)
             return
         if scored.metrics["failed_rows"] and self._auxiliary is not None:
-            # The evaluator has seen to the engine that answers; a row may also have failed by the one that judges.
+            # The evaluator has checked the answering engine; a row may also have failed because of a judging model.
             self._auxiliary.check_lives()
         draft = self._member.writer.draft(
             scored, experiment=self._member.experiment, key=lease.eval, causation=lease.lease
         )
         await self._outbox.put([draft])
-        self._told.evaluated(scored, stage.evals[lease.taskset], began_s)
+        self._rollout_log.evaluated(scored, stage.evals[lease.taskset], began_s)
         more = lease.row_end < stage.evals[lease.taskset].rows or lease.taskset + 1 < len(stage.evals)
         if more and stage.rollout.eval_engine == SHARED:
             self._loader.linger()
@@ -361,30 +363,32 @@ class Explorer:
         if not self._joined:
             return
         pulse = self._member.pulse
-        pulse.leases = tuple(lease for lease in self._running if self._progresses(lease))
+        pulse.leases = tuple(lease for lease in self._running if self._makes_progress(lease))
         if self._engine is not None:
             stats = self._engine.stats()
             pulse.tokens_total = stats.tokens_total
             pulse.free = max(0, self._slots - stats.running)
-        pulse.state = self._doing()
+        pulse.state = self._state()
 
-    def _progresses(self, lease: UUID) -> bool:
-        """False of one that only waits for weights: it is not renewed, and given out again when its time is over.
+    def _makes_progress(self, lease: UUID) -> bool:
+        """False for a lease only waiting for weights: without renewal, the lease expires and is given out again.
 
-        The first try to load them is progress, however long it takes.
+        The first try to load the weights is progress, however long it takes.
         """
         leased = self._leases.get(lease)
         if leased is None or (self._loader.loading and not self._loader.failed):
             return True
         return self._gate.fits(leased.min_version, pinned=leased.pinned)
 
-    def _doing(self) -> WorkerState:
-        """The state of a heartbeat; of a worker that does several things the one that makes progress."""
+    def _state(self) -> WorkerState:
+        """Returns the state for the heartbeat; of several activities the one making progress."""
         if self._leaving:
             return WorkerState.DRAIN
         if self._engine is not None and self._engine.stats().waits_for:
             return WorkerState.WAIT_SERVICE
-        if any(each.running for each in self._rollouts.values()) or (self._evaluator and self._evaluator.running):
+        if any(rollouts.running for rollouts in self._rollouts.values()) or (
+            self._evaluator and self._evaluator.running
+        ):
             return WorkerState.BUSY
         if self._turn is not None and self._turn.waiting:
             return WorkerState.WAIT_TURN

@@ -1,4 +1,4 @@
-"""`HandOver`: the events of leases on their way to the outbox."""
+"""`HandOver`: the events of leases on their way from rollouts to the outbox."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rftd.workers.rollout.rollout_traces import RolloutTraces
 
 
 class HandOver:
-    """Drafts what rollouts end with, and puts it into the outbox."""
+    """Drafts the events at the end of rollouts, and puts them into the outbox."""
 
     def __init__(
         self,
         member: Membership,
         outbox: Outbox,
-        told: RolloutLog,
+        rollout_log: RolloutLog,
         *,
         check_lives: Callable[[], None],
         traces: RolloutTraces | None,
     ) -> None:
-        """`check_lives` raises WorkError if the engines will answer no more."""
+        """`check_lives` raises WorkError if an engine will never answer again."""
         self._member = member
         self._outbox = outbox
-        self._told = told
+        self._rollout_log = rollout_log
         self._check_lives = check_lives
         self._traces = traces
 
     def of(self, lease: TaskLeased) -> HandOverEvents:
-        """Takes the events of a lease that begins now."""
-        return partial(self._take, lease, 0 if self._traces is None else self._member.clock.now_ns())
+        """Returns the receiver of events for a lease that begins now."""
+        return partial(self._hand_over, lease, 0 if self._traces is None else self._member.clock.now_ns())
 
-    async def _take(
+    async def _hand_over(
         self,
         lease: TaskLeased,
         began_ns: int,
@@ -47,12 +47,12 @@ class HandOver:
         traceparents: Sequence[str | None] = (),
     ) -> None:
         if any(isinstance(event, RolloutFailed) for event in events):
-            # Not the rollouts' fault: their leases end with this process, and are given out again.
+            # Not the rollouts' fault: the leases end with this process, and are given out again.
             self._check_lives()
             if self._traces is not None and not traceparents:
                 self._traces.failed(lease, events, began_ns)
         partition = partition_of(topics.EXPERIENCES, lease.group)
-        # Their event ids are random: one that follows from the log could be taken by somebody else's record before.
+        # Random event ids: an id derived from the log could be taken beforehand by a foreign record.
         drafts = [
             self._member.writer.draft(
                 event,
@@ -65,5 +65,5 @@ class HandOver:
             for number, event in enumerate(events)
         ]
         self._member.pulse.rollouts_total += len(drafts)
-        self._told.ended(events)
+        self._rollout_log.ended(events)
         await self._outbox.put(drafts)

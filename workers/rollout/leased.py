@@ -1,4 +1,4 @@
-"""`LeasedRollouts`: the rollouts of a task lease, from their ids and seeds to the events that they end with."""
+"""`LeasedRollouts`: the rollouts of a task lease, from their ids and seeds to their final events."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from rftd.workers.workflows.result import RolloutResult
 
 
 class HandOverEvents(Protocol):
-    """Takes the events of a lease as its rollouts end."""
+    """Receives the events of a lease as the lease's rollouts end, several at a time."""
 
     def __call__(
         self, events: Sequence[ExperienceProduced | RolloutFailed], traceparents: Sequence[str | None] = (), /
     ) -> Awaitable[None]:
-        """`traceparents` are those of the events; without them none is traced."""
+        """`traceparents` holds a trace header for each event; without any, none is traced."""
         ...
 
 
 def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
-    """The ids of a group's rollouts; the experience's id derives from it."""
+    """Returns the ids of a group's rollouts; the experience's id derives from the rollout's."""
     return derive_each(group, "rollout", numbers=rollouts)
 
 
 def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
-    """The ids of the experiences that rollouts leave: a repeated rollout leaves a duplicate."""
+    """Returns the ids of the rollouts' experiences: a repeated rollout leaves a duplicate."""
     return derive_from_each(rollouts, "experience")
 
 
 def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
-    """The ids that sampling derives from: they follow from seed and place, not from the rollouts' ids (rule 14)."""
+    """Returns the ids for seeding sampling: derived from seed and position, not from the rollouts' ids (rule 14)."""
     return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
 
 
 class LeasedRollouts:
-    """Makes the rollouts of one stage's leases, as events."""
+    """Makes the rollouts of one taskset's leases, and turns finished and failed ones into events."""
 
     def __init__(
         self,
@@ -61,31 +61,32 @@ class LeasedRollouts:
         seed: int,
         greedy_rollouts: int = 0,
         sampling: SamplingSpec | None = None,
-        usual: SamplingSpec | None = None,
+        default_sampling: SamplingSpec | None = None,
         trained: bool = True,
     ) -> None:
-        """The first `greedy_rollouts` of each group are drawn greedily, which cannot be trained, else by `sampling`.
+        """The first `greedy_rollouts` of each group are sampled greedily, which cannot be trained, the others by
+        `sampling`.
 
-        A trainer takes tokens for drawn by the `usual` settings, None for these, where nothing else is said of them. Of
-        a stage that is `trained`, a rollout that no trainer could learn from fails.
+        A trainer assumes `default_sampling` (None: equal to `sampling`) for tokens without recorded settings. In a
+        `trained` stage, a rollout unfit for any trainer fails.
         """
         self._rollouts = rollouts
         self._artifacts = artifacts
         self._seed = seed
         self._trained = trained
         self._greedy_rollouts = greedy_rollouts
-        self._drawn = sampling if usual is not None and sampling != usual else None
+        self._drawn = sampling if default_sampling is not None and sampling != default_sampling else None
         self._greedy = msgspec.structs.replace(sampling or SamplingSpec(), temperature=0.0)
 
     @property
     def running(self) -> int:
-        """Rollouts that have a place and the device."""
+        """Returns the number of attempts with a slot and the device."""
         return self._rollouts.running
 
     async def run(self, lease: TaskLeased, taskset: TaskSource, hand_over: HandOverEvents, *, row: int) -> None:
-        """Makes the lease's rollouts of a row, and hands over the event that each ends with, as they end.
+        """Makes the lease's rollouts of a row, and hands over the final event of each as it ends.
 
-        `row` is the task's in its taskset: the lease counts over all tasksets of the stage.
+        `row` is the task's row in its taskset: the lease counts over all tasksets of the stage.
         """
 
         async def ended(outcomes: Sequence[RolloutOutcome]) -> None:
@@ -94,8 +95,8 @@ class LeasedRollouts:
             for experience, outcome in zip(experiences, outcomes, strict=True):
                 number = outcome.request.number
                 if isinstance(outcome.result, RolloutResult):
-                    result = outcome.result if self._drawn is None else with_sampling(outcome.result, self._drawn)
-                    event = experience_of(experience, lease, number, result, outcome.duration_s)
+                    finished = outcome.result if self._drawn is None else with_sampling(outcome.result, self._drawn)
+                    event = experience_of(experience, lease, number, finished, outcome.duration_s)
                     events.append(event if _fits(event) else await stored(event, self._artifacts))
                 else:
                     events.append(failure_of(lease, number, outcome.result))
@@ -114,13 +115,13 @@ class LeasedRollouts:
             await self._rollouts.run(requests, taskset, ended, timeout_s=lease.timeout_s)
             return
         try:
-            with untraced():  # each has a span of its own
+            with untraced():  # each rollout has a span of its own
                 await self._rollouts.run(requests, taskset, ended, timeout_s=lease.timeout_s)
         finally:
             end_cancelled(requests)
 
     def _requests(self, lease: TaskLeased, row: int) -> list[RolloutRequest]:
-        """A group of n is n requests; a single rollout is a group of one."""
+        """Returns one request per rollout: a group of n is n requests, a single rollout a group of one."""
         numbers = lease.rollouts
         ids = rollout_ids(lease.group, numbers)
         seeds = sampling_seeds(self._seed, lease, numbers)
@@ -138,38 +139,38 @@ class LeasedRollouts:
         ]
 
 
-def with_sampling(result: RolloutResult, usual: SamplingSpec) -> RolloutResult:
-    """The result, which says of every token how it was drawn: by the usual settings where it said nothing."""
-    response = len(result.tokens) - result.prompt_tokens
-    end = SamplingSpan(response, response, usual.temperature)
+def with_sampling(rollout: RolloutResult, default: SamplingSpec) -> RolloutResult:
+    """Returns the rollout with sampling settings for every token: the default ones where it recorded none."""
+    response = len(rollout.tokens) - rollout.prompt_tokens
+    end = SamplingSpan(response, response, default.temperature)
     spans: list[SamplingSpan] = []
-    place = 0
-    for said in (*result.sampling, end):
-        if place < said.start:
-            spans.append(SamplingSpan(place, said.start, usual.temperature, usual.top_p, usual.top_k))
-        if said is not end:
-            spans.append(said)
-        place = said.end
-    return msgspec.structs.replace(result, sampling=tuple(spans))
+    position = 0
+    for recorded in (*rollout.sampling, end):
+        if position < recorded.start:
+            spans.append(SamplingSpan(position, recorded.start, default.temperature, default.top_p, default.top_k))
+        if recorded is not end:
+            spans.append(recorded)
+        position = recorded.end
+    return msgspec.structs.replace(rollout, sampling=tuple(spans))
 
 
 async def stored(event: ExperienceProduced, artifacts: ArtifactStore) -> ExperienceProduced:
-    """The event, with its arrays by reference where they are too large to travel in it: bytes first, then the event."""
+    """Returns the event, with arrays too large for an event by reference: bytes first, then the event."""
     if _fits(event):
         return event
-    # On a thread each, for a write of megabytes would hold up every other rollout of the process.
-    apart = {name: await asyncio.to_thread(array.stored, artifacts.put) for name, array in event.arrays.items()}
-    return msgspec.structs.replace(event, **apart)
+    # On a thread each, because a write of megabytes would block every other rollout of the process.
+    references = {name: await asyncio.to_thread(array.stored, artifacts.put) for name, array in event.arrays.items()}
+    return msgspec.structs.replace(event, **references)
 
 
 def _fits(event: ExperienceProduced) -> bool:
-    """False if its arrays are too large to travel in it."""
+    """False if the arrays are too large to travel in the event."""
     size_bytes = sum([len(array.data) for array in event.arrays.values()])
     return size_bytes <= limits.INLINE_ARRAY_SIZE_BYTES
 
 
 def failure_of(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFailed:
-    """The event that a rollout leaves which came to nothing."""
+    """Returns the event of a rollout that failed for good, with code and reason of the error."""
     return RolloutFailed(
         group=lease.group,
         rollout=rollout,
@@ -181,28 +182,28 @@ def failure_of(lease: TaskLeased, rollout: int, error: RftdError) -> RolloutFail
 
 
 def experience_of(
-    id: UUID, lease: TaskLeased, rollout: int, result: RolloutResult, duration_s: float
+    id: UUID, lease: TaskLeased, rollout: int, finished: RolloutResult, duration_s: float
 ) -> ExperienceProduced:
-    """The event that a finished rollout leaves."""
+    """Returns the event of a finished rollout, with tokens, masks, log-probabilities and reward."""
     return ExperienceProduced(
         experience=id,
         group=lease.group,
         rollout=rollout,
         stage=lease.stage,
         lease=lease.lease,
-        tokens=Array.of(result.tokens, "u4"),
-        prompt_tokens=result.prompt_tokens,
-        loss_mask=Array.of(result.loss_mask, "u1"),
-        logprobs=Array.of(result.logprobs, "f4"),
-        processed_logprobs=None if result.processed_logprobs is None else Array.of(result.processed_logprobs, "f4"),
-        spans=result.spans,
-        reward=result.reward,
-        priority=result.priority,
-        metrics=result.metrics,
-        finish=result.finish,
+        tokens=Array.of(finished.tokens, "u4"),
+        prompt_tokens=finished.prompt_tokens,
+        loss_mask=Array.of(finished.loss_mask, "u1"),
+        logprobs=Array.of(finished.logprobs, "f4"),
+        processed_logprobs=None if finished.processed_logprobs is None else Array.of(finished.processed_logprobs, "f4"),
+        spans=finished.spans,
+        reward=finished.reward,
+        priority=finished.priority,
+        metrics=finished.metrics,
+        finish=finished.finish,
         duration_s=duration_s,
-        steps=result.steps,
-        sampling=result.sampling,
-        auxiliary=result.auxiliary,
-        turns=result.turns,
+        steps=finished.steps,
+        sampling=finished.sampling,
+        auxiliary=finished.auxiliary,
+        turns=finished.turns,
     )

@@ -1,4 +1,4 @@
-"""`WeightsLoader`: the rollouts' engine follows the weights that the log publishes."""
+"""`WeightsLoader`: loads the weights published in the log into the rollouts' engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rftd.workers.weights.channel import as_ref
 
 WEIGHTS_RETRY_S = 0.2
 EVAL_LINGER_S = 0.5
-"""A shared engine keeps an evaluation's weights for so long if more of its rows are to be leased."""
+"""Seconds for which a shared engine keeps an evaluation's weights if more of its rows are to be leased."""
 
 
 class WeightsLoader:
-    """Loads weights whenever the gate lets them change, and tells the gate and the log which are in use."""
+    """Loads weights whenever the gate permits a change, and reports the ones in use to the gate and the log."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class WeightsLoader:
         device: Callable[[], AbstractAsyncContextManager[None]],
         traces: RolloutTraces | None = None,
     ) -> None:
-        """`device` is held while the engine loads; `traces` make a span of that."""
+        """`device` is held during loading; `traces` opens a span for each load."""
         self._traces = traces
         self._member = member
         self._view = view
@@ -50,14 +50,14 @@ class WeightsLoader:
         self.loading = False
         """True while the engine loads."""
         self.failed = False
-        """True once weights could not be loaded, until some are."""
+        """True after a failed load, until the next successful one."""
 
     def linger(self) -> None:
-        """Keeps the weights in use for a moment, for what is leased next may need them."""
+        """Keeps the weights in use for a moment, in case the next lease needs them."""
         self._lingers_until_s = self._member.clock.monotonic_s() + EVAL_LINGER_S
 
     async def run(self, engine: RolloutEngine) -> None:
-        """Loads what an evaluation waits for, else the newest version, or in a window what waiting rollouts need."""
+        """Loads the weights awaited by an evaluation, else the newest, or in a window the ones awaited by rollouts."""
         while True:
             await self._stand_in(engine)
             target = self._due(engine)
@@ -68,12 +68,12 @@ class WeightsLoader:
 
     async def _stand_in(self, engine: RolloutEngine) -> None:
         """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
-        wanted = self._gate.wanted
+        awaited = self._gate.wanted
         weights = self._view.weights
-        if wanted in weights.lost:
-            target = weights.of_version(wanted, self._view.spine)
+        if awaited in weights.lost:
+            target = weights.of_version(awaited, self._view.spine)
             if target is not None and (target.version, target.generation) == engine.version:
-                await self._gate.serve(wanted)
+                await self._gate.serve(awaited)
 
     def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
         spine = self._view.spine
@@ -107,10 +107,10 @@ class WeightsLoader:
         return error is None
 
     async def _loaded(self, engine: RolloutEngine, target: WeightsPublished) -> RftdError | None:
-        """Loads the weights; the error if they cannot be."""
+        """Loads the weights; returns the error on failure."""
         began_s = self._member.clock.monotonic_s()
         spec = self._view.spine.spec
-        assert spec is not None  # nothing is due before it
+        assert spec is not None  # no load is due before it
         try:
             self.loading = True
             async with self._device():
@@ -129,7 +129,7 @@ class WeightsLoader:
             self.loading = False
         self.failed = False
         self._member.pulse.version = target.version
-        # The engine has them already, so rollouts may begin before the log knows of it.
+        # The engine has the weights already, so rollouts may begin before the log records it.
         await self._gate.set_version(target.version, target.generation)
         now_s = self._member.clock.monotonic_s()
         activated = WeightsActivated(

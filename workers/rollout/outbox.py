@@ -15,11 +15,11 @@ from rftd.streams.log.patience import append_when_space
 CAPACITY_DRAFTS = 1024
 BATCH_DRAFTS = 256
 GATHER_S = 0.01
-"""The least time between two appends that are not full: an append costs the daemon more than the records in it."""
+"""Least seconds between two appends that are not full: an append costs the daemon more than a few records."""
 
 
 class Outbox:
-    """Producers wait when it is full; `run` appends what has gathered since the last append."""
+    """A bounded queue of drafts: producers wait while the queue is full; `run` appends everything queued meanwhile."""
 
     def __init__(self, log: EventLog, clock: Clock, on_full: Callable[[LogFullError], None] | None = None) -> None:
         self._log = log
@@ -31,19 +31,19 @@ class Outbox:
         self._safe.set()
 
     async def put(self, drafts: Sequence[Draft]) -> None:
-        """Hands events over; they are safe once `drained` returned."""
-        # A loop, for of several that wait the first may fill it again.
+        """Queues events; they are safe once `drained` has returned True."""
+        # A loop, because the first of several waiting producers may fill it again.
         while not self._room.is_set():
             await self._room.wait()
         self._waiting += drafts
         self._safe.clear()
         self._filled.set()
-        # After they were added: one call may go beyond the capacity, so that its events stay together.
+        # After the addition: one call may exceed the capacity, so that its events stay together.
         if len(self._waiting) >= CAPACITY_DRAFTS:
             self._room.clear()
 
     async def run(self) -> None:
-        """Appends until cancelled."""
+        """Appends batches of drafts until cancelled."""
         next_s = 0.0
         while True:
             await self._filled.wait()
@@ -63,7 +63,7 @@ class Outbox:
                 self._safe.set()
 
     async def drained(self, timeout_s: float) -> bool:
-        """True once everything handed over is in the log, False after `timeout_s`."""
+        """True once every queued draft is in the log, False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._safe.wait()

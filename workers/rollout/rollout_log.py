@@ -1,4 +1,4 @@
-"""`RolloutLog`: the lines of an explorer's log about what it was asked for: failed rollouts, answered evaluations."""
+"""`RolloutLog`: lines of an explorer's log about its work: failed rollouts, retried attempts, answered evaluations."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from rftd.streams.events.experience import EvalScored, ExperienceProduced, Rollo
 from rftd.streams.spec.spec import TasksetSpec
 
 REASON_CHARS = 300
-"""Of a reason, which the event has whole: a line is read by people."""
+"""Characters of a reason (whole in the event): a line is read by people."""
 
 
 class RolloutLog:
-    """Tells failed rollouts, few of many, and rows of evaluations."""
+    """Logs failed and retried rollouts, few of many, and each answered range of an evaluation's rows."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._failed: Counter[str] = Counter()
-        """Failures so far, by code: the codes are those of the tree of errors, and few."""
+        """Failures so far, by code: the codes come from the tree of errors, and are few."""
         self._retried: Counter[str] = Counter()
-        """Failed attempts that others followed, by code."""
+        """Failed attempts with a retry, by code."""
 
     def ended(self, events: Iterable[ExperienceProduced | RolloutFailed]) -> None:
-        """Tells the first, second, fourth, eighth ... failure of each code, with how many there were."""
+        """Logs the first, second, fourth, eighth ... failure of each code, with the count so far."""
         for event in events:
             if not isinstance(event, RolloutFailed):
                 continue
             self._failed[event.code] += 1
             count = self._failed[event.code]
-            if _told(count):
+            if _is_logged(count):
                 self._log.warning(
                     "rollout.failed",
                     code=event.code,
@@ -46,14 +46,14 @@ class RolloutLog:
                 )
 
     def tried_again(self, error: RftdError) -> None:
-        """Tells as few of the attempts that failed and are made again: each cost its time, and no event says so."""
+        """Logs as few of the failed attempts with a retry: each cost time, and no event records them."""
         self._retried[error.code] += 1
         count = self._retried[error.code]
-        if _told(count):
+        if _is_logged(count):
             self._log.warning("rollout.retried", code=error.code, retried=count, reason=explain(error)[:REASON_CHARS])
 
     def evaluated(self, scored: EvalScored, taskset: TasksetSpec, began_s: float) -> None:
-        """Tells the mean reward of rows that were answered: of a small taskset, the whole evaluation."""
+        """Logs the mean reward of answered rows, with the seconds taken: of a small taskset, the whole evaluation."""
         rewards = scored.rewards.view()
         self._log.info(
             "eval.scored",
@@ -67,6 +67,6 @@ class RolloutLog:
         )
 
 
-def _told(count: int) -> bool:
-    """True for the first, second, fourth, eighth ... of its kind."""
+def _is_logged(count: int) -> bool:
+    """True for counts of one, two, four, eight and so on."""
     return count & (count - 1) == 0

@@ -1,4 +1,4 @@
-"""`RolloutTraces`: the spans of an explorer, from a lease that it takes to the experiences that it hands over."""
+"""`RolloutTraces`: the spans of an explorer, from a lease taken to the experiences handed over to the outbox."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rftd.workers.workflows.result import RolloutResult
 
 
 class RolloutTraces:
-    """Makes the spans of one explorer. There is none where nothing is traced."""
+    """Opens the spans of one explorer, each below the span of the cause; untraced work has no span."""
 
     def __init__(self, tracer: Tracer, experiment: UUID, context_of: Callable[[Hashable], TraceContext | None]) -> None:
-        """`context_of` gives the place in a trace of a lease, by its id, and of weights, by version and generation."""
+        """`context_of` returns the trace context of a lease, by its id, or of weights, by version and generation."""
         self._tracer = tracer
         self._context_of = context_of
         self._experiment = str(experiment)
@@ -33,52 +33,55 @@ class RolloutTraces:
 
     async def working(self, lease: TaskLeased | EvalLeased, work: Callable[[], Awaitable[None]]) -> None:
         """Does the work of a lease, in a span of its own if it is sampled."""
-        span = self._taken(lease)
+        span = self._lease_span(lease)
         if span is None:
             await work()
         else:
             with span:
                 await work()
 
-    def _taken(self, lease: TaskLeased | EvalLeased) -> TraceSpan | None:
+    def _lease_span(self, lease: TaskLeased | EvalLeased) -> TraceSpan | None:
         parent = self._context_of(lease.lease)
         evaluates = isinstance(lease, EvalLeased)
         if not (evaluates or self._tracer.wants(parent, lease.lease)):
             return None
-        about: dict[str, Attribute] = {
+        attributes: dict[str, Attribute] = {
             **names.messaging("process", topics.TASKS, slot_partition(lease.slot).number),
             names.EXPERIMENT_ID: self._experiment,
             names.LEASE_ID: str(lease.lease),
         }
         if isinstance(lease, EvalLeased):
-            about |= {names.EVAL_ID: str(lease.eval), names.WEIGHT_VERSION: lease.version}
+            attributes |= {names.EVAL_ID: str(lease.eval), names.WEIGHT_VERSION: lease.version}
         else:
-            about |= {names.GROUP_ID: str(lease.group), names.ITEMS: len(lease.rollouts)}
-        # Of a daemon that does not trace: the trace begins here, with the same ids.
+            attributes |= {names.GROUP_ID: str(lease.group), names.ITEMS: len(lease.rollouts)}
+        # If the daemon does not trace, the trace begins here, with the same ids.
         return self._tracer.begin(
             f"process {topics.TASKS}",
             SpanKind.CONSUMER,
             parent=parent,
             cause=lease.lease,
             always=evaluates,
-            attributes=about,
+            attributes=attributes,
         )
 
     def failed(self, lease: TaskLeased, events: Iterable[object], began_ns: int) -> None:
-        """Records the rollouts that failed of a lease that is not sampled: an error is always traced."""
+        """Records the failed rollouts of a lease outside the sample: an error is always traced."""
         parent = self._context_of(lease.lease)
         for event in events:
             if not isinstance(event, RolloutFailed):
                 continue
-            about: dict[str, Attribute] = {**names.generative(names.ROLLOUT), names.EXPERIMENT_ID: self._experiment}
-            about |= {names.GROUP_ID: str(lease.group), names.ROLLOUT_NUMBER: event.rollout}
-            span = self._tracer.always(names.ROLLOUT, parent=parent, attributes=about)
+            attributes: dict[str, Attribute] = {
+                **names.generative(names.ROLLOUT),
+                names.EXPERIMENT_ID: self._experiment,
+            }
+            attributes |= {names.GROUP_ID: str(lease.group), names.ROLLOUT_NUMBER: event.rollout}
+            span = self._tracer.always(names.ROLLOUT, parent=parent, attributes=attributes)
             span.start_ns = began_ns
             span.fail(event.code)
             span.end()
 
     def loading(self, target: WeightsPublished) -> TraceSpan:
-        """The span of weights that are loaded, below their publication."""
+        """Returns the span of a load of weights, below the span of the publication."""
         return self._tracer.always(
             names.LOAD_WEIGHTS,
             SpanKind.CONSUMER,
@@ -95,9 +98,9 @@ class RolloutTraces:
 
 
 def with_spans(requests: Sequence[RolloutRequest], *, every: bool = True) -> Sequence[RolloutRequest]:
-    """The requests, each with a span below the one that is open; as they are where none is.
+    """Returns the requests, each with a span below the open one; unchanged without an open span.
 
-    Unless `every` one is wanted, only those have a span whose ids are among the share that is sampled.
+    Unless `every`, only requests whose ids are in the sampled fraction get a span.
     """
     parent = current()
     if parent is None:
@@ -112,34 +115,36 @@ def with_spans(requests: Sequence[RolloutRequest], *, every: bool = True) -> Seq
 
 
 def _begun(parent: TraceSpan, request: RolloutRequest) -> TraceSpan:
-    about: dict[str, Attribute] = {**names.generative(names.ROLLOUT), names.ROLLOUT_NUMBER: request.number}
-    about |= {key: parent.attributes[key] for key in (names.EXPERIMENT_ID, names.GROUP_ID) if key in parent.attributes}
-    return parent.child(names.ROLLOUT, attributes={**about, names.ROLLOUT_ID: str(request.id)})
+    attributes: dict[str, Attribute] = {**names.generative(names.ROLLOUT), names.ROLLOUT_NUMBER: request.number}
+    attributes |= {
+        key: parent.attributes[key] for key in (names.EXPERIMENT_ID, names.GROUP_ID) if key in parent.attributes
+    }
+    return parent.child(names.ROLLOUT, attributes={**attributes, names.ROLLOUT_ID: str(request.id)})
 
 
 def end_rollout(outcome: RolloutOutcome) -> None:
-    """Ends the span of a rollout, if it has one, with what came of it."""
+    """Ends the span of a rollout, if there is one, with reward, finish, tokens and weights, or with the error."""
     span = outcome.request.span
     if span is None:
         return
-    result = outcome.result
-    if isinstance(result, RolloutResult):
-        response = len(result.tokens) - result.prompt_tokens
+    rollout = outcome.result
+    if isinstance(rollout, RolloutResult):
+        response = len(rollout.tokens) - rollout.prompt_tokens
         span.attributes |= {
-            names.REWARD_VALUE: float(result.reward),
-            names.FINISH: result.finish,
-            names.GEN_AI_INPUT_TOKENS: result.prompt_tokens,
+            names.REWARD_VALUE: float(rollout.reward),
+            names.FINISH: rollout.finish,
+            names.GEN_AI_INPUT_TOKENS: rollout.prompt_tokens,
             names.GEN_AI_OUTPUT_TOKENS: response,
         }
-        if result.spans:
-            span.attributes[names.WEIGHT_VERSION] = result.spans[-1].version
+        if rollout.spans:
+            span.attributes[names.WEIGHT_VERSION] = rollout.spans[-1].version
     else:
-        span.fail(result)
+        span.fail(rollout)
     span.end()
 
 
 def end_cancelled(requests: Iterable[RolloutRequest]) -> None:
-    """Ends the spans of rollouts that came to no end."""
+    """Ends the spans of rollouts without an outcome as cancelled."""
     for request in requests:
         if request.span is not None and not request.span.end_ns:
             request.span.fail(names.CANCELLED)
@@ -147,14 +152,14 @@ def end_cancelled(requests: Iterable[RolloutRequest]) -> None:
 
 
 def created(outcome: RolloutOutcome, event: ExperienceProduced | RolloutFailed) -> str | None:
-    """The header of what a rollout leaves in the log, with which its trace ends; None if that is not sampled."""
+    """Returns the header of a rollout's event, the end of the trace; None outside the sample."""
     span = outcome.request.span
     if span is None:
         return None
     partition = partition_of(topics.EXPERIENCES, event.group).number
-    about: dict[str, Attribute] = {**names.messaging("create", topics.EXPERIENCES, partition)}
+    attributes: dict[str, Attribute] = {**names.messaging("create", topics.EXPERIENCES, partition)}
     if isinstance(event, ExperienceProduced):
-        about[names.EXPERIENCE_ID] = str(event.experience)
-    made = span.child(f"create {topics.EXPERIENCES}", SpanKind.PRODUCER, attributes=about)
-    made.end()
-    return made.context.traceparent
+        attributes[names.EXPERIENCE_ID] = str(event.experience)
+    producer = span.child(f"create {topics.EXPERIENCES}", SpanKind.PRODUCER, attributes=attributes)
+    producer.end()
+    return producer.context.traceparent

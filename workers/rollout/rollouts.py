@@ -1,7 +1,7 @@
-"""`Rollouts`: the one way in which rollouts are made, be it one, a group, or the rows of an evaluation.
+"""`Rollouts`: the one path of rollouts, for a single one, a group, or the rows of an evaluation.
 
-A caller brings requests and takes outcomes. In between lie the places that bound how many run at once, the attempts
-with their one time-out, the retries, and the one place where an error decides between another attempt and the end.
+A caller brings requests and receives outcomes. In between lie the slots bounding the concurrent rollouts, the attempts
+with a common time-out, the retries, and the one decision between another attempt and the end after an error.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from rftd.workers.workflows.threads import on_own_thread
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):
-    """The end of a rollout, after as many attempts as it was allowed."""
+    """The end of a rollout, finished or failed, after at most the permitted number of attempts."""
 
     request: RolloutRequest
     result: RolloutResult | RftdError
     duration_s: float
-    """The time since it had a place, with the attempts that failed."""
+    """Seconds since the rollout got a slot, including failed attempts."""
 
 
 HandOver: TypeAlias = Callable[[Sequence[RolloutOutcome]], Awaitable[None]]
-"""Takes outcomes as they come. It may wait, as for room in the outbox: no time-out runs meanwhile."""
+"""Receives outcomes as they come. Waiting is allowed, for example for room in the outbox: no time-out runs meanwhile.
+"""
 
 
 class RolloutPlaces:
-    """The places that bound how many rollouts run at once."""
+    """Slots bounding the number of concurrent rollouts."""
 
     def __init__(self, count: int) -> None:
         self.free = count
         self._freed = asyncio.Event()
 
     async def take(self, most: int) -> int:
-        """Waits for a free place, and takes those beside it, `most` in all. Returns how many."""
+        """Waits for a free slot, and takes further free ones, at most `most` in all. Returns the number taken."""
         while not self.free:
             self._freed.clear()
             await self._freed.wait()
@@ -57,13 +58,13 @@ class RolloutPlaces:
         return count
 
     def give_back(self, count: int) -> None:
-        """Frees places that were taken."""
+        """Frees slots taken before, and wakes the waiting callers."""
         self.free += count
         self._freed.set()
 
 
 class Rollouts:
-    """Makes rollouts of one taskset's workflows with one engine."""
+    """Makes rollouts of one taskset's workflows with one engine, in attempts of one or several rollouts."""
 
     def __init__(
         self,
@@ -76,18 +77,18 @@ class Rollouts:
         device: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         on_retry: Callable[[RftdError], None] | None = None,
     ) -> None:
-        """`device` is held by each attempt, where others want it too; `on_retry` is told why a rollout has another."""
+        """`device` is held by each attempt, if shared; `on_retry` receives the error before each retry."""
         self._spec = spec
         self._clock = clock
         self.running = 0
-        """Attempts that have places and the device."""
+        """Number of attempts with slots and the device."""
         self._runner = runner
         self._places = places
         self._orphans = orphans
         self._device = device
         self._on_retry = on_retry
-        self._door = asyncio.Lock()
-        # The rollouts of a group are of one task; the digest makes a changed file another one.
+        self._slot_queue = asyncio.Lock()
+        # The rollouts of a group share a task; the digest makes a changed file another one.
         self._task = lru_cache(maxsize=64)(_read_task)
 
     async def run(
@@ -95,39 +96,40 @@ class Rollouts:
     ) -> None:
         """Makes the rollouts and hands each outcome over once; returns when all are over.
 
-        Nothing that goes wrong with a rollout is raised: its outcome holds the error. Cancelled, it cancels what runs.
-        `timeout_s` bounds an attempt; 0 stands for `max_timeout_s`.
+        Errors of rollouts are not raised but handed over as outcomes. Cancellation cancels the attempts under way.
+        `timeout_s` bounds an attempt in seconds; 0 means `max_timeout_s`.
         """
-        left = requests
-        made = _Made(self._places, hand_over, timeout_s or self._spec.max_timeout_s)
+        waiting = requests
+        call = _RunCall(self._places, hand_over, timeout_s or self._spec.max_timeout_s)
         try:
-            async with made.attempts:
-                # First come, first served: a group that has begun gets all its places before the next one gets any, so
-                # that it closes earlier.
-                async with self._door:
-                    while left:
-                        count = await made.take_places(len(left))
-                        if count == len(left):
+            async with call.attempts:
+                # First come, first served: a group that has begun gets all slots before the next one gets any, and so
+                # closes earlier.
+                async with self._slot_queue:
+                    while waiting:
+                        count = await call.take_places(len(waiting))
+                        if count == len(waiting):
                             break
-                        made.attempts.create_task(self._part(left[:count], taskset, made))
-                        left = left[count:]
-                if left:
-                    # Not as a task, for most groups have one part, and a task costs as much as a rollout's accounting.
-                    await self._part(left, taskset, made)
+                        call.attempts.create_task(self._part(waiting[:count], taskset, call))
+                        waiting = waiting[count:]
+                if waiting:
+                    # Not as a task, because most groups have one part, and a task costs as much as a rollout's
+                    # accounting.
+                    await self._part(waiting, taskset, call)
         finally:
-            # Here and not in the parts: one that is cancelled before its first step runs no `finally` of its own.
-            made.free(made.held)
+            # Here and not in the parts: a part cancelled before the first step runs no `finally`.
+            call.free(call.held)
 
-    async def _part(self, requests: Sequence[RolloutRequest], taskset: TaskSource, made: _Made) -> None:
-        """Rollouts that got their places at one moment."""
+    async def _part(self, requests: Sequence[RolloutRequest], taskset: TaskSource, call: _RunCall) -> None:
+        """Runs rollouts that got their slots at the same moment."""
         ready: list[TaskRollout] = []
         digest = taskset.digest
         for request in requests:
             try:
                 task = self._task(taskset, digest, request.row, request.epoch)
             except DataError as error:
-                # A row that is no task fails its rollouts, not the process; no attempt would mend it.
-                await made.end([RolloutOutcome(request, error, 0.0)])
+                # A row that is no task fails the rollouts, not the process; no attempt would mend the row.
+                await call.end([RolloutOutcome(request, error, 0.0)])
             else:
                 ready.append(TaskRollout(request, task))
                 if request.span is not None:
@@ -135,12 +137,12 @@ class Rollouts:
                     request.span.attributes[names.GEN_AI_WORKFLOW] = task.workflow
         first = self._attempts(ready)
         for attempt in first[1:]:
-            made.attempts.create_task(self._attempt(attempt, made, self._spec.max_retry_times))
+            call.attempts.create_task(self._attempt(attempt, call, self._spec.max_retry_times))
         for attempt in first[:1]:
-            await self._attempt(attempt, made, self._spec.max_retry_times)
+            await self._attempt(attempt, call, self._spec.max_retry_times)
 
     def _attempts(self, rollouts: Sequence[TaskRollout]) -> list[Attempt]:
-        """The attempts that make the rollouts: together where that is cheaper, else one by one."""
+        """Returns the attempts for the rollouts: together where cheaper, else one by one."""
         together: list[TaskRollout] = []
         alone: list[TaskRollout] = []
         task: Task | None = None
@@ -148,12 +150,12 @@ class Rollouts:
         for rollout in rollouts:
             if rollout.task is not task:
                 task = rollout.task
-                # A workflow on a thread of its own may block, and together there is but one thread.
+                # A workflow on a separate thread may block, and a joint attempt has only one thread.
                 once = not self._spec.threads_each and self._runner.asks_once(task)
             (together if once else alone).append(rollout)
         attempts: list[Attempt] = []
         if len(together) == 1:
-            alone += together  # alone is cheaper by a fifth then
+            alone += together  # one by one is cheaper by a fifth then
         elif together:
             attempts.append(self._runner.together(together))
         if alone:
@@ -168,61 +170,61 @@ class Rollouts:
         with request.span.active():
             return await (on_own_thread(work) if self._spec.threads_each else work())
 
-    async def _attempt(self, attempt: Attempt, made: _Made, retries: int, began_s: float | None = None) -> None:
-        """Sees one attempt to its end, and begins the next one for each rollout that failed.
+    async def _attempt(self, attempt: Attempt, call: _RunCall, retries: int, began_s: float | None = None) -> None:
+        """Runs one attempt to the end, and begins the next one for each failed rollout.
 
-        `began_s` is the moment at which the first attempt began; None: this is the first.
+        `began_s` is the start of the first attempt; None for the first attempt itself.
         """
-        left = dict(enumerate(attempt.rollouts))
+        running = dict(enumerate(attempt.rollouts))
         async with self._device():
             self.running += 1
             if began_s is None:
                 began_s = self._clock.monotonic_s()
-            deadline_s = asyncio.get_running_loop().time() + made.timeout_s
+            deadline_s = asyncio.get_running_loop().time() + call.timeout_s
             try:
-                while left:
-                    some = await _next_ended(attempt, left, deadline_s)
-                    if not some:
+                while running:
+                    ended = await _next_ended(attempt, running, deadline_s)
+                    if not ended:
                         break
-                    await self._settle(some, left, made, retries, began_s)
+                    await self._end_or_retry(ended, running, call, retries, began_s)
             finally:
                 self.running -= 1
                 # Before a retry begins, so that the engine has the slots back.
                 deaf = await attempt.leave()
-        if left:
+        if running:
             grace_s = self._orphans.grace_s
             late = [
-                (place, _late(rollout.task, made.timeout_s, deaf_after_s=grace_s if place in deaf else None))
-                for place, rollout in left.items()
+                (index, _late(rollout.task, call.timeout_s, deaf_after_s=grace_s if index in deaf else None))
+                for index, rollout in running.items()
             ]
-            await self._settle(late, left, made, retries, began_s)
+            await self._end_or_retry(late, running, call, retries, began_s)
 
-    async def _settle(
-        self, some: Sequence[Ended], left: dict[int, TaskRollout], made: _Made, retries: int, began_s: float
+    async def _end_or_retry(
+        self, ended: Sequence[Ended], running: dict[int, TaskRollout], call: _RunCall, retries: int, began_s: float
     ) -> None:
-        """Hands over what is final, and tries what failed again: at once, not when the slowest of the attempt ended."""
+        """Hands over final outcomes, and retries failed rollouts: at once, not after the slowest of the attempt."""
         duration_s = self._clock.monotonic_s() - began_s
         final: list[RolloutOutcome] = []
         again: list[TaskRollout] = []
-        for place, result in some:
-            rollout = left.pop(place)
-            if rollout.request.trained and isinstance(result, RolloutResult):
-                result = _trainable(result, rollout.task)
-            # To try an orphan again would make one more of it.
-            if isinstance(result, RolloutResult) or retries < 1 or isinstance(result, OrphanedError):
-                final.append(RolloutOutcome(rollout.request, result, duration_s))
+        for index, outcome in ended:
+            rollout = running.pop(index)
+            if rollout.request.trained and isinstance(outcome, RolloutResult):
+                outcome = _trainable(outcome, rollout.task)
+            # Retrying an orphan would make one more orphan.
+            if isinstance(outcome, RolloutResult) or retries < 1 or isinstance(outcome, OrphanedError):
+                final.append(RolloutOutcome(rollout.request, outcome, duration_s))
             else:
                 again.append(rollout)
                 if self._on_retry is not None:
-                    self._on_retry(result)
+                    self._on_retry(outcome)
         for attempt in self._attempts(again) if again else ():
-            made.attempts.create_task(self._attempt(attempt, made, retries - 1, began_s))
+            call.attempts.create_task(self._attempt(attempt, call, retries - 1, began_s))
         if final:
-            await made.end(final)
+            await call.end(final)
 
 
-class _Made:
-    """The rollouts of one call: their attempts, the places that they hold, and who takes their outcomes."""
+class _RunCall:
+    """The rollouts of one call: attempts, slots, and the receiver of outcomes."""
 
     def __init__(self, places: RolloutPlaces, hand_over: HandOver, timeout_s: float) -> None:
         """`timeout_s` bounds an attempt."""
@@ -233,40 +235,40 @@ class _Made:
         self._hand_over = hand_over
 
     async def take_places(self, most: int) -> int:
-        """Waits for a place, and takes those that are free beside it, `most` in all. Returns how many."""
+        """Waits for a slot, and takes further free ones, at most `most` in all. Returns the number taken."""
         count = await self._places.take(most)
         self.held += count
         return count
 
     async def end(self, outcomes: Sequence[RolloutOutcome]) -> None:
-        """Frees the places, then hands over: another rollout may run while the outbox is full."""
+        """Frees the slots, then hands over: another rollout may run while the outbox is full."""
         self.free(len(outcomes))
         await self._hand_over(outcomes)
 
     def free(self, count: int) -> None:
-        """Gives places back."""
+        """Gives slots back."""
         self.held -= count
         self._places.give_back(count)
 
 
-async def _next_ended(attempt: Attempt, left: dict[int, TaskRollout], deadline_s: float) -> Sequence[Ended]:
-    """The rollouts that ended next, as results or errors; none once the time is over."""
+async def _next_ended(attempt: Attempt, running: dict[int, TaskRollout], deadline_s: float) -> Sequence[Ended]:
+    """Returns the rollouts ended next, as finished ones or errors; none once the time is over."""
     bound = asyncio.timeout_at(deadline_s)
     error: Exception
     try:
         async with bound:
-            some = await attempt.some()
-        if some:
-            return some
+            ended = await attempt.some()
+        if ended:
+            return ended
         error = RolloutError(
-            f"the rollout engine left {len(left)} requests unanswered", fix="this is a defect of the rollout engine"
+            f"the rollout engine left {len(running)} requests unanswered", fix="this is a defect of the rollout engine"
         )
     except Exception as failure:
         if bound.expired():
             return ()
         error = failure
-    # A copy for each, because an error is named by its row.
-    return [(place, named(copy.copy(error), rollout.task)) for place, rollout in left.items()]
+    # A copy for each, because an error is named by the row.
+    return [(index, named(copy.copy(error), rollout.task)) for index, rollout in running.items()]
 
 
 def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> RolloutTimeoutError:
@@ -280,13 +282,13 @@ def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> Rollou
     )
 
 
-def _trainable(result: RolloutResult, task: Task) -> RolloutResult | RolloutError:
-    """The result, or the error that no trainer could learn from it."""
+def _trainable(rollout: RolloutResult, task: Task) -> RolloutResult | RolloutError:
+    """Returns the rollout, or the error why no trainer could learn from it."""
     try:
-        result.check_trainable()
+        rollout.check_trainable()
     except RolloutError as error:
         return named(error, task)
-    return result
+    return rollout
 
 
 def _read_task(taskset: TaskSource, digest: str, row: int, epoch: int) -> Task:

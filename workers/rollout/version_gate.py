@@ -1,4 +1,4 @@
-"""`VersionGate`: rollouts and evaluations run once the weights in use fit; weights change when nobody needs them."""
+"""`VersionGate`: rollouts and evaluations start once the weights in use fit; weights change when nothing needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.ops.errors import RftdError, RolloutError
 
 
 class _Evaluation:
-    """An evaluation that waits for its weights."""
+    """An evaluation waiting for weights."""
 
     def __init__(self, weights: tuple[int, int]) -> None:
         self.weights = weights
@@ -19,11 +19,11 @@ class _Evaluation:
 
 
 class VersionGate:
-    """Rollouts pass when the weights fit. A pinned rollout needs exactly its version, to its end.
+    """Rollouts pass when the weights fit. A pinned rollout needs exactly one version, until the rollout ends.
 
-    An evaluation on the same engine needs exactly its weights, to its end. Rollouts go on beside it. Where it needs
-    other weights than those in use, it comes before rollouts that wait for theirs, lest they keep it out for good. It
-    never takes a rollout under way back behind the version that it was to begin on: weights go back once those
+    An evaluation on the same engine needs exactly one set of weights, until the end. Rollouts continue beside an
+    evaluation. With other weights in use, the evaluation comes before rollouts waiting for weights, lest they keep it
+    out for good. A rollout under way is never moved to a version older than its first one: weights go back once those
     rollouts have ended, and until then no more of them begin.
     """
 
@@ -31,25 +31,25 @@ class VersionGate:
         self.version = -1
         self._serves: set[int] = set()
         self.waiting = 0
-        """Rollouts that may not pass yet."""
+        """Rollouts not yet allowed to pass."""
         self._weights = (-1, -1)
         self._running: Counter[int] = Counter()
-        """Rollouts under way that are not pinned, by the least version that they were to begin on."""
+        """Unpinned rollouts under way, by the least version at their beginning."""
         self._evaluating = 0
         self._evaluations: list[_Evaluation] = []
-        """Evaluations that wait for their weights, in the order in which they came."""
+        """Evaluations waiting for weights, in the order of arrival."""
         self._pinned_running = 0
         self._pinned_waiting: Counter[int] = Counter()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
     async def passing(self, version: int, *, pinned: bool) -> AsyncIterator[None]:
-        """Holds a place from the moment that the weights fit until the rollout ends."""
+        """Waits until the weights fit, then counts the rollout as running until the context is left."""
         if not pinned:
-            # Without the lock where it passes anyhow, which nearly every rollout does.
+            # Without the lock for a rollout that passes at once, as nearly every rollout does.
             if not self._lets_begin(version):
                 async with self._changed:
-                    await self._passes(lambda: self._lets_begin(version))
+                    await self._wait_until(lambda: self._lets_begin(version))
             self._running[version] += 1
             try:
                 yield
@@ -61,11 +61,11 @@ class VersionGate:
                         await self.notify()
             return
         self._pinned_waiting[version] += 1
-        # Whoever loads weights looks at `wanted`, which has just changed.
+        # The loader reads `wanted`, which has just changed.
         await self.notify()
         try:
             async with self._changed:
-                await self._passes(lambda: version in self._serves)
+                await self._wait_until(lambda: version in self._serves)
                 self._pinned_running += 1
         finally:
             self._pinned_waiting[version] -= 1
@@ -77,23 +77,27 @@ class VersionGate:
 
     @asynccontextmanager
     async def evaluating(self, version: int, generation: int) -> AsyncIterator[None]:
-        """Holds the weights in use from the moment that they are these until the evaluation is over.
+        """Waits for these weights, then keeps them in use until the evaluation is over.
 
-        Raises RolloutError if they cannot be loaded.
+        Raises RolloutError if the weights cannot be loaded.
         """
-        waits = _Evaluation((version, generation))
-        self._evaluations.append(waits)
-        # Whoever loads weights looks at `awaited`, which may have changed.
+        evaluation = _Evaluation((version, generation))
+        self._evaluations.append(evaluation)
+        # The loader reads `awaited`, which may have changed.
         await self.notify()
         try:
             async with self._changed:
-                await self._changed.wait_for(lambda: waits.refused is not None or self._weights == waits.weights)
-                if waits.refused is not None:
-                    raise RolloutError(waits.refused.what, where=waits.refused.where, fix=waits.refused.fix)
+                await self._changed.wait_for(
+                    lambda: evaluation.refused is not None or self._weights == evaluation.weights
+                )
+                if evaluation.refused is not None:
+                    raise RolloutError(
+                        evaluation.refused.what, where=evaluation.refused.where, fix=evaluation.refused.fix
+                    )
                 self._evaluating += 1
         finally:
-            self._evaluations.remove(waits)
-            # Whoever waited behind it: one that was called off lets them begin.
+            self._evaluations.remove(evaluation)
+            # Rollouts waiting behind the evaluation: a cancelled one lets them begin.
             await self.notify()
         try:
             yield
@@ -103,7 +107,7 @@ class VersionGate:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations that hold the weights in use, or wait for theirs."""
+        """Returns the number of evaluations holding the weights in use, or waiting for others."""
         return self._evaluating + len(self._evaluations)
 
     @property
@@ -113,28 +117,28 @@ class VersionGate:
 
     @property
     def awaited(self) -> tuple[int, int] | None:
-        """The (version, generation) that the first evaluation waits for; None if none waits."""
+        """Returns the (version, generation) awaited by the first evaluation; None if none waits."""
         return self._evaluations[0].weights if self._evaluations else None
 
     def may_change_to(self, version: int) -> bool:
-        """True if no one needs the weights in use, and no rollout under way was to begin on newer ones than these."""
-        return self.may_change and all(least <= version for least in self._running)
+        """True if nothing needs the weights in use, and every rollout under way began on this version or before."""
+        return self.may_change and all(begun_on <= version for begun_on in self._running)
 
     async def refuse(self, weights: tuple[int, int], error: RftdError) -> None:
-        """The evaluations that wait for these weights get the error instead."""
-        for waits in self._evaluations:
-            if waits.weights == weights:
-                waits.refused = error
+        """Gives the error to the evaluations waiting for these weights."""
+        for evaluation in self._evaluations:
+            if evaluation.weights == weights:
+                evaluation.refused = error
         await self.notify()
 
     def _lets_begin(self, version: int) -> bool:
-        """True if a rollout that is not pinned may begin."""
+        """True if an unpinned rollout of the version may begin."""
         if self.version < version:
             return False
         awaited = self.awaited
         return awaited is None or self._evaluating > 0 or version <= awaited[0]
 
-    async def _passes(self, fits: Callable[[], bool]) -> None:
+    async def _wait_until(self, fits: Callable[[], bool]) -> None:
         self.waiting += 1
         try:
             await self._changed.wait_for(fits)
@@ -142,42 +146,42 @@ class VersionGate:
             self.waiting -= 1
 
     def fits(self, version: int, *, pinned: bool) -> bool:
-        """True if a rollout of that version passes now."""
+        """True if a rollout of the version would pass now."""
         return version in self._serves if pinned else self._lets_begin(version)
 
     @property
     def may_change(self) -> bool:
-        """True if no pinned rollout runs, and no evaluation."""
+        """True if no pinned rollout and no evaluation is under way."""
         return self._pinned_running == 0 and self._evaluating == 0
 
     @property
     def wanted(self) -> int | None:
-        """The oldest version that a pinned rollout waits for, if it is not the one in use."""
+        """Returns the oldest version awaited by a pinned rollout, unless the version in use serves one."""
         waiting = [version for version, count in self._pinned_waiting.items() if count > 0]
         if not waiting or not self._serves.isdisjoint(waiting):
             return None
-        # The oldest, for training waits for its groups before those of later versions.
+        # The oldest, because training waits for the groups of an older version first.
         return min(waiting)
 
     async def set_version(self, version: int, generation: int = 0) -> None:
-        """The weights in use are now these."""
+        """Sets the weights now in use, and wakes everything waiting."""
         self.version = version
         self._weights = (version, generation)
         self._serves = {version}
         await self.notify()
 
     async def serve(self, lost: int) -> None:
-        """The weights in use stand in for a version that is lost, too."""
+        """Lets the weights in use serve for a lost version, too."""
         self._serves.add(lost)
         await self.notify()
 
     async def notify(self) -> None:
-        """Lets everyone look again."""
+        """Wakes everything waiting at the gate, for another check."""
         async with self._changed:
             self._changed.notify_all()
 
     async def wait_change(self, timeout_s: float) -> None:
-        """Returns at the next change, or after `timeout_s`."""
+        """Returns at the next change, or after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""`ExplorerView`: the part of the log that an explorer reads: leases of its slot, the spine, the weights."""
+"""`ExplorerView`: the part of the log read by an explorer: leases of its slot, the spine, the weights."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.newest import Newest
 
 TRACES: Final = 256
-"""The newest records whose place in a trace is remembered; more are seldom under way."""
+"""Number of newest records with a stored trace context; more are seldom under way."""
 
 
 class _Offers(msgspec.Struct):
-    """The part of the groups' fold that an explorer takes from a snapshot."""
+    """The part of the groups' fold read by an explorer from a snapshot."""
 
     offers: dict[int, TasksOffered] = {}
 
 
 class ExplorerParts(SpineParts, kw_only=True):
-    """The part of a snapshot that an explorer takes."""
+    """The part of a snapshot read by an explorer."""
 
     groups: _Offers
 
 
 class ExplorerView:
-    """A fold of four partitions, five where it serves, with the leases that came since they were last taken."""
+    """A fold of four partitions, five for a serving stage, with the leases that arrived since the last were taken."""
 
     def __init__(self, worker: UUID) -> None:
         self.spine = Spine()
         self.weights = Weights()
         self.leased: deque[TaskLeased | EvalLeased] = deque()
-        """New leases of this very worker, oldest first; bounded by the dispatcher's credits."""
+        """New leases of this worker, oldest first; bounded by the dispatcher's credits."""
         self.ended: deque[UUID] = deque()
-        """Leases that expired: their rollouts are to be dropped."""
+        """Expired leases, whose rollouts are to be dropped."""
         self.lost = ""
-        """Why this very worker was declared lost, if it was: it is given no work any more."""
+        """Reason why this worker was declared lost: no more work arrives. Empty otherwise."""
         self.offers: dict[int, TasksOffered] = {}
-        """The largest offer of each stage that serves, if experiences are followed."""
+        """Largest offer of each serving stage, if experiences are followed."""
         self._traces: Newest[Hashable, TraceContext] = Newest(TRACES)
         self._worker = worker
-        self._taken: set[UUID] = set()
-        """Leases that were handed on: one that comes again is not run again."""
+        self._known_leases: set[UUID] = set()
+        """Leases already passed on: a repeated one is not run again."""
 
     def adopt(self, parts: ExplorerParts) -> None:
-        """Takes over what a snapshot holds; the view must be new."""
+        """Takes over the content of a snapshot; the view must be new."""
         self.offers = parts.groups.offers
         self.spine = parts.spine
         self.weights = parts.weights
 
     def trace_of(self, key: Hashable) -> TraceContext | None:
-        """The place in a trace of a lease, by its id, or of weights, by version and generation; None if it has none."""
+        """Returns the trace context of a lease, by id, or of weights, by version and generation; None without one."""
         return self._traces.get(key)
 
     def apply(self, decoded: Decoded) -> None:
-        """Takes in one event."""
+        """Folds one event into the spine, the weights, the offers or the leases."""
         if decoded.head.traceparent is not None:
             self._note_trace(decoded)
         match decoded.partition.stream:
@@ -101,11 +101,11 @@ class ExplorerView:
         event = decoded.event
         match event:
             case TaskLeased() | EvalLeased() if event.worker == self._worker:
-                if event.lease not in self._taken:
-                    self._taken.add(event.lease)
+                if event.lease not in self._known_leases:
+                    self._known_leases.add(event.lease)
                     self.leased.append(event)
             case TaskExpired():
-                # Whoever had the lease: the explorer knows which are its own.
+                # Of any worker: the explorer knows its own leases.
                 self.ended.append(event.lease)
             case _:
                 pass

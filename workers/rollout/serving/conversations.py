@@ -1,4 +1,4 @@
-"""`Conversations`: a lease of a row becomes the experiences of its conversations, and rows are offered as they come."""
+"""`Conversations`: turns a lease of a row into the experiences of its conversations, and offers committed rows."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.runner import joined
 
 Promised: TypeAlias = Callable[[], TasksOffered | None]
-"""The largest offer of the stage that the log holds."""
+"""Returns the stage's largest offer in the log."""
 Offer: TypeAlias = Callable[[TasksOffered], Awaitable[bool]]
-"""Brings an offer into the log: True once it is there, False if that takes too long; then it is on its way still."""
+"""Brings an offer into the log: True once it is there, False after too long a wait, with the append still under way."""
 _FORGET_ROWS: Final = 100
-"""Rows between two looks for what may be forgotten."""
+"""Rows between two deletions of old ones."""
 
 
 class Conversations:
-    """The rollouts of a stage that serves: they are over before they are leased."""
+    """The rollouts of a serving stage: conversations with clients, over before their lease."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Conversations:
         self.history = history
         self._promised = promised
         self._offered: TasksOffered | None = None
-        """The last offer that this process brought into the log."""
+        """Last offer brought into the log by this process."""
         self._stage = stage
         self._max_model_len = max_model_len
         self._artifacts = artifacts
@@ -66,9 +66,9 @@ class Conversations:
 
     @classmethod
     def open(cls, spec: ExperimentSpec, index: int, member: Membership, outbox: Outbox, *, promised: Promised) -> Self:
-        """The conversations of the stage with this index. Blocks.
+        """Opens the conversations of the stage with this index. Blocks.
 
-        Raises DiskFullError, and DataError for a history that is damaged, gone, or not the one that the log promises.
+        Raises DiskFullError, and DataError for a history that is damaged, missing, or not the one promised in the log.
         """
         stage = spec.stages[index]
         assert stage.taskset is not None
@@ -90,7 +90,7 @@ class Conversations:
         )
 
     async def check(self) -> None:
-        """Checks that the history holds every row that was promised, before anything is acknowledged over it.
+        """Checks that the history holds every promised row, before any acknowledgement over the rows.
 
         Raises DataError.
         """
@@ -98,14 +98,14 @@ class Conversations:
 
     @property
     def _in_log(self) -> TasksOffered | None:
-        """The largest offer in the log, as far as this process knows; its own are read again a little later."""
+        """Returns the largest offer known to be in the log; offers of this process are read again a little later."""
         offers = [offer for offer in (self._promised(), self._offered) if offer is not None]
         return max(offers, key=lambda offer: offer.rows, default=None)
 
     async def run(self, lease: TaskLeased, hand_over: HandOverEvents) -> None:
-        """Hands over the experience of each run of the lease's row; the same whenever the row is leased.
+        """Hands over the experience of each run of the lease's row; the same for every lease of the row.
 
-        Raises DataError if the history is not the one that was promised.
+        Raises DataError if the history is not the promised one.
         """
         await self.check()
         ids = rollout_ids(lease.group, lease.rollouts)
@@ -118,25 +118,24 @@ class Conversations:
             await asyncio.to_thread(self.history.forget, lease.row - limits.SERVED_ROWS)
 
     async def commit(self, group_size: int) -> Committed:
-        """Commits what has feedback, and offers it to the dispatcher.
+        """Commits runs with feedback, and offers the new rows to the dispatcher.
 
-        Raises DataError if the history is not the one that was promised, and CallError (503) while the log takes no
-        offers.
+        Raises DataError if the history is not the promised one, and CallError (503) while the log takes no offers.
         """
         await self.check()
         committed = await asyncio.to_thread(self.history.commit, group_size)
-        # Acknowledged once the log remembers it: an older history that is put back would not be noticed before.
+        # Acknowledged once the log remembers it: before that, an older history put in its place would go unnoticed.
         if not await self._offer_rows():
-            what = "it is committed, and the log cannot be told so yet; ask again"
-            raise CallError(503, what, kind=SERVER, reason="log_unreachable")
+            message = "it is committed, and the log cannot be told so yet; ask again"
+            raise CallError(503, message, kind=SERVER, reason="log_unreachable")
         return committed
 
     async def offer_again(self) -> None:
-        """Offers the committed rows at the start: the process that committed them may have died before its offer."""
+        """Offers the committed rows again at the start: a process may have died between commit and offer."""
         await self._offer_rows()
 
     async def _offer_rows(self) -> bool:
-        """Brings an offer of all committed rows into the log; False if that takes too long."""
+        """Brings an offer of all committed rows into the log; False after too long a wait."""
         offered = await asyncio.to_thread(self.history.offer, self._stage)
         in_log = self._in_log
         if offered is None or (in_log is not None and offered.rows <= in_log.rows):
@@ -149,17 +148,18 @@ class Conversations:
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         try:
             run = await asyncio.to_thread(self.history.run, lease.row, number)
-            # The model saw each sequence alone: a conversation that branches may have more tokens in all than it takes.
-            result = await asyncio.to_thread(result_of, run, max_model_len=self._max_model_len)
+            # The model saw each sequence alone: a conversation with branches may have more tokens in all than the model
+            # takes.
+            rollout = await asyncio.to_thread(result_of, run, max_model_len=self._max_model_len)
         except RftdError as error:
             return failure_of(lease, number, error)
-        return await stored(experience_of(experience, lease, number, result, 0.0), self._artifacts)
+        return await stored(experience_of(experience, lease, number, rollout, 0.0), self._artifacts)
 
 
 def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UUID]) -> History:
-    """The history in a folder. Raises DataError for a history that is not the promised one."""
+    """Returns the history in a folder. Raises DataError for a history other than the promised one."""
     path = folder / FILE
-    # Before one is begun in its place.
+    # Before a new history is begun in its place.
     if promised is not None and not path.exists() and (lacks := difference_of(path, promised)):
         raise lost(path, lacks)
     history = History(folder, new_id)
@@ -172,9 +172,9 @@ def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UU
 
 
 def result_of(run: CommittedRun, *, max_model_len: int) -> RolloutResult:
-    """The sequences of a run. An answer that goes on from one of the same run continues its sequence.
+    """Returns the sequences of a run. An answer continuing another one of the run extends the same sequence.
 
-    Raises RolloutError for a sequence that is longer than the model takes, or whose answers do not fit together.
+    Raises RolloutError for a sequence longer than the model takes, or for answers that do not fit together.
     """
     record = TurnRecord()
     turns: dict[str, RecordedTurn] = {}

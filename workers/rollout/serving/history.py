@@ -1,11 +1,11 @@
-"""`History`: the answers that an experiment gave, their feedback, and the rows of its taskset that were made of them.
+"""`History`: the answers of an experiment, their feedback, and the taskset rows made of them.
 
-It is an SQLite file in the experiment's folder. What a method wrote is on disk once it returns, so whoever was told so
-can rely on it. A row, once committed, never changes and is never given out under another number: the experiences of a
-lease follow from its row, and a lease that is given out again leaves the same.
+An SQLite file in the experiment's folder. Every write is on disk once the method returns, so clients can rely on an
+acknowledgement. A committed row never changes and never gets another number: the experiences of a lease follow from the
+row, and a repeated lease gives equal experiences.
 
-The history has an id, and a digest chained over its rows, which every offer of rows carries into the log: an older copy
-that is put back, or another file in its place, is refused before anything is acknowledged over it.
+A history has an id, and a digest chained over the rows, carried into the log by every offer of rows: an older copy, or
+another file under the same path, is refused before any further acknowledgement.
 
 Several processes may share the file. The methods block; they may be called from any thread.
 """
@@ -49,66 +49,66 @@ CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
     + CHAIN
 )
 BY_IDS: Final = "*"
-"""Stands for the answer of the same run with the most ids that a prompt begins with."""
+"""Stands for the answer of the same run with the longest prefix of the prompt's ids."""
 _BUSY_S: Final = 30.0
-"""The longest wait for another process that writes."""
+"""Longest wait for another writing process, in seconds."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer and its place in its conversation."""
+    """An answer, and where it stands in a conversation."""
 
     id: str
     key: bytes
-    """The digest of the conversation with this answer, by which the next call finds it."""
+    """Digest of the conversation up to this answer, the next call's key for finding it."""
     parent: str
-    """The id of the answer that its prompt goes on from; empty if there is none, `BY_IDS` if its ids alone say it."""
+    """Id of the answer continued by the prompt; empty for a new conversation, `BY_IDS` if only token ids tell."""
     response: Response
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers are worth, together."""
+    """The common reward of one or more answers of a run, given by a client."""
 
     reward: float
     answers: tuple[str, ...]
     task: str = ""
     """Runs of one task are compared with each other; empty: a task of its own."""
     run: str = ""
-    """The name of this run among those of its task; empty: the answers themselves name it."""
+    """Name of this run within its task; empty: named by its answers."""
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
-    """The answers of one run, in the order in which they were given, and their reward."""
+    """The answers of one run, in the order of their creation, and their reward."""
 
     reward: float
     answers: tuple[KeptAnswer, ...]
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What a commit did."""
+    """The outcome of a commit: new rows, and runs still waiting."""
 
     runs: int
-    """Runs that became experiences to be trained."""
+    """Runs turned into experiences for training."""
     groups: int
     waiting: int
-    """Runs with feedback that wait for others of their task."""
+    """Runs with feedback, waiting for others of their task."""
     rows: int
-    """Rows in all, of this commit and of those before."""
+    """Number of all rows, of this commit and the ones before."""
 
 
 class History:
-    """The conversations of one experiment."""
+    """The conversations of one experiment: answers, feedback and committed rows."""
 
     def __init__(self, folder: Path, new_id: Callable[[], UUID]) -> None:
-        """Opens the file in `folder`, and makes both where they are not. Raises DataError if the file is damaged.
+        """Opens the file in `folder`, and creates both if missing. Raises DataError if the file is damaged.
 
-        `new_id` names a history that begins.
+        `new_id` returns the id of a new history.
         """
         self.path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         try:
-            # Apart from the writer, so that the event loop, which looks up conversations, never waits for a disk.
+            # Separate from the writer, so that the event loop, which looks up conversations, never waits for a disk.
             self._writer = self._connection()
             self._reader = self._connection()
             self._writer.executescript(_SCHEMA)
@@ -119,16 +119,16 @@ class History:
             raise self._error(error) from error
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes both connections to the file, the writer and the reader."""
         self._writer.close()
         self._reader.close()
 
     def record(self, answers: Sequence[KeptAnswer]) -> None:
-        """Keeps answers. Of those without feedback the newest `limits.SERVED_ANSWERS` stay."""
+        """Stores answers. Of the ones without feedback the newest `limits.SERVED_ANSWERS` stay."""
         with self._transaction() as write:
             write.executemany(
                 "INSERT INTO answers (id, key, parent, response) VALUES (?, ?, ?, ?)",
-                [(each.id, each.key, each.parent, _encode(each.response)) for each in answers],
+                [(answer.id, answer.key, answer.parent, _encode(answer.response)) for answer in answers],
             )
             write.execute(
                 "DELETE FROM answers WHERE run IS NULL AND number <= (SELECT max(number) FROM answers) - ?",
@@ -136,47 +136,47 @@ class History:
             )
 
     def find(self, key: bytes) -> KeptAnswer | None:
-        """The newest answer with which a conversation of this key ended."""
-        found = self._read("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
-        return self._answer(found[0]) if found else None
+        """Returns the newest answer at the end of a conversation with this key; None without one."""
+        rows = self._read("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
+        return self._answer(rows[0]) if rows else None
 
     def judge(self, feedback: Feedback) -> bool:
-        """Keeps feedback; False if it is known already. Raises an RftdError for feedback that cannot be taken.
+        """Stores feedback; False if already stored. Raises an RftdError for unacceptable feedback.
 
-        NotFoundError: an answer is not here; ConflictError: it says something else than before; UsageError: an answer
-        cannot be trained; CallError (429): so many runs wait that a commit must come first.
+        NotFoundError: an answer is not stored here; ConflictError: it differs from earlier feedback; UsageError: an
+        answer cannot be trained; CallError (429): too many runs wait, and a commit must come first.
         """
         ids = tuple(dict.fromkeys(feedback.answers))
-        own = hashlib.sha256("\0".join(sorted(ids)).encode()).hexdigest()
-        task = f"task:{feedback.task}" if feedback.task else f"answers:{own}"
-        name = f"run:{feedback.run}" if feedback.run else f"answers:{own}"
+        answers_digest = hashlib.sha256("\0".join(sorted(ids)).encode()).hexdigest()
+        task = f"task:{feedback.task}" if feedback.task else f"answers:{answers_digest}"
+        name = f"run:{feedback.run}" if feedback.run else f"answers:{answers_digest}"
         with self._transaction() as write:
             rows = [
                 row for id in ids for row in write.execute("SELECT id, run, response FROM answers WHERE id = ?", (id,))
             ]
             named = "SELECT number, reward FROM runs WHERE task = ? AND name = ?"
-            known = write.execute(named, (task, name)).fetchone()
+            stored_run = write.execute(named, (task, name)).fetchone()
             self._check(ids, rows)
-            if known is not None:
-                given = {id for (id,) in write.execute("SELECT id FROM answers WHERE run = ?", (known[0],))}
-                if given == set(ids) and known[1] == feedback.reward:
+            if stored_run is not None:
+                judged_ids = {id for (id,) in write.execute("SELECT id FROM answers WHERE run = ?", (stored_run[0],))}
+                if judged_ids == set(ids) and stored_run[1] == feedback.reward:
                     return False
                 raise ConflictError("this run has other feedback already", field="run_id", fix="give it once")
-            taken = [id for id, run, _ in rows if run is not None]
-            if taken:
-                raise ConflictError(f"{taken[0]} has other feedback already", field="msg_ids", fix="give it once")
+            judged = [id for id, run, _ in rows if run is not None]
+            if judged:
+                raise ConflictError(f"{judged[0]} has other feedback already", field="msg_ids", fix="give it once")
             waiting = write.execute("SELECT count(*) FROM runs WHERE row IS NULL").fetchone()[0]
             if waiting >= limits.SERVED_RUNS:
-                what = f"{waiting} runs with feedback wait for a commit; POST /commit first, then give it again"
-                raise CallError(429, what, kind="requests", reason="feedback_backlog_full")
-            made = write.execute(
+                message = f"{waiting} runs with feedback wait for a commit; POST /commit first, then give it again"
+                raise CallError(429, message, kind="requests", reason="feedback_backlog_full")
+            run_number = write.execute(
                 "INSERT INTO runs (task, name, reward) VALUES (?, ?, ?)", (task, name, feedback.reward)
             ).lastrowid
-            write.executemany("UPDATE answers SET run = ? WHERE id = ?", [(made, id) for id in ids])
+            write.executemany("UPDATE answers SET run = ? WHERE id = ?", [(run_number, id) for id in ids])
         return True
 
     def commit(self, group_size: int) -> Committed:
-        """Makes rows of all runs of which there are `group_size` of one task; the others wait for more of it."""
+        """Makes rows of complete groups of `group_size` runs of one task; the other runs wait for more."""
         with self._transaction() as write:
             row = first = write.execute("SELECT coalesce(max(row) + 1, 0) FROM runs").fetchone()[0]
             tasks: dict[str, list[int]] = {}
@@ -184,8 +184,8 @@ class History:
                 group = tasks.setdefault(task, [])
                 group.append(number)
                 if len(group) == group_size:
-                    places = [(row, place, each) for place, each in enumerate(group)]
-                    write.executemany("UPDATE runs SET row = ?, place = ? WHERE number = ?", places)
+                    placed_runs = [(row, index, run_number) for index, run_number in enumerate(group)]
+                    write.executemany("UPDATE runs SET row = ?, place = ? WHERE number = ?", placed_runs)
                     self._chain(write, row)
                     row += 1
                     group.clear()
@@ -194,32 +194,32 @@ class History:
 
     @property
     def rows(self) -> int:
-        """Rows that were committed."""
+        """Returns the number of rows committed so far."""
         return int(self._read("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
 
     def offer(self, stage: int) -> TasksOffered | None:
-        """The offer of all rows that were committed; None without any."""
+        """Returns the offer of all committed rows; None without any."""
         rows = self.rows
         return offer_of(self._read, stage, rows) if rows else None
 
     def check(self, promised: TasksOffered | None) -> None:
-        """Checks that the file is the one that was opened, and holds every row of an offer. Raises DataError."""
+        """Checks that the file is the opened one, and holds every row of an offer. Raises DataError."""
         lacks = "" if promised is None else difference(self._read, promised)
         if not self._in_place:
             lacks = "is gone, or another file lies there"
         if lacks:
             raise lost(self.path, lacks)
 
-    def run(self, row: int, place: int) -> CommittedRun:
-        """The run at this place of a row. Raises DataError if it is not here."""
-        found = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, place))
-        if not found:
+    def run(self, row: int, index: int) -> CommittedRun:
+        """Returns the run at this position of a row. Raises DataError if it is not stored here."""
+        runs = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, index))
+        if not runs:
             raise DataError(
-                f"row {row} has no run {place}", where=str(self.path), fix="restore the file, or submit anew"
+                f"row {row} has no run {index}", where=str(self.path), fix="restore the file, or submit anew"
             )
-        number, reward = found[0]
+        number, reward = runs[0]
         answers = self._read("SELECT * FROM answers WHERE run = ? ORDER BY number", (number,))
-        return CommittedRun(reward, tuple(self._answer(each) for each in answers))
+        return CommittedRun(reward, tuple(self._answer(answer_row) for answer_row in answers))
 
     def forget(self, row: int) -> None:
         """Deletes the tokens of rows before this one, whose experiences are in the log."""
@@ -227,7 +227,7 @@ class History:
             write.execute("DELETE FROM answers WHERE run IN (SELECT number FROM runs WHERE row < ?)", (row,))
 
     def counts(self) -> dict[str, int]:
-        """Answers that are kept, and runs by what became of them."""
+        """Returns the number of stored answers, of judged runs and of committed runs."""
         answers = self._read("SELECT count(*) FROM answers")[0][0]
         judged, committed = self._read("SELECT count(*), count(row) FROM runs")[0]
         return {"answers": answers, "judged": judged, "committed": committed}
@@ -252,17 +252,17 @@ class History:
         return KeptAnswer(id=id, key=key, parent=parent, response=_decoded(blob, self.path))
 
     def _connection(self) -> sqlite3.Connection:
-        made = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        # The file may have come with an import: nothing that a stranger put into its schema is run.
-        made.execute("PRAGMA trusted_schema = OFF")
-        made.execute("PRAGMA journal_mode = WAL")
-        # With WAL anything less would lose the last writes with the power.
-        made.execute("PRAGMA synchronous = FULL")
-        return made
+        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        # The file may come from an import: code put into its schema by a stranger is not run.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # With WAL anything less would lose the last writes at a power loss.
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._reader.execute(query, values).fetchall()
+            return self._reader.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             raise self._error(error) from error
 
@@ -272,7 +272,7 @@ class History:
 
     @staticmethod
     def _chain(write: sqlite3.Connection, row: int) -> None:
-        """Chains a row that was committed to the row before it."""
+        """Chains a committed row to the row before it."""
         before = write.execute("SELECT digest FROM chain WHERE row = ?", (row - 1,)).fetchone()[0]
         runs = write.execute("SELECT number, task, name, reward FROM runs WHERE row = ? ORDER BY place", (row,))
         answers = "SELECT id, response FROM answers WHERE run = ? ORDER BY number"
@@ -280,7 +280,7 @@ class History:
         write.execute("INSERT INTO chain (row, digest) VALUES (?, ?)", (row, chained(before, content)))
 
     def _transaction(self) -> _Transaction:
-        self.check(None)  # what is written to a file that was moved away, nobody finds
+        self.check(None)  # nobody would find a write to a file that was moved away
         return _Transaction(self._writer, self._lock, self._error)
 
     def _error(self, error: sqlite3.Error) -> DiskFullError | DataError:
@@ -290,7 +290,7 @@ class History:
 
 
 class _Transaction:
-    """One write at a time, which is on disk when the block ends, or has not happened."""
+    """One write at a time, on disk when the block ends, or without any effect."""
 
     def __init__(
         self, connection: sqlite3.Connection, lock: threading.Lock, error_of: Callable[[sqlite3.Error], RftdError]
@@ -309,29 +309,29 @@ class _Transaction:
         return self._connection
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
                 self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._error_of(error) from error
+        except sqlite3.Error as sqlite_error:
+            raise self._error_of(sqlite_error) from sqlite_error
         finally:
             if self._connection.in_transaction:  # it failed, perhaps as it was committed
                 self._connection.execute("ROLLBACK")
             self._lock.release()
-        if isinstance(value, sqlite3.Error):
-            raise self._error_of(value) from value
+        if isinstance(raised, sqlite3.Error):
+            raise self._error_of(raised) from raised
 
 
 def lost(path: Path, lacks: str) -> DataError:
-    """The error for a history that is not the promised one, with the difference in words."""
+    """Returns the error for a history other than the promised one, with the difference as text."""
     fix = "put the newest copy of the file back, and start what serves it again; or submit anew"
     return DataError(f"the history of its conversations {lacks}", where=str(path), fix=fix)
 
 
 def _file_at(path: Path) -> tuple[int, int]:
-    """The device and inode of a file; (0, 0) if there is none."""
+    """Returns the device and inode of a file; (0, 0) without one."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""`ConversationServer`: the APIs of the endpoint for whoever asks, and what they say of the answers.
+"""`ConversationServer`: the endpoint's APIs for clients, and the clients' feedback on answers.
 
 An answer is on disk before the client has all of it, feedback and commits before they are acknowledged.
 """
@@ -49,7 +49,7 @@ _STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404),
 
 
 class FeedbackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /feedback`."""
+    """Body of `POST /feedback`: a reward, and the ids of the answers it is for."""
 
     reward: float
     msg_ids: list[str]
@@ -57,21 +57,21 @@ class FeedbackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_id: str | int | None = None
 
     def checked(self) -> Feedback:
-        """The feedback. Raises CallError."""
+        """Returns the feedback with ids as text. Raises CallError (400) for a reward or ids out of bounds."""
         if not abs(self.reward) <= limits.REWARD_LARGEST:
-            what = f"reward is {self.reward}; it must be a number up to {limits.REWARD_LARGEST:g}"
-            raise CallError(400, what, param="reward")
+            message = f"reward is {self.reward}; it must be a number up to {limits.REWARD_LARGEST:g}"
+            raise CallError(400, message, param="reward")
         if not 1 <= len(self.msg_ids) <= limits.ENDPOINT_CALLS:
-            what = f"msg_ids names {len(self.msg_ids)} answers; it must name 1 to {limits.ENDPOINT_CALLS}"
-            raise CallError(400, what, param="msg_ids")
-        names = ["" if each is None else str(each) for each in (self.task_id, self.run_id)]
+            message = f"msg_ids names {len(self.msg_ids)} answers; it must name 1 to {limits.ENDPOINT_CALLS}"
+            raise CallError(400, message, param="msg_ids")
+        names = ["" if name is None else str(name) for name in (self.task_id, self.run_id)]
         if max(map(len, (*names, *self.msg_ids))) > 256:
             raise CallError(400, "an id has more than 256 characters", param="task_id")
         return Feedback(reward=self.reward, answers=tuple(self.msg_ids), task=names[0], run=names[1])
 
 
 class KeptTurn(RecordedTurn):
-    """A turn that the history knows by its id."""
+    """A turn stored in the history under an id."""
 
     def __init__(self, answer: KeptAnswer) -> None:
         super().__init__(answer.response, None)
@@ -79,20 +79,20 @@ class KeptTurn(RecordedTurn):
 
 
 class KeptTurns(TurnRecord):
-    """The turns of all conversations, as the history has them."""
+    """The turns of all conversations, looked up in the history."""
 
     def __init__(self, history: History) -> None:
         super().__init__()
         self._history = history
 
     def find(self, key: bytes) -> RecordedTurn | None:
-        """The newest turn with this key."""
+        """Returns the newest turn with this key; None without one."""
         answer = self._history.find(key)
         return None if answer is None else KeptTurn(answer)
 
 
 class ConversationServer:
-    """Answers clients with the weights in use."""
+    """Answers clients with the weights in use, and stores answers, feedback and commits in the history."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class ConversationServer:
         random_bytes: Callable[[int], bytes],
         tracer: Tracer | None = None,
     ) -> None:
-        """Raises ConfigError if its address is not the machine's own and there is no key, ConflictError if it is taken.
+        """Raises ConfigError for an address other machines can reach without a key, ConflictError for a port in use.
 
-        Where the stage has several explorers they listen on one port.
+        Several explorers of a stage listen on one port.
         """
         spec = stage.serving
         assert spec is not None
@@ -141,18 +141,18 @@ class ConversationServer:
         self._tasks: asyncio.TaskGroup | None = None
         self.url = url_of(self._bound)
         self.up = asyncio.Event()
-        """Set once it serves."""
+        """Set once the server accepts requests."""
         self._refused: asyncio.Future[None] | None = None
-        """Ends with the error for which nothing is acknowledged any more."""
+        """Ends with the error after which nothing is acknowledged any more."""
 
     async def run(self) -> None:
-        """Serves until it is cancelled. Raises DataError once its history is not the one that was promised."""
+        """Serves until cancelled. Raises DataError once the history is not the promised one."""
         self._refused = asyncio.get_running_loop().create_future()
         try:
             await self._conversations.offer_again()
             await asyncio.to_thread((self._history.path.parent / "url").write_text, self.url + "\n")
             logger().info("serving.listens", url=self.url)
-            # The group is the outer one: requests under way when it leaves still need it.
+            # The group is the outer one: requests under way at its exit still need it.
             async with (
                 asyncio.TaskGroup() as tasks,
                 serving_http(self, self._bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
@@ -164,7 +164,7 @@ class ConversationServer:
             self._bound.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request (ASGI)."""
+        """Answers one request (ASGI), with refusals in the form of OpenAI's API."""
         if scope["type"] != "http":
             return
         http = HttpCall(scope, receive, send)
@@ -176,14 +176,14 @@ class ConversationServer:
         except RftdError as error:
             await http.refuse(await self._refusal_of(error))
         except Exception as bug:
-            # The details stay in the log: a traceback in an answer would tell a stranger of our files.
+            # The details stay in the log: a traceback in an answer would show our files to a stranger.
             logger().error("serving.bug", path=http.path, error=repr(bug), exc_info=bug)
             await http.refuse(bug_in_rftd())
 
     async def _refusal_of(self, error: RftdError) -> CallError:
-        """The error as clients of OpenAI's API understand it; another history than the promised ends the server."""
+        """Returns the error in the form of OpenAI's API; a history other than the promised one ends the server."""
         if not isinstance(error, DataError):
-            return _told(error)
+            return _call_error(error)
         try:
             await self._conversations.check()
         except RftdError as lost:
@@ -191,21 +191,21 @@ class ConversationServer:
             logger().error("serving.refuses", error=str(lost))
             if not self._refused.done():
                 self._refused.set_exception(lost)
-            what = "the history of conversations is not the one that was promised; nothing of this was kept"
-            return CallError(503, what, kind=SERVER, reason=error.code)
-        return _told(error)
+            message = "the history of conversations is not the one that was promised; nothing of this was kept"
+            return CallError(503, message, kind=SERVER, reason=error.code)
+        return _call_error(error)
 
     def _admit(self, http: HttpCall) -> None:
         host = http.headers.get(b"host", b"").decode("latin-1")
         origin = http.headers.get(b"origin")
-        # A page in a browser must not use a server that its user alone may use: it names its origin, or, where its
+        # A page in a browser must not use a server meant for its user alone: its requests name their origin, or, if its
         # name was pointed at this address, another host.
         if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
             raise CallError(403, "a page of another origin may not use this server", reason="forbidden_origin")
         if self._key is None:
             if not _is_own(urlsplit(f"//{host}").hostname or ""):
                 raise CallError(403, f"this server does not serve the host {host!r}", reason="forbidden_host")
-        # In constant time, whatever the key's first wrong character is.
+        # In constant time, whatever the position of the key's first wrong character.
         elif http.path != "/health" and not hmac.compare_digest(http.key, self._key.reveal().encode()):
             raise CallError(401, "no valid key", reason="invalid_api_key")
 
@@ -220,38 +220,38 @@ class ConversationServer:
         await route(http)
 
     async def _call(self, http: HttpCall) -> None:
-        asked = await call_of(http, await http.body())
-        choices = asked.question.choices
+        call = await call_of(http, await http.body())
+        choices = call.question.choices
         if self._calls + choices > limits.SERVED_CALLS:
-            what = f"{self._calls} answers are drawn, and {limits.SERVED_CALLS} may be at a time"
-            raise CallError(429, what, kind="requests", reason="rate_limit_exceeded")
+            message = f"{self._calls} answers are drawn, and {limits.SERVED_CALLS} may be at a time"
+            raise CallError(429, message, kind="requests", reason="rate_limit_exceeded")
         if self._gate.version < 0:
             raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
         try:
-            await self._drawn(asked, http)
+            await self._drawn(call, http)
         except CallError as error:
             # The engine failed, and not this server, whose own bugs have a reason.
             if error.status == 500 and error.reason is None:
                 raise CallError(502, error.what, kind=SERVER) from error
             raise
 
-    async def _drawn(self, asked: ApiCall, http: HttpCall) -> None:
-        """Replies with the answer, which is kept before the client has all of it. Raises RftdError."""
+    async def _drawn(self, api_call: ApiCall, http: HttpCall) -> None:
+        """Replies with the answer, stored before the client has all of it. Raises RftdError."""
         assert self._tasks is not None
         bounds = CallBounds()
         model = self._model()
         calls = RolloutCalls(model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, place=self._place)
         calls.record = KeptTurns(self._history)
-        choices = asked.question.choices
+        choices = api_call.question.choices
 
         def over(_: object) -> None:
             self._calls -= choices
 
         async def keep(answered: Answered) -> None:
-            await asyncio.to_thread(self._history.record, _kept(asked, answered))
+            await asyncio.to_thread(self._history.record, _answers_of(api_call, answered))
 
         try:
-            call = calls.enter(asked, Repetition(b""))
+            call = calls.enter(api_call, Repetition(b""))
             assert call.task is not None
             self._calls += choices
             call.task.add_done_callback(over)
@@ -262,7 +262,7 @@ class ConversationServer:
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        """A place among the engine's requests, and the time that an answer may take with the wait for it."""
+        """Waits for a slot among the engine's requests; the time-out of an answer includes this wait."""
         try:
             async with asyncio.timeout(self._timeout_s), self._gate.passing(0, pinned=False):
                 count = await self._places.take(1)
@@ -271,26 +271,26 @@ class ConversationServer:
                 finally:
                     self._places.give_back(count)
         except TimeoutError:
-            what = f"no answer within {self._timeout_s:g} s"
-            raise CallError(504, what, kind=SERVER, reason="timeout") from None
+            message = f"no answer within {self._timeout_s:g} s"
+            raise CallError(504, message, kind=SERVER, reason="timeout") from None
 
     def _model(self) -> Model:
-        """The model for a new call, whose id nobody can guess: who knows it may judge the answer."""
+        """Returns the model for a new call, with an unguessable id: knowing the id is enough to judge the answer."""
         taskset = self._stage.taskset
         sampling = taskset.sampling if taskset is not None else SamplingSpec()
         id = UUID(bytes=self._random_bytes(16), version=4)
         return Model(self._engine, self._tokenizer, spec=self._stage.model, sampling=sampling, rollout=id)
 
     async def _feedback(self, http: HttpCall) -> None:
-        given = decoded(json_decoder(FeedbackBody).decode, await http.body()).checked()
-        new = await asyncio.to_thread(self._history.judge, given)
+        feedback = decoded(json_decoder(FeedbackBody).decode, await http.body()).checked()
+        new = await asyncio.to_thread(self._history.judge, feedback)
         await http.answer(msgspec.json.encode({"status": "success", "recorded": new}))
 
     async def _commit(self, http: HttpCall) -> None:
         await http.body()
         done = await self._conversations.commit(self._stage.algorithm.repeat_times)
-        told = {"status": "success", "committed": done.runs, "groups": done.groups, "waiting": done.waiting}
-        await http.answer(msgspec.json.encode(told))
+        summary = {"status": "success", "committed": done.runs, "groups": done.groups, "waiting": done.waiting}
+        await http.answer(msgspec.json.encode(summary))
 
     async def _models(self, http: HttpCall) -> None:
         await http.answer(models_of(self._model(), http))
@@ -302,22 +302,22 @@ class ConversationServer:
         await http.answer(msgspec.json.encode({"status": "ok", "version": version}))
 
     async def _metrics(self, http: HttpCall) -> None:
-        found = await asyncio.to_thread(self._history.counts)
-        found |= {"calls_running": self._calls, "weights_version": self._gate.version}
-        lines = [f"# TYPE rftd_serving_{name} gauge\nrftd_serving_{name} {value}\n" for name, value in found.items()]
+        gauges = await asyncio.to_thread(self._history.counts)
+        gauges |= {"calls_running": self._calls, "weights_version": self._gate.version}
+        lines = [f"# TYPE rftd_serving_{name} gauge\nrftd_serving_{name} {gauge}\n" for name, gauge in gauges.items()]
         await http.answer("".join(lines).encode(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
 
 
-def _kept(asked: ApiCall, answered: Answered) -> list[KeptAnswer]:
-    """The answers of a call, by the id that the client has; further choices have their number behind it."""
+def _answers_of(call: ApiCall, answered: Answered) -> list[KeptAnswer]:
+    """Returns the answers of a call, by the id known to the client; further choices have their number appended."""
     parent = answered.prompt.parent
     before = parent.id if isinstance(parent, KeptTurn) else ""
-    if isinstance(asked.question, TextQuestion):
+    if isinstance(call.question, TextQuestion):
         before = BY_IDS
     return [
         KeptAnswer(
-            id=asked.id_of(answered) + (f"-{number}" if number else ""),
-            key=asked.question.key_after(answered.prompt, response),
+            id=call.id_of(answered) + (f"-{number}" if number else ""),
+            key=call.question.key_after(answered.prompt, response),
             parent=before,
             response=response,
         )
@@ -325,16 +325,16 @@ def _kept(asked: ApiCall, answered: Answered) -> list[KeptAnswer]:
     ]
 
 
-def _told(error: RftdError) -> CallError:
-    """The error as clients of OpenAI's API understand it."""
-    what = f"{error.what}; {error.fix}" if error.fix else error.what
+def _call_error(error: RftdError) -> CallError:
+    """Returns the error in the form of OpenAI's API."""
+    message = f"{error.what}; {error.fix}" if error.fix else error.what
     if isinstance(error, DiskFullError):
-        return CallError(507, what, kind=SERVER, reason=error.code)
+        return CallError(507, message, kind=SERVER, reason=error.code)
     if isinstance(error, DataError):
         logger().error("serving.history", error=str(error))
         return CallError(500, "the history of conversations cannot be read", kind=SERVER, reason=error.code)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
-    return CallError(status, what, reason=error.code, param=error.field)
+    return CallError(status, message, reason=error.code, param=error.field)
 
 
 def _is_own(host: str) -> bool:
