@@ -1,4 +1,4 @@
-"""`AddedTask`: a task that was added while the experiment runs, read from the log when it is leased."""
+"""`AddedTask`: a task added during the run of an experiment, read from the log at its lease."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rftd.workers.hosts.membership import Membership
 from rftd.workers.workflows.registry import check_own_names
 
 _REQUEST_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES // 4
-"""The longest tasks of one request together; in UTF-8 a character takes up to four bytes."""
+"""Most characters of the tasks of one request together; in UTF-8 a character takes up to four bytes."""
 _LOOK_S: Final = 0.05
-"""The pause between two looks for a task whose lease was read before it: they lie in two partitions."""
+"""Seconds between two checks for a task whose lease was read before it: they lie in two partitions."""
 _PATIENCE_S: Final = 60.0
 
 
 class AddedTask:
-    """One row of a queue, as a taskset that has only this one."""
+    """One row of a queue, as a taskset of a single row."""
 
     digest = ""
 
@@ -37,13 +37,13 @@ class AddedTask:
         self._record = record
 
     def task(self, row: int, epoch: int = 0) -> Task:
-        """The task. Raises DataError if a key is missing."""
+        """Returns the task. Raises DataError if a key is missing."""
         assert row == self._row
         return make_task(self._record, spec=self._spec, row=row, epoch=epoch)
 
 
 def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
-    """Raises DataError for the first text that is no task of the stage, with its number among them."""
+    """Raises DataError for the first text that is no task of the stage, with its index among the texts."""
     assert stage.taskset is not None
     for number, text in enumerate(tasks):
         try:
@@ -52,16 +52,16 @@ def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
             error.where = f"tasks[{number}]"
             raise
     if (size_bytes := sum(map(len, tasks))) > _REQUEST_SIZE_BYTES:
-        what = f"{len(tasks)} tasks of {size_bytes} characters together are more than {_REQUEST_SIZE_BYTES}"
-        raise DataError(what, fix="add them by several requests")
+        message = f"{len(tasks)} tasks of {size_bytes} characters together are more than {_REQUEST_SIZE_BYTES}"
+        raise DataError(message, fix="add them by several requests")
 
 
 async def leased_tasks(
     member: Membership, spine: Spine, lease: TaskLeased, tasksets: OpenTasksets
 ) -> tuple[int, int, TaskSource]:
-    """The taskset of a lease, as an index of the stage's, its row there, and the tasks to read it from.
+    """Returns the taskset of a lease, as an index of the stage's, the row there, and the source of its tasks.
 
-    Raises DataError for another dataset than was accepted, and for an added task that is not in the log.
+    Raises DataError for a dataset other than the accepted one, and for an added task missing in the log.
     """
     assert spine.spec is not None
     stage = spine.spec.stages[lease.stage]
@@ -89,7 +89,7 @@ async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, tasks
 
 
 def row_of(text: str) -> dict[str, Any]:
-    """The row that an added task is. Raises DataError for what is no JSON object."""
+    """Returns the row of an added task. Raises DataError for any text but a JSON object."""
     try:
         return json_decoder(dict[str, Any]).decode(text.encode())
     except UNREADABLE as error:

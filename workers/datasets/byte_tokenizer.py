@@ -1,4 +1,4 @@
-"""`ByteTokenizer`: one id per byte, and one that ends a response; a whole tokenizer without a file."""
+"""`ByteTokenizer`: one id per byte, and one for the end of a response; a complete tokenizer without any file."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ VOCABULARY: Final = 257
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0 to 255; ids above are dropped on decoding."""
+    """UTF-8 bytes as ids 0 to 255; ids above are dropped by decoding."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The one id after the bytes."""
+        """Returns the one id after the bytes."""
         return (EOS,)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """The bytes of the text; a bare text gets nothing in front."""
+        """Returns the bytes of the text; a bare text gets no id in front."""
         return list(text.encode())
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of the bytes; a broken character shows as the replacement character."""
+        """Returns the text of the bytes; an invalid character becomes the replacement character."""
         return bytes(token for token in tokens if 0 <= token < EOS).decode(errors="replace")
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """The messages, each as `role: content` on a line of its own, after the tools."""
+        """Returns the messages, each as `role: content` on a separate line, after the tools."""
         text = f"tools: {tools}\n" if tools else ""
         text += "".join(f"{message.role}: {message.content}\n" for message in messages)
         return text + "assistant: " if generation_prompt else text
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
-        """None, for this template has no marks."""
+        """Returns None: this template has no marks."""
         return None

@@ -1,4 +1,4 @@
-"""Conversations as token ids: what the template writes before an answer, and what the assistant says."""
+"""Conversations as token ids: the template's text before an answer, and the assistant's words."""
 
 from __future__ import annotations
 
@@ -18,46 +18,48 @@ def answered(
     answer: Sequence[Message],
     reply_prefix: str = "",
 ) -> tuple[Ids, Ids]:
-    """The ids of the prompt, which the template ends by opening the assistant's turn, and of the response, the rest.
+    """Returns the ids of the prompt, which ends by opening the assistant's turn, and of the response, the remaining
+    text.
 
-    A `reply_prefix` with which the answer begins is part of the prompt. Raises DataError if the template writes the
-    beginning otherwise when it sees the end, or leaves something of the answer out.
+    A `reply_prefix` at the beginning of the answer is part of the prompt. Raises DataError if the template writes the
+    beginning differently with the answer present, or drops part of the answer.
     """
     tools = reader.tools()
     whole = tokenizer.chat_text((*before, *answer), generation_prompt=False, tools=tools)
     # Cut from the whole text, then encoded in two parts: encoded as one, a token could span prompt and response.
     prompt = _opened(reader, tokenizer, whole, before, tools)
     for message in answer:
-        # The quick look first: what follows asks the template once more.
+        # The quick test first: the exact one renders the template once more.
         if message.role == "assistant" and message.content.strip() not in whole[len(prompt) :]:
             closed = tokenizer.chat_text(before, generation_prompt=False, tools=tools)
-            _check_all_said(reader, message, whole.removeprefix(closed))
+            _check_complete(reader, message, whole.removeprefix(closed))
     if reply_prefix and whole[len(prompt) :].startswith(reply_prefix):
         prompt += reply_prefix
     return tokenizer.encode(prompt), _up_to_end(tokenizer, tokenizer.encode(whole[len(prompt) :]))
 
 
 def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
-    """The ids of the conversation up to the assistant's last token, and a mask: 1 for each token that it says.
+    """Returns the ids of the conversation up to the assistant's last token, and a mask: 1 for each token spoken by it.
 
-    The template's `{% generation %}` marks say which; where it has none, each answer is what the template adds to the
-    conversation before it, opened for the assistant. Pieces are encoded apart, as a rollout's prompt and response are.
-    Raises DataError if nobody answers, or if the template writes an earlier turn otherwise when it sees a later one.
+    The template's `{% generation %}` marks tell; without marks, each answer is the text added by the template to the
+    conversation before it, opened for the assistant. Pieces are encoded separately, like a rollout's prompt and
+    response. Raises DataError without an answer, or if the template writes an earlier turn differently with a later one
+    present.
     """
     tools = reader.tools()
     marked = tokenizer.marked_text(messages, tools=tools)
     whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools) if marked is None else ""
     ids: Ids = []
     mask: list[int] = []
-    for text, said in _turns(reader, tokenizer, messages, whole, tools) if marked is None else marked:
-        piece = _without_doubles(tokenizer, tokenizer.encode(text)) if said else tokenizer.encode(text)
-        learned = len(piece) if said else 0
-        if said and marked is None:  # templates write a line break after the end of a turn, which nobody says
+    for text, by_assistant in _turns(reader, tokenizer, messages, whole, tools) if marked is None else marked:
+        piece = _without_doubles(tokenizer, tokenizer.encode(text)) if by_assistant else tokenizer.encode(text)
+        learned = len(piece) if by_assistant else 0
+        if by_assistant and marked is None:  # templates write a line break after the end of a turn, spoken by nobody
             learned = _end(tokenizer, piece) or learned
-        elif not said and mask[-1:] == [1] and piece and piece[0] in tokenizer.eos_ids:
-            if ids[-1] == piece[0]:  # the answer had brought its end along
+        elif not by_assistant and mask[-1:] == [1] and piece and piece[0] in tokenizer.eos_ids:
+            if ids[-1] == piece[0]:  # the answer already contained its end
                 piece = piece[1:]
-            # Marks that leave the end of a turn out would teach a model that never stops; a rollout draws that end.
+            # Marks without the end of a turn would teach a model that never stops; a rollout samples that end.
             elif ids[-1] not in tokenizer.eos_ids:
                 learned = 1
         ids += piece
@@ -65,14 +67,14 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
     rendered = whole if marked is None else "".join(text for text, _ in marked)
     for message in messages:
         if message.role == "assistant":
-            _check_all_said(reader, message, rendered)
+            _check_complete(reader, message, rendered)
     if 1 not in mask:
         raise reader.error("has no message of the assistant that the chat template marks as its own")
-    # A rollout stops at the assistant's last token, so what the template writes after it is not learned.
+    # A rollout stops at the assistant's last token, so text of the template after it is not learned.
     last = len(mask) - mask[::-1].index(1)
     ids = ids[:last]
     mask = mask[:last]
-    # Marked templates end where they mark; others get the id at which a rollout stops.
+    # Marked templates end with their marks; others get the id at which a rollout stops.
     if marked is None and ids[-1] not in tokenizer.eos_ids:
         ids = [*ids, *tokenizer.eos_ids[:1]]
         mask = [*mask, *[1] * len(tokenizer.eos_ids[:1])]
@@ -82,7 +84,7 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
 def _turns(
     reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], whole: str, tools: str
 ) -> Iterator[tuple[str, bool]]:
-    at = 0
+    offset = 0
     for number, message in enumerate(messages):
         if message.role != "assistant":
             continue
@@ -91,22 +93,22 @@ def _turns(
         start = len(_opened(reader, tokenizer, whole, messages[:number], tools))
         closed = tokenizer.chat_text(messages[: number + 1], generation_prompt=False, tools=tools)
         # A template may drop the thoughts of earlier turns when it sees a later one: no model was ever shown that text.
-        if not whole.startswith(closed) or not at <= start < len(closed):
+        if not whole.startswith(closed) or not offset <= start < len(closed):
             raise reader.error(
                 f"has messages of which the chat template rewrites number {number} when it sees the later ones: use a "
                 "template with {% generation %} marks, or leave enable_concatenated_multi_turn out"
             )
-        yield whole[at:start], False
+        yield whole[offset:start], False
         yield whole[start : len(closed)], True
-        at = len(closed)
+        offset = len(closed)
 
 
 def _opened(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
-    """The beginning of `whole` that ends where the assistant's next message begins."""
+    """Returns the beginning of `whole` up to the assistant's next message."""
     prompt = tokenizer.chat_text(before, generation_prompt=True, tools=tools)
     if whole.startswith(prompt):
         return prompt
-    # Some templates open the assistant's turn with more than they write for one that is complete (`<think>`).
+    # Some templates open the assistant's turn with more text than a complete one has (`<think>`).
     closed = tokenizer.chat_text(before, generation_prompt=False, tools=tools)
     prompt = _common_start(prompt, whole)
     if not prompt.startswith(closed):
@@ -114,11 +116,11 @@ def _opened(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Seq
     return prompt
 
 
-def _check_all_said(reader: DatasetRecord, message: Message, rendered: str) -> None:
-    """Returns if all text of the message is in what the template made of it. Raises DataError.
+def _check_complete(reader: DatasetRecord, message: Message, rendered: str) -> None:
+    """Returns if all text of the message is in the rendered text. Raises DataError.
 
-    Templates of models that think may drop what comes before `</think>`: the rest alone would be learned, after
-    another opening than rollouts have. Blanks do not count, which many templates trim.
+    Templates of models with thoughts may drop the text before `</think>`: the remainder alone would be learned, after
+    another opening than in rollouts. Blanks do not count, because many templates trim them.
     """
     if _letters(message.content) not in _letters(rendered):
         raise reader.error(
@@ -132,7 +134,7 @@ def _letters(text: str) -> str:
 
 
 def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
-    """The ids of a response that end with exactly one end of sequence."""
+    """Returns the ids of a response with exactly one end of sequence."""
     last = len(response)
     while last and response[last - 1] in tokenizer.eos_ids:
         last -= 1
@@ -141,25 +143,25 @@ def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
 
 
 def _without_doubles(tokenizer: Tokenizer, piece: Ids) -> Ids:
-    """The ids of an answer, with repeated ends of sequence reduced to one."""
+    """Returns the ids of an answer, with repeated ends of sequence reduced to one."""
     ends = tokenizer.eos_ids
     return [token for index, token in enumerate(piece) if not index or token not in ends or token != piece[index - 1]]
 
 
 def _up_to_end(tokenizer: Tokenizer, response: Ids) -> Ids:
-    """The response up to its last end of sequence, or with one: a rollout stops there, so learning does too."""
+    """Returns the response up to its last end of sequence, or with one: a rollout stops there, and so does learning."""
     return ended(tokenizer, response[: _end(tokenizer, response) or len(response)])
 
 
 def _end(tokenizer: Tokenizer, piece: Ids) -> int:
-    """The place behind the last end of sequence; 0 if there is none."""
-    return max((place + 1 for place, token in enumerate(piece) if token in tokenizer.eos_ids), default=0)
+    """Returns the index behind the last end of sequence; 0 without one."""
+    return max((index + 1 for index, token in enumerate(piece) if token in tokenizer.eos_ids), default=0)
 
 
-def _common_start(left: str, right: str) -> str:
-    same = 0
-    for a, b in zip(left, right, strict=False):
+def _common_start(first: str, second: str) -> str:
+    length = 0
+    for a, b in zip(first, second, strict=False):
         if a != b:
             break
-        same += 1
-    return left[:same]
+        length += 1
+    return first[:length]

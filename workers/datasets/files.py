@@ -1,4 +1,4 @@
-"""The files of a taskset, by the conventions of a dataset folder."""
+"""The files of a taskset, by the conventions of a dataset folder, as hubs and `datasets` write it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from rftd.streams.spec.spec import TasksetSpec
 
 LINES: Final = ".jsonl"
 FORMATS: Final = (LINES, ".parquet", ".arrow", ".csv", ".json")
-"""The kinds of files that are read."""
+"""Supported kinds of files."""
 SHARD: Final = re.compile(r"\d+")
 _PART: Final = re.compile(r"(?P<head>.*-)\d{5}-of-(?P<of>\d{5})(?P<tail>\.\w+)")
 PATTERN: Final = re.compile(r"[*?[]")
 _PACKED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _NO_ROWS: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""Files that `datasets` writes beside the rows."""
+"""Files written by `datasets` beside the rows."""
 _CARD_SIZE_BYTES: Final = 2**20
-"""The most that is read of a folder's README.md."""
+"""Bytes read of a folder's README.md at most."""
 
 
 def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:
-    """The files of a taskset, in reading order: those of each of its paths, one after another.
+    """Returns the files of a taskset, in reading order: the files of each path, one path after another.
 
-    A path is a file, a pattern of files (`data/train-*.parquet`), or a folder as hubs have it: what its README.md names
-    for `subset_name` and `split`; else `SPLIT.jsonl`, numbered parts (`train-00000-of-00002.parquet`) or a folder
-    `SPLIT`, in `<subset>`, in the folder itself or in `data` below them. A folder whose files name no split is one
-    whole `train` split. JSON Lines are read before other formats.
+    A path is a file, a pattern of files (`data/train-*.parquet`), or a folder in the layout of hubs: the files named in
+    README.md for `subset_name` and `split`; else `SPLIT.jsonl`, numbered parts (`train-00000-of-00002.parquet`) or a
+    folder `SPLIT`, in `<subset>`, in the folder itself or in `data` below them. A folder whose files name no split is
+    one whole `train` split. JSON Lines are read before other formats.
 
-    Raises DataError, with what was looked for, if a path has none or more than one reading, or if two name one file.
+    Raises DataError, with the names tried, if a path has none or more than one reading, or if two name one file.
     """
-    for field, value in (("subset_name", spec.subset), ("split", spec.split)):
-        if value is not None and not re.fullmatch(r"[\w.-]+", value):
+    for field, name in (("subset_name", spec.subset), ("split", spec.split)):
+        if name is not None and not re.fullmatch(r"[\w.-]+", name):
             raise DataError(
-                f"{field} {value!r} of taskset {spec.name!r} is not a plain name",
+                f"{field} {name!r} of taskset {spec.name!r} is not a plain name",
                 where=spec.path,
                 fix="name a file or folder; use limit_rows for a part of a split",
             )
@@ -56,7 +56,7 @@ def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:
 
 
 def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
-    """The files of a taskset of one path."""
+    """Returns the files of a taskset of one path."""
     path = Path(spec.path)
     if path.is_file():
         if path.suffix not in FORMATS:
@@ -94,7 +94,7 @@ def _in_folder(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
         whole = _whole(folder)
         if not whole:
             continue
-        # Anything else would train on a test split, or test on the training data, without a word.
+        # Anything else would train on a test split, or test on the training data, without a warning.
         if spec.split != "train" or any(re.match(r"(test|val|dev|eval)", file.name) for file in _rows_in(folder)):
             _refuse(spec, f"no file is named for split {spec.split!r}; there are {_names(_rows_in(folder))}", folder)
         _check_one_format(spec, whole, folder)
@@ -107,9 +107,9 @@ def _bases(spec: TasksetSpec, path: Path) -> list[Path]:
 
 
 def _named(spec: TasksetSpec, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder that are named for the split, of one format."""
+    """Returns the files of a folder that are named for the split, of one format."""
     readings = [files for suffix in FORMATS if (files := _of_split(spec, folder, suffix))]
-    # JSON Lines go first, whatever lies beside them.
+    # JSON Lines go first, whatever files lie beside them.
     if readings and readings[0][0].suffix != LINES and len(readings) > 1:
         either = [files[0] for files in readings]
         _refuse(spec, f"split {spec.split!r} could mean any of {_names(either)}", folder)
@@ -121,7 +121,7 @@ def _of_split(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
     if exact.is_file():
         return (exact,)
     parts = sorted(file for file in folder.glob(f"{spec.split}[-_.]*{suffix}") if file.is_file())
-    # Parts of one split differ in their numbers alone: train-0001 and train-v2-0001 are two data sets.
+    # Parts of one split differ only in numbers: train-0001 and train-v2-0001 are two data sets.
     if len({SHARD.sub("#", file.name) for file in parts}) > 1:
         _refuse(spec, f"split {spec.split!r} could mean any of {_names(parts)}", folder)
     if parts:
@@ -130,7 +130,7 @@ def _of_split(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
 
 
 def _whole(folder: Path) -> list[Path]:
-    """The files of a folder that is one split: those that `datasets` lists, else all of rows, JSON Lines first."""
+    """Returns the files of a folder that is one split: the ones listed by `datasets`, else all, JSON Lines first."""
     state = folder / "state.json"
     if state.is_file() and (saved := _saved(folder, state)):
         return saved
@@ -140,7 +140,7 @@ def _whole(folder: Path) -> list[Path]:
 
 
 def _rows_in(folder: Path) -> list[Path]:
-    # The library keeps what it computed of a folder beside it, as cache-....arrow.
+    # The library caches its computations in the folder, as cache-....arrow.
     return sorted(
         file
         for suffix in FORMATS
@@ -150,10 +150,10 @@ def _rows_in(folder: Path) -> list[Path]:
 
 
 def _saved(folder: Path, state: Path) -> list[Path]:
-    """The files of a folder that `Dataset.save_to_disk` wrote, in their order."""
+    """Returns the files of a folder written by `Dataset.save_to_disk`, in the listed order."""
     try:
         listed = json_decoder(dict[str, Any]).decode(state.read_bytes())
-        names = [str(entry["filename"]) for entry in listed["_data_files"]]
+        names = [str(data_file["filename"]) for data_file in listed["_data_files"]]
     except (*UNREADABLE, OSError, KeyError, TypeError) as error:
         raise DataError(
             f"the folder's list of files cannot be read: {error}", where=str(state), fix="save the dataset again"
@@ -161,25 +161,25 @@ def _saved(folder: Path, state: Path) -> list[Path]:
     if strange := [name for name in names if Path(name).name != name]:
         raise DataError(f"{strange[0]!r} is no name of a file in this folder", where=str(state), fix="correct the list")
     files = [folder / name for name in names]
-    if lacking := [file.name for file in files if not file.is_file()]:
-        raise DataError(f"{lacking[0]} is listed and not there", where=str(state), fix="copy the whole folder again")
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise DataError(f"{missing[0]} is listed and not there", where=str(state), fix="copy the whole folder again")
     return files
 
 
 def _by_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
-    """The files that the head of README.md names for subset and split; none if it names none."""
+    """Returns the files named in the head of README.md for subset and split; none without such names."""
     config = _config_of(spec, _card(path))
     if config is None:
         return ()
     named = config.get("data_files")
-    if isinstance(named, list) and all(isinstance(entry, dict) for entry in named):
-        named = next((entry.get("path") for entry in named if entry.get("split") == spec.split), None)
+    if isinstance(named, list) and all(isinstance(data_file, dict) for data_file in named):
+        named = next((data_file.get("path") for data_file in named if data_file.get("split") == spec.split), None)
     elif spec.split != "train":
         return ()
     patterns = [named] if isinstance(named, str) else named if isinstance(named, list) else []
     files: list[Path] = []
     for pattern in patterns:
-        # Only what lies in the folder: a card may come from anybody.
+        # Only files in the folder: a card may come from anybody.
         if not isinstance(pattern, str) or "://" in pattern or pattern.startswith("/") or ".." in Path(pattern).parts:
             raise DataError(
                 f"the data_files of README.md name {pattern!r}, which is not in this folder",
@@ -201,12 +201,12 @@ def _by_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
 
 def _config_of(spec: TasksetSpec, card: dict[str, Any]) -> dict[str, Any] | None:
     listed = card.get("configs")
-    configs = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    configs = [subset for subset in listed if isinstance(subset, dict)] if isinstance(listed, list) else []
     if spec.subset is not None:
         return next((config for config in configs if config.get("config_name") == spec.subset), None)
-    usual = [config for config in configs if config.get("default") is True or config.get("config_name") == "default"]
-    if usual or len(configs) == 1:
-        return (usual or configs)[0]
+    defaults = [config for config in configs if config.get("default") is True or config.get("config_name") == "default"]
+    if defaults or len(configs) == 1:
+        return (defaults or configs)[0]
     if configs:
         names = ", ".join(str(config.get("config_name")) for config in configs)
         raise DataError(
@@ -233,15 +233,15 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def _check_parts(files: Sequence[Path]) -> None:
-    """Raises DataError for a part of a split that its other parts count and that is not there."""
+    """Raises DataError for a missing part of a split, counted in the names of the other parts."""
     counted = [match for file in files if (match := _PART.fullmatch(str(file)))]
     for head, of, tail in {(match["head"], match["of"], match["tail"]) for match in counted}:
         named = (Path(f"{head}{number:0{len(of)}}-of-{of}{tail}") for number in range(int(of)))
-        lacking = next((file for file in named if file not in files), None)
-        if lacking is not None:
+        missing = next((file for file in named if file not in files), None)
+        if missing is not None:
             raise DataError(
-                f"{lacking.name} is not there, which the names of the other parts count",
-                where=str(lacking.parent),
+                f"{missing.name} is not there, which the names of the other parts count",
+                where=str(missing.parent),
                 fix="fetch or copy it too; or set path to a pattern of the parts that are meant",
             )
 
@@ -257,7 +257,7 @@ def _names(files: Iterable[Path]) -> str:
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
-def _refuse(spec: TasksetSpec, what: str, where: Path) -> NoReturn:
+def _refuse(spec: TasksetSpec, problem: str, where: Path) -> NoReturn:
     sought = f"{spec.split}.jsonl, .parquet, .arrow, .csv or .json" + (
         f", also in {spec.subset}" if spec.subset else ""
     )
@@ -281,4 +281,4 @@ def _refuse(spec: TasksetSpec, what: str, where: Path) -> NoReturn:
     else:
         fix = f"name the file {spec.split}.jsonl or .parquet, correct split or subset_name, or set path to one file"
     looked = f" (looked for {sought})" if where.is_dir() else ""
-    raise DataError(f"taskset {spec.name!r}: {what}{looked}", where=str(where), fix=fix)
+    raise DataError(f"taskset {spec.name!r}: {problem}{looked}", where=str(where), fix=fix)

@@ -1,4 +1,4 @@
-"""The tokenizer of a local model folder. `transformers` is imported when one is opened, which takes seconds."""
+"""The tokenizer of a local model folder. The first opening imports `transformers`, which takes seconds."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.models.model_folder import generation_ends, has_tokenizer, has_tokenizer_code
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""The mark with which a chat template begins what the assistant says."""
+"""Mark at the beginning of the assistant's text in a chat template."""
 CACHED: Final = 1024
-"""Texts of each kind that are remembered: a dataset of so many rows is encoded once."""
+"""Cached texts of each kind: a dataset of up to this many rows is encoded once."""
 _ANY_TEXT: Final = "a 1"
 MODEL_FIELD: Final = "model.model_path"
-"""The field of an error about a token that the model has no embedding for."""
+"""Field of an error about a token without an embedding in the model."""
 _MATCHING: Final = "take the tokenizer that the model was trained with, or add rows to its embeddings"
 _FILES: Final = "the folder needs tokenizer.json and tokenizer_config.json"
 _OWN_CODE: Final = (
     "write model.trust_remote_code: true if the tokenizer's own code is to be run, or use a folder with tokenizer.json"
 )
 SHORT_TOKENS: Final = 16
-"""Answers of up to so many tokens come again, and decoding one costs as much as drawing it."""
+"""Most tokens of a cached answer: short ones recur, and decoding one costs as much as sampling it."""
 
 
 class HfTokenizer:
-    """A transformers tokenizer behind our protocol."""
+    """A transformers tokenizer behind the `Tokenizer` protocol, with caches for recurring texts."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class HfTokenizer:
         self._eos_ids = eos_ids
         self._vocabulary = vocabulary_tokens
         self._beginning = _beginning(inner)
-        # The rollouts of a group share their prompt, and one call costs as much as several drawn tokens.
+        # The rollouts of a group share their prompt, and one call costs as much as several sampled tokens.
         self._encoded = lru_cache(maxsize=CACHED)(self._encode)
         self._rendered = lru_cache(maxsize=CACHED)(self._render)
         self._decoded = lru_cache(maxsize=CACHED)(self._decode)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The tokenizer's own, then those of generation_config.json."""
+        """Returns the tokenizer's own end of sequence, then the ends of generation_config.json."""
         return self._eos_ids
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """The ids of a text."""
-        # A list of the caller's own: the cache holds a tuple, which nobody can change.
+        """Returns the ids of a text as a new list."""
+        # A list of the caller's own: the cache holds an immutable tuple.
         return list(self._encoded(text, special))
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
@@ -75,11 +75,11 @@ class HfTokenizer:
         if self._vocabulary and max(ids, default=0) >= self._vocabulary:
             self._refuse(max(ids))
         beginning = self._beginning if special else ()
-        # A text that was rendered brings its beginning along.
+        # A rendered text already contains its beginning.
         return ids if ids[: len(beginning)] == beginning else (*beginning, *ids)
 
     def _refuse(self, token: int) -> NoReturn:
-        """A tokenizer may know more tokens than the model, as long as no text has one of them."""
+        """Raises DataError: a tokenizer may know more tokens than the model, as long as no text has one of them."""
         raise DataError(
             f"a text has the token {self.decode([token], special=True)!r}, number {token}, and the model has "
             f"{self._vocabulary} tokens, 0 to {self._vocabulary - 1}",
@@ -89,21 +89,21 @@ class HfTokenizer:
         )
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of ids as it was drawn: spaces are not cleaned up. `special` keeps special tokens."""
+        """Returns the text of ids as sampled: spaces are not cleaned up. `special` keeps special tokens."""
         if special:
             return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        # Long answers never repeat; caching them would fill the cache and keep nothing that comes again.
+        # Long answers never recur; caching them would fill the cache without a hit.
         return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """The conversation in the template of the experiment, or else of the folder."""
+        """Returns the conversation in the template of the experiment, or else of the folder."""
         return self._rendered(tuple(messages), generation_prompt, tools)
 
     def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
-        with self._complaining(messages):
+        with self._template_errors(messages):
             text = self._inner.apply_chat_template(
                 [message.as_dict() for message in messages],
                 tools=msgspec.json.decode(tools) if tools else None,
@@ -115,15 +115,16 @@ class HfTokenizer:
         return str(text)
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
-        """The conversation in the same template, in pieces; None if it has no `{% generation %}`."""
+        """Returns the conversation in the same template, in pieces; None if it has no `{% generation %}`."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         listed = msgspec.json.decode(tools) if tools else None
-        with self._complaining(messages):
+        with self._template_errors(messages):
             template = self._inner.get_chat_template(self._chat_template, listed)
             if not GENERATION.search(template):
                 return None
-            # The function below apply_chat_template: that one gives ids, and marks on them, not the pieces of the text.
+            # The function below apply_chat_template: the latter gives ids, and marks on them, not the pieces of the
+            # text.
             rendered: Any = render_jinja_template(  # annotated as text, which it is not
                 conversations=[[message.as_dict() for message in messages]],
                 tools=listed,
@@ -133,14 +134,14 @@ class HfTokenizer:
             )
         (text,), (spans,) = rendered
         pieces = []
-        at = 0
+        offset = 0
         for start, end in spans:
-            pieces += [(text[at:start], False), (text[start:end], True)]
-            at = end
-        return tuple((piece, said) for piece, said in (*pieces, (text[at:], False)) if piece)
+            pieces += [(text[offset:start], False), (text[start:end], True)]
+            offset = end
+        return tuple((piece, by_assistant) for piece, by_assistant in (*pieces, (text[offset:], False)) if piece)
 
     @contextmanager
-    def _complaining(self, messages: Sequence[Message]) -> Iterator[None]:
+    def _template_errors(self, messages: Sequence[Message]) -> Iterator[None]:
         if not (self._chat_template or self._inner.chat_template):
             raise no_template(self._folder)
         try:
@@ -161,10 +162,10 @@ def open_tokenizer(
     trust_remote_code: bool = False,
     template_args: Mapping[str, Any] | None = None,
 ) -> HfTokenizer:
-    """The tokenizer of a model folder; reads files, never the network. Raises DataError if there is none.
+    """Returns the tokenizer of a model folder; reads files, never the network. Raises DataError without one.
 
-    `template_args` are variables that the chat template may ask for, such as `enable_thinking`. Raises
-    NotInstalledError without the extra `torch`.
+    `template_args` are variables of the chat template, such as `enable_thinking`. Raises NotInstalledError without the
+    extra `torch`.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -174,21 +175,21 @@ def open_tokenizer(
             fix="rftd reads local folders: download the model and set model.model_path to where it lies",
         )
     check_extra(TORCH, "the tokenizer of a model folder")
-    # It takes seconds to import; processes that only fold or plan never pay for it.
+    # The import takes seconds; processes that only fold or plan never pay for it.
     from transformers import AutoTokenizer
 
     try:
         inner = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:
-        # Of an empty folder transformers says at length which libraries to install, and none of them helps.
-        why = f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}"
+        # For an empty folder transformers lists libraries to install, and none of them helps.
+        message = f"no tokenizer can be read from the model folder: {type(error).__name__}: {error}"
         raise DataError(
-            why if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
+            message if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
             where=path,
             fix=_OWN_CODE if has_tokenizer_code(folder) and not trust_remote_code else _FILES,
         ) from error
     if not inner.encode(_ANY_TEXT, add_special_tokens=False):
-        # transformers makes an empty one for some kinds of model, and says nothing.
+        # transformers makes an empty one for some kinds of model, without an error.
         raise DataError(
             "there is no tokenizer in the model folder: no text becomes a token",
             where=path,
@@ -206,31 +207,31 @@ def open_tokenizer(
 
 
 def _beginning(inner: Any) -> tuple[int, ...]:
-    """The ids that the tokenizer puts before a text; what it puts behind one would end a prompt, and is left out."""
+    """Returns the ids before a text; ids behind it would end a prompt, and are left out."""
     bare = inner.encode(_ANY_TEXT, add_special_tokens=False)
     whole = inner.encode(_ANY_TEXT, add_special_tokens=True)
     starts = (start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
-    # Where the text itself is encoded otherwise then, the beginning of the sequence is all that is known.
-    only = int(inner.bos_token_id is not None and whole[:1] == [inner.bos_token_id])
-    return tuple(whole[: next(starts, only)])
+    # If the text itself is then encoded differently, only the beginning of the sequence is known.
+    bos_count = int(inner.bos_token_id is not None and whole[:1] == [inner.bos_token_id])
+    return tuple(whole[: next(starts, bos_count)])
 
 
 def _eos_ids(inner: Any, folder: Path, vocabulary: int) -> tuple[int, ...]:
-    """The tokenizer's end of sequence, then those of generation_config.json that the model can draw.
+    """Returns the tokenizer's end of sequence, then the ends in generation_config.json within the model's vocabulary.
 
     Raises DataError for an end of the tokenizer's without an embedding: rows are trained with it behind them.
     """
-    own = inner.eos_token_id
-    if vocabulary and own is not None and own >= vocabulary:
+    end_id = inner.eos_token_id
+    if vocabulary and end_id is not None and end_id >= vocabulary:
         raise DataError(
-            f"the tokenizer ends a text with the token {inner.eos_token!r}, number {own}, and the model has "
+            f"the tokenizer ends a text with the token {inner.eos_token!r}, number {end_id}, and the model has "
             f"{vocabulary} tokens, 0 to {vocabulary - 1}",
             where=str(folder),
             field=MODEL_FIELD,
             fix=_MATCHING,
         )
-    ids: list[int] = [] if own is None else [int(own)]
-    # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at
-    # them too.
+    ids: list[int] = [] if end_id is None else [int(end_id)]
+    # generation_config.json may have one id or several; vLLM stops at all of them, so a trained response ends at them
+    # too.
     ids.extend(end for end in generation_ends(folder) if not vocabulary or end < vocabulary)
     return tuple(dict.fromkeys(ids))

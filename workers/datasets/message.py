@@ -1,4 +1,4 @@
-"""`Message`: one message of a conversation, and the ways in which a dataset row spells a list of them."""
+"""`Message`: one message of a conversation, and the spellings of a list of messages in a dataset row."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Message(msgspec.Struct, frozen=True):
     """`system`, `user`, `assistant` or `tool`."""
     content: str
     extra: str = ""
-    """The other keys that a template may ask for (`tool_calls`, `name`, ...), as a JSON object; empty without any."""
+    """Other keys for templates (`tool_calls`, `name`, ...), as a JSON object; empty without any."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The message as chat templates take it."""
+        """Returns the message as a dictionary for chat templates."""
         return {"role": self.role, "content": self.content, **(msgspec.json.decode(self.extra) if self.extra else {})}
 
 
-def parse_messages(value: Any) -> tuple[Message, ...]:
-    """The messages in a row's value: a list of {role, content}, or the same as a JSON string.
+def parse_messages(cell: Any) -> tuple[Message, ...]:
+    """Returns the messages in a row's cell: a list of {role, content}, or its JSON text.
 
-    Other keys of a message are kept; one with `tool_calls` may have no content. Raises ValueError, in words that follow
-    "messages ...", if it is neither or is empty.
+    Other keys of a message are kept; one with `tool_calls` may have no content. Raises ValueError, worded to follow
+    "messages ...", for any other content and for an empty list.
     """
     try:
-        if isinstance(value, str):
-            listed = json_decoder(list[dict[str, Any]]).decode(value)
+        if isinstance(cell, str):
+            listed = json_decoder(list[dict[str, Any]]).decode(cell)
         else:
-            listed = converted(value, list[dict[str, Any]])
-        messages = tuple(_message(each) for each in listed)
+            listed = converted(cell, list[dict[str, Any]])
+        messages = tuple(_message(fields) for fields in listed)
     except UNREADABLE as error:
         raise ValueError(f"are not a list of objects with role and content: {error}") from None
     if not messages:
@@ -43,25 +43,25 @@ def parse_messages(value: Any) -> tuple[Message, ...]:
 
 
 def _text_of(parts: list[dict[str, Any]]) -> str:
-    """The text of a content that is a list of parts, as multimodal sets have it. Raises ValueError for other parts."""
+    """Returns the text of a content given as a list of parts, as in multimodal sets. Raises ValueError otherwise."""
     texts: list[str] = []
-    for part in parts:
-        kind = part.get("type")
-        text = part.get("text")
+    for content_part in parts:
+        kind = content_part.get("type")
+        text = content_part.get("text")
         if kind != "text" or not isinstance(text, str):
             raise ValueError(f"hold a part of type {kind!r} that is no text, and models are asked with text alone")
         texts.append(text)
     return "".join(texts)
 
 
-def _message(given: dict[str, Any]) -> Message:
+def _message(fields: dict[str, Any]) -> Message:
     # As JSON text: a message stays hashable, and renderings of equal conversations are cached.
-    extra = {key: value for key, value in given.items() if key not in ("role", "content") and value is not None}
-    known = {key: given[key] for key in ("role", "content") if key in given}
-    parts = known.get("content")
-    if isinstance(parts, list) and parts and all(isinstance(part, dict) for part in parts):
-        known["content"] = _text_of(parts)
-    if extra.get("tool_calls") and known.get("content") is None:
-        known["content"] = ""  # a call need not say anything
-    message = converted(known, Message)
+    extra = {key: field for key, field in fields.items() if key not in ("role", "content") and field is not None}
+    standard = {key: fields[key] for key in ("role", "content") if key in fields}
+    parts = standard.get("content")
+    if isinstance(parts, list) and parts and all(isinstance(content_part, dict) for content_part in parts):
+        standard["content"] = _text_of(parts)
+    if extra.get("tool_calls") and standard.get("content") is None:
+        standard["content"] = ""  # a call needs no text
+    message = converted(standard, Message)
     return msgspec.structs.replace(message, extra=msgspec.json.encode(extra).decode()) if extra else message

@@ -1,4 +1,4 @@
-"""`DatasetRecord`: one row with typed access to its keys, also those that lead into a column."""
+"""`DatasetRecord`: one row with typed access to its keys, including paths into a column."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.message import Message, parse_messages
 
 _SHOWN_CHARS: Final = 40
-"""The most characters of a value that are shown in a complaint."""
+"""Most characters of a cell shown in an error."""
 
 
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
+def _shown(cell: Any) -> str:
+    text = msgspec.json.encode(cell).decode()
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 class DatasetRecord:
-    """A row with typed access to its keys; every complaint names the row and the keys that it has."""
+    """A row with typed access to its keys; every error names the row and its keys."""
 
     def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
         self._record = record
@@ -35,66 +35,66 @@ class DatasetRecord:
         self.form: Format = spec.format
 
     def has(self, key: str) -> bool:
-        """True if the row has a value under the key."""
+        """True if the row has a non-null cell under the key."""
         return self.value(key) is not None
 
     def names(self, key: str) -> bool:
-        """True if the row has the key, be it with null."""
+        """True if the row has the key, even with null."""
         return value_at(self._record, key) is not ABSENT
 
     def value(self, key: str) -> Any:
-        """The value under the key, as the row has it; None if there is none."""
-        value = value_at(self._record, key)
-        return None if value is ABSENT else value
+        """Returns the cell under the key, unconverted; None without one."""
+        cell = value_at(self._record, key)
+        return None if cell is ABSENT else cell
 
     def text(self, key: str) -> str:
-        """The value as text; a number or a list is written as JSON."""
+        """Returns the cell as text; a number or a list is written as JSON."""
         self._demand(key)
-        value = self.value(key)
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        cell = self.value(key)
+        return cell if isinstance(cell, str) else msgspec.json.encode(cell).decode()
 
     def optional(self, key: str | None) -> str | None:
-        """The text under the key; None if there is no key, no such column or no value."""
+        """Returns the text under the key; None without a key, a column or a cell."""
         return self.text(key) if key and self.has(key) else None
 
     def words(self, key: str) -> str:
-        """The text under the key, which may be nothing else: messages where a text belongs are a mistake."""
+        """Returns the text under the key, which must be a text: messages in its place are a mistake."""
         self._demand(key)
-        if isinstance(value := self.value(key), str):
-            return value
+        if isinstance(cell := self.value(key), str):
+            return cell
         raise self.error(
-            f"has a {type(value).__name__} under {key!r}, where prompt_type {self.form.prompt_type} has a text", key
+            f"has a {type(cell).__name__} under {key!r}, where prompt_type {self.form.prompt_type} has a text", key
         )
 
     def number(self, key: str) -> float:
-        """The finite number under the key; a text is none."""
+        """Returns the finite number under the key; a text is none."""
         self._demand(key)
-        value = self.value(key)
-        if isinstance(value, (bool, int, float)) and math.isfinite(value):
-            return float(value)
-        raise self.error(f"has {_shown(value)} under {key!r}, where a number belongs", key)
+        cell = self.value(key)
+        if isinstance(cell, (bool, int, float)) and math.isfinite(cell):
+            return float(cell)
+        raise self.error(f"has {_shown(cell)} under {key!r}, where a number belongs", key)
 
     def flag(self, key: str) -> bool:
-        """True or false under the key, which 1 and 0 mean as well; a text is neither."""
+        """Returns true or false under the key, or 1 and 0 as the same; a text is neither."""
         self._demand(key)
-        value = self.value(key)
+        cell = self.value(key)
         # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
-        if isinstance(value, (bool, int)) and value in (0, 1):
-            return bool(value)
-        what = f"has {_shown(value)} under {key!r}, which is true for a desirable answer and else false"
-        raise self.error(what, key)
+        if isinstance(cell, (bool, int)) and cell in (0, 1):
+            return bool(cell)
+        problem = f"has {_shown(cell)} under {key!r}, which is true for a desirable answer and else false"
+        raise self.error(problem, key)
 
     def messages(self, key: str) -> tuple[Message, ...]:
-        """The conversation under the key; one message alone is one of a single message."""
+        """Returns the conversation under the key; a message alone is a conversation of one."""
         self._demand(key)
-        value = self.value(key)
+        cell = self.value(key)
         try:
-            return parse_messages([value] if isinstance(value, dict) else value)
+            return parse_messages([cell] if isinstance(cell, dict) else cell)
         except ValueError as error:
             raise self.error(f"has messages under {key!r} that {error}", key) from None
 
     def conversation(self, key: str) -> tuple[Message, ...]:
-        """The messages under the key, after the system prompt if they bring none."""
+        """Returns the messages under the key, after the system prompt if they have none."""
         messages = self.messages(key)
         system_prompt = self.system_prompt()
         if system_prompt and messages[0].role != "system":
@@ -102,28 +102,28 @@ class DatasetRecord:
         return messages
 
     def tools(self) -> str:
-        """The tools that the assistant may call, as a JSON list of objects; empty if the row has none."""
+        """Returns the tools the assistant may call, as a JSON list of objects; empty without any in the row."""
         key = self.form.tools_key
-        value = self.value(key)
-        if not value:
+        cell = self.value(key)
+        if not cell:
             return ""
         try:
-            listed = msgspec.json.decode(value) if isinstance(value, str) else value
+            listed = msgspec.json.decode(cell) if isinstance(cell, str) else cell
         except UNREADABLE as error:
             raise self.error(f"has tools under {key!r} that are no JSON: {error}", key) from None
-        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
             raise self.error(f"has tools under {key!r} that are not a list of objects", key)
         return msgspec.json.encode(listed).decode() if listed else ""
 
     def system_prompt(self) -> str | None:
-        """The system prompt: the row's own, else the experiment's."""
+        """Returns the system prompt: the row's own, else the experiment's."""
         return self.optional(self.form.system_prompt_key) or self.form.system_prompt
 
-    def error(self, what: str, key: str | None = None) -> DataError:
-        """A DataError about this row, or about what it has under a key."""
+    def error(self, problem: str, key: str | None = None) -> DataError:
+        """Returns a DataError about this row, or about its cell under a key."""
         nearest = nearest_path(self._record, key) if key and not self.names(key) else None
         return DataError(
-            f"row {what}; its keys are {paths_of(self._record)}",
+            f"row {problem}; its keys are {paths_of(self._record)}",
             where=self._where,
             field=key,
             fix="correct the row, or set the keys of format to the names of the columns"
@@ -139,33 +139,35 @@ class DatasetRecord:
 
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(-?\d{1,9})\]")
 _PATHS: Final = 40
-"""The most paths of a row that are shown."""
+"""Most paths of a row shown in an error."""
 _DEEPEST: Final = 3
 
 ABSENT: Final = object()
-"""What a key leads to that a row does not have."""
+"""Stands for the missing end of a key's path in a row."""
 
 
 def value_at(row: Mapping[str, Any], key: str) -> Any:
-    """The value that a key leads to, which may be null; `ABSENT` if there is none. A column of that very name wins."""
+    """Returns the cell at the end of a key's path, possibly null; `ABSENT` without one. A column of that very name
+    wins.
+    """
     if key in row:
         return row[key]
-    value: Any = row
+    node: Any = row
     for step in _steps(key):
-        if not _leads(value, step):
+        if not _leads(node, step):
             return ABSENT
-        value = value[step]
-    return ABSENT if value is row else value
+        node = node[step]
+    return ABSENT if node is row else node
 
 
 def paths_of(row: Mapping[str, Any]) -> list[str]:
-    """The keys of a row, sorted, each followed by those within it."""
+    """Returns the keys of a row, sorted, each followed by the paths within it."""
     paths = [path for name in sorted(row) for path in (name, *_below(name, row[name], _DEEPEST))]
     return paths if len(paths) <= _PATHS else [*paths[:_PATHS], "..."]
 
 
 def nearest_path(row: Mapping[str, Any], key: str) -> str | None:
-    """The path of a row that was most likely meant by a key which leads nowhere."""
+    """Returns the path of a row most likely meant by a key without a cell."""
     paths = [path for name in row for path in (name, *_below(name, row[name], _DEEPEST))]
     within = [path for path in paths if path.endswith((f".{key}", f".{key.rpartition('.')[2]}"))]
     return next(iter(within or difflib.get_close_matches(key, paths, 1)), None)
@@ -173,7 +175,7 @@ def nearest_path(row: Mapping[str, Any], key: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _steps(key: str) -> tuple[str | int, ...]:
-    """The names and places that a key names in turn; none of what is no path."""
+    """Returns the names and indices in a key, in order; empty for an invalid path."""
     steps: list[str | int] = []
     end = 0
     while end < len(key):
@@ -185,16 +187,16 @@ def _steps(key: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def _leads(value: Any, step: str | int) -> bool:
+def _leads(node: Any, step: str | int) -> bool:
     if isinstance(step, str):
-        return isinstance(value, dict) and step in value
-    return isinstance(value, list) and -len(value) <= step < len(value)
+        return isinstance(node, dict) and step in node
+    return isinstance(node, list) and -len(node) <= step < len(node)
 
 
-def _below(path: str, value: Any, depth: int) -> Iterator[str]:
-    if depth and isinstance(value, dict):
-        for name in value:
+def _below(path: str, node: Any, depth: int) -> Iterator[str]:
+    if depth and isinstance(node, dict):
+        for name in node:
             yield f"{path}.{name}"
-            yield from _below(f"{path}.{name}", value[name], depth - 1)
-    elif depth and isinstance(value, list) and value and isinstance(value[0], dict):
-        yield from _below(f"{path}[0]", value[0], depth - 1)
+            yield from _below(f"{path}.{name}", node[name], depth - 1)
+    elif depth and isinstance(node, list) and node and isinstance(node[0], dict):
+        yield from _below(f"{path}[0]", node[0], depth - 1)

@@ -1,4 +1,4 @@
-"""`RowFile`: one open file of rows, whatever its format."""
+"""`RowFile`: one open file of rows, in any format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.ops.errors import DataError
 
 
 class FileStamp(NamedTuple):
-    """Size, time of the last write, number and time of the last change of a file: another one after each write."""
+    """Size, time of the last write, inode and time of the last change of a file: different after each write."""
 
     size_bytes: int
     written_ns: int
@@ -22,7 +22,7 @@ class FileStamp(NamedTuple):
 
 
 class RowFile(ABC):
-    """An open file of rows. It stays open, so that replacing it does not change the rows of a running experiment."""
+    """An open file of rows, kept open so that replacing the file does not change the rows of a running experiment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,29 +34,29 @@ class RowFile(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of rows that are used."""
+        """Returns the number of rows in use."""
 
     @abstractmethod
     def row(self, index: int) -> dict[str, Any]:
-        """The object on row `index` of this file, from 0. Raises DataError if it cannot be read any more."""
+        """Returns the object on row `index` of this file, from 0. Raises DataError if it cannot be read any more."""
 
     @abstractmethod
     def place(self, index: int) -> str:
-        """The place of a row for people: file and line, or file and row."""
+        """Returns the position of a row for people: file and line, or file and row."""
 
     def present_stamp(self) -> FileStamp:
-        """The stamp of the open file as it is now."""
+        """Returns the present stamp of the open file."""
         status = os.fstat(self._handle.fileno())
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     @property
     def touched(self) -> bool:
-        """True if the open file was written to, or its times were changed, since the last look."""
-        # Not the time of a change: a link to the file, or a new name of it, would count as one.
+        """True if the open file was written to, or its times were changed, since `stamp` was taken."""
+        # Not the time of a change: a new link to the file, or a new name, would count as one.
         return self.stamp[:2] != self.present_stamp()[:2]
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the open file as they are now."""
+        """Yields the present bytes of the open file, a mebibyte at a time."""
         offset = 0
         while chunk := os.pread(self._handle.fileno(), limits.MIB, offset):
             yield chunk

@@ -1,4 +1,4 @@
-"""The tokenizer of a stage: explorers and the trainer must agree on it, so both ask here."""
+"""The tokenizer of a stage, opened here for explorers and the trainer alike, so that both agree."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rftd.workers.datasets.tokenizer import Tokenizer
 
 
 class Decoder(Protocol):
-    """The half of a tokenizer that makes text of ids."""
+    """The half of a tokenizer from ids to text."""
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of ids, without special tokens unless `special` asks for them."""
+        """Returns the text of ids, without special tokens unless `special` is true."""
         ...
 
 
@@ -31,7 +31,7 @@ class _FileDecoder:
 
         try:
             self._inner = Reader.from_file(str(path))
-        except Exception as error:  # of the library's Rust: it has no class of its own
+        except Exception as error:  # of the library's Rust code, without a class of its own
             raise DataError(f"tokenizer.json cannot be read: {error}", where=str(path)) from error
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
@@ -39,46 +39,48 @@ class _FileDecoder:
 
 
 def stage_decoder(stage: StageSpec) -> Decoder:
-    """The text of a stage's ids, for people to read; sooner there than `stage_tokenizer`. Blocks. Raises DataError."""
+    """Returns a decoder of a stage's ids, for people to read; opened sooner than `stage_tokenizer`. Blocks. Raises
+    DataError.
+    """
     fake = stage.trainer.engine == "fake" and stage.rollout.engine != SERVICE
     file = Path(stage.model.path) / "tokenizer.json"
     return _FileDecoder(file) if stage.model.path and not fake and file.is_file() else stage_tokenizer(stage)
 
 
 def stage_tokenizer(stage: StageSpec) -> Tokenizer:
-    """The tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
+    """Returns the tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
     return _tokenizer(stage, stage.model.chat_template, _variables(stage.model.enable_thinking))
 
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
-    """The stage's tokenizer, with the chat template that the dataset's format names. Blocks. Raises DataError."""
+    """Returns the stage's tokenizer, with the chat template named in the dataset's format. Blocks. Raises DataError."""
     form = stage.dataset.format if stage.dataset is not None else Format()
     thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
 
 
 def place_template(folder: Path, stage: StageSpec) -> None:
-    """Writes the chat template that a stage trains in into every model folder below `folder`, if it is not the model's.
+    """Writes a stage's chat template into every model folder below `folder`, if it differs from the model's own.
 
-    Users of a trained model would else ask it in another format than it was trained in. Raises OSError.
+    Otherwise users of the trained model would prompt it in another format than in training. Raises OSError.
     """
-    # Rows of an expert beside rollouts (`mix`) have no say: the model is asked as rollouts are.
+    # Rows of an expert beside rollouts (`mix`) do not decide: the model is prompted as in rollouts.
     rows = stage.dataset if stage.taskset is None else None
     template = (rows.format.chat_template if rows is not None else None) or stage.model.chat_template
     if template is None:
         return
     for described in sorted(folder.rglob("tokenizer_config.json")):
-        # Tokenizers prefer this file to a template within their configuration.
+        # Tokenizers prefer this file to a template in the configuration.
         (described.parent / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
 def external_tokenizer(model: ModelSpec) -> Tokenizer:
-    """The tokenizer that counts the tokens of a service: that of the folder, if one is named, else bytes. Blocks."""
+    """Returns the tokenizer for counting a service's tokens: the folder's, if named, else bytes. Blocks."""
     return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()
 
 
 def _variables(enable_thinking: bool | None) -> dict[str, Any]:
-    """Variables of the chat template, as far as the file says them."""
+    """Returns the variables of the chat template set in the experiment file."""
     return {} if enable_thinking is None else {"enable_thinking": enable_thinking}
 
 

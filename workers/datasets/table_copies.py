@@ -1,4 +1,4 @@
-"""`TableCopies`: Parquet and Arrow files as memory-mapped Arrow, so that any row is read at once and none is kept."""
+"""`TableCopies`: Parquet and Arrow files as memory-mapped Arrow, for direct access to any row without caching rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _VERSION: Final = 1
-"""The version of what a copy holds, in its name: another one is written anew."""
+"""Version of a copy's content, part of the file name: another version is written anew."""
 _SAID_FROM_BYTES: Final = 256 * limits.MIB
-"""The size from which a copy is announced before it is written."""
+"""Size in bytes from which a copy is announced in the log beforehand."""
 _PACE_BYTES_S: Final = 100 * 10**6
-"""The usual speed of copying, for the announcement."""
+"""Usual speed of copying, for the announcement."""
 _SETTLED_NS: Final = 10**9
-"""A file that was changed so shortly before its digest was noted may change once more without a new time."""
+"""A file changed this shortly before the note of a digest may change once more without a new time."""
 
 
 class _Noted(msgspec.Struct, frozen=True):
@@ -42,14 +42,14 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class TableCopies:
-    """The copies of one experiment. All processes of it may write them: each under a name of its own first."""
+    """The copies of one experiment. Any process of the experiment may write a copy: first under a unique name."""
 
     def __init__(self, folder: Path, log: Logger) -> None:
         self._folder = folder
         self._log = log
 
     def digest(self, files: Sequence[TableRows]) -> str:
-        """The sha256 over the bytes of all files; those with the stamps of an earlier look are not read again."""
+        """Returns the sha256 over the bytes of all files; files with unchanged stamps are not read again."""
         stamps = [(str(file.path), file.stamp) for file in files]
         name = hashlib.sha256(msgspec.json.encode(stamps)).hexdigest()[:32]
         note = self._folder / f"{name}.json"
@@ -62,28 +62,28 @@ class TableCopies:
         return digest
 
     def map(self, files: Sequence[TableRows], digest: str) -> None:
-        """Lets the files be read from their copies, which are written if they lack. Blocks; raises DataError."""
+        """Lets the files be read from this experiment's copies, and writes missing ones. Blocks; raises DataError."""
         for number, file in enumerate(files):
             file.use(self._mapped(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
 
     def _mapped(self, file: TableRows, path: Path) -> MappedRows:
-        """The copy, which is written if it lacks."""
+        """Returns the copy, written if missing."""
         while True:
             if not path.exists():
-                with self._alone(path):
+                with self._writing_lock(path):
                     if not path.exists():
                         self._write(file, path)
-            with suppress(FileNotFoundError):  # of an experiment that ended, a daemon has just removed it
+            with suppress(FileNotFoundError):  # removed just now by a daemon, because its experiment ended
                 return MappedRows(path)
 
     @contextmanager
-    def _alone(self, path: Path) -> Iterator[None]:
-        """Lets one process at a time write a copy, which takes away what a killed one left behind."""
+    def _writing_lock(self, path: Path) -> Iterator[None]:
+        """Lets one process at a time write a copy, and deletes files left behind by a killed one."""
         make_durable_folder(self._folder)
-        with ExitStack() as held:
-            # A file system without locks, or another user's lock: copies are written twice at worst.
+        with ExitStack() as stack:
+            # A file system without locks, or another user's lock: at worst, copies are written twice.
             with suppress(OSError):
-                lock = held.enter_context(path.with_name(f".{path.name}.lock").open("ab"))
+                lock = stack.enter_context(path.with_name(f".{path.name}.lock").open("ab"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 for stale in self._folder.glob(f".{path.name}.*.tmp"):
                     stale.unlink(missing_ok=True)
@@ -120,12 +120,12 @@ class TableCopies:
 
 
 def experiment_copies(job_dir: str, log: Logger) -> TableCopies:
-    """The copies of the experiment with this folder."""
+    """Returns the copies of the experiment with this folder."""
     return TableCopies(Path(job_dir) / DATASETS, log)
 
 
 def digest_of(files: Sequence[RowFile]) -> str:
-    """The sha256 (hex) over the bytes of all files, in order; reads them."""
+    """Returns the sha256 (hex) over the bytes of all files, in order; reads them."""
     digest = hashlib.sha256()
     for file in files:
         for chunk in file.chunks():
@@ -134,24 +134,24 @@ def digest_of(files: Sequence[RowFile]) -> str:
 
 
 def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly `BATCH_ROWS`, but for the last."""
+    """Yields the same rows in batches of exactly `BATCH_ROWS`, except the last."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
+    gathered: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        held.append(batch)
+        gathered.append(batch)
         rows += batch.num_rows
         if rows < BATCH_ROWS:
             continue
-        joined = pa.concat_batches(held) if len(held) > 1 else batch
+        joined = pa.concat_batches(gathered) if len(gathered) > 1 else batch
         whole = rows - rows % BATCH_ROWS
         for start in range(0, whole, BATCH_ROWS):
             yield joined.slice(start, BATCH_ROWS)
-        held = [joined.slice(whole)] if rows > whole else []
+        gathered = [joined.slice(whole)] if rows > whole else []
         rows -= whole
-    if held:
-        yield pa.concat_batches(held)
+    if gathered:
+        yield pa.concat_batches(gathered)
 
 
 def _noted(note: Path) -> _Noted | None:

@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, read where they are. `pyarrow` is imported when such a file is opened."""
+"""Rows of Parquet and Arrow files, read in place. `pyarrow` is imported at the first opening of such a file."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 TABLES: Final = (".parquet", ".arrow")
 BATCH_ROWS: Final = 1000
-"""Rows that are decoded at once while a file is gone through."""
+"""Rows decoded at once during a pass over a file."""
 _READS_KEPT: Final = 256
-"""Reads of a copy after which its pages are given back."""
+"""Reads of a copy after which its pages are released."""
 _MAGIC: Final = b"ARROW1"
-"""The beginning of an Arrow file; a stream has none."""
+"""First bytes of an Arrow file; a stream has none."""
 
 
 class TableRows(RowFile):
-    """A Parquet or Arrow file. Rows in ascending order are read fast; another order reads much for each row.
+    """A Parquet or Arrow file. Rows in ascending order are read fast; any other order reads much for each row.
 
-    Columns that hold bytes (images, sounds) are left out, for nothing here can take them.
+    Columns of bytes (images, sounds) are left out, because nothing here can use them.
     """
 
     def __init__(self, path: Path, limit_rows: int | None) -> None:
@@ -65,11 +65,11 @@ class TableRows(RowFile):
 
     @property
     def size_bytes(self) -> int:
-        """The estimated size of its rows as an Arrow file."""
+        """Returns the estimated size of the rows as an Arrow file."""
         return self._source.size_bytes
 
     def use(self, mapped: MappedRows) -> None:
-        """Reads rows from a copy from now on, in any order."""
+        """Switches to a copy for all further reads, in any order of rows."""
         self._mapped = mapped
 
     def row(self, index: int) -> dict[str, Any]:
@@ -77,10 +77,10 @@ class TableRows(RowFile):
             if self._mapped is not None:
                 return row_of(*self._mapped.batch(index), self.place(index))
             with self._lock:
-                batch, number = self._sought(index)
+                batch, number = self._batch_of(index)
             return row_of(batch, number, self.place(index))
 
-    def _sought(self, index: int) -> tuple[pa.RecordBatch, int]:
+    def _batch_of(self, index: int) -> tuple[pa.RecordBatch, int]:
         group = int(np.searchsorted(self._firsts, index, side="right")) - 1
         if self._batch is None or group != self._group or index < self._first:
             self._batches = self._source.batches(group)
@@ -93,13 +93,13 @@ class TableRows(RowFile):
         return self._batch, index - self._first
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows of the file, in order. Raises DataError."""
+        """Yields all rows of the file, in order. Raises DataError."""
         for group in range(len(self._source.rows)):
             with self._readable(int(self._firsts[group])):
                 yield from self._source.batches(group)
 
     def place(self, index: int) -> str:
-        """`file row N` of a row, from 0."""
+        """Returns `file row N` of a row, from 0."""
         return f"{self.path} row {index}"
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class TableRows(RowFile):
             )
 
     def _broken_column(self, index: int | None) -> str:
-        """The first column that cannot be read in the group of a row; empty if it is not one of them alone."""
+        """Returns the first unreadable column in the group of a row; empty if each column is readable by itself."""
         if index is None:
             return ""
         group = int(np.searchsorted(self._firsts, index, side="right")) - 1
@@ -126,7 +126,7 @@ class TableRows(RowFile):
 
     @contextmanager
     def _readable(self, index: int | None = None) -> Iterator[None]:
-        """Turns what pyarrow raises for a broken file, or for the group of a row, into a DataError."""
+        """Turns pyarrow's errors about a broken file, or about the group of a row, into a DataError."""
         import pyarrow as pa
 
         try:
@@ -142,7 +142,7 @@ class TableRows(RowFile):
 
 
 class MappedRows:
-    """An Arrow file of batches of `BATCH_ROWS` rows, in memory only as far as rows of it were read lately."""
+    """An Arrow file of batches of `BATCH_ROWS` rows, in memory only for rows read lately."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
@@ -154,14 +154,14 @@ class MappedRows:
         self._reads = 0
 
     def batch(self, index: int) -> tuple[pa.RecordBatch, int]:
-        """The batch that holds a row, and its number there."""
+        """Returns the batch with a row, and the row's index within it."""
         with self._lock:
             if self._reader is None:
                 raise ValueError("it was closed")
             self._reads += 1
             if self._reads % _READS_KEPT == 0:
-                # Each read maps pages around it, which count for this process until they are given back: of rows in
-                # any order, at last the whole file. They stay in the kernel's cache.
+                # Each read maps pages around it, counted for this process until released: with rows in any order,
+                # finally the whole file. They stay in the kernel's cache.
                 self._map.madvise(mmap.MADV_DONTNEED)
             return self._reader.get_batch(index // BATCH_ROWS), index % BATCH_ROWS
 
@@ -169,7 +169,7 @@ class MappedRows:
         """Closes the file. Idempotent."""
         with self._lock:
             self._reader = None
-        with suppress(BufferError):  # a row that is being read holds it a moment longer
+        with suppress(BufferError):  # a read under way holds it a moment longer
             self._map.close()
 
 
@@ -186,7 +186,7 @@ class _ParquetSource:
         self.names = _usable(self._file.schema_arrow)
 
     def batches(self, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a group, in order."""
+        """Yields the rows of a group, in order."""
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=self.names, use_threads=False)
 
     def has_column(self, group: int, name: str) -> bool:
@@ -202,7 +202,7 @@ class _ParquetSource:
 
 
 class _ArrowSource:
-    """An Arrow file or stream, which is one group of rows."""
+    """An Arrow file or stream, treated as one group of rows."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -212,7 +212,7 @@ class _ArrowSource:
         self.size_bytes = os.fstat(descriptor).st_size
 
     def batches(self, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of the file, in order."""
+        """Yields the rows of the file, in order."""
         with self._open() as reader:
             count = getattr(reader, "num_record_batches", None)
             whole = reader if count is None else (reader.get_batch(number) for number in range(count))
@@ -227,7 +227,7 @@ class _ArrowSource:
     def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
         import pyarrow as pa
 
-        # Read, not mapped: a file that somebody cuts short while it is mapped ends the process.
+        # Read, not mapped: a file truncated by another process while mapped would end this process.
         file = _reader(self._descriptor)
         magic = file.read(len(_MAGIC))
         file.seek(0)
@@ -235,7 +235,7 @@ class _ArrowSource:
 
 
 class _Positioned(io.RawIOBase):
-    """A file by its descriptor with a position of its own, so that readers of one descriptor do not move each other."""
+    """A file by its descriptor with its own position, so that readers of one descriptor do not move each other."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -249,13 +249,13 @@ class _Positioned(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Reads on from the position."""
+        """Reads from the position into the buffer; returns the number of bytes."""
         count = os.preadv(self._descriptor, [buffer], self._offset)
         self._offset += count
         return count
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Moves the position."""
+        """Moves the position; returns the new one."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._offset}.get(whence)
         self._offset = offset + (os.fstat(self._descriptor).st_size if start is None else start)
         return self._offset
@@ -266,7 +266,7 @@ def _reader(descriptor: int) -> io.BufferedReader:
 
 
 def _usable(schema: pa.Schema) -> list[str]:
-    """The names of the columns without bytes in them, nor in what they hold."""
+    """Returns the names of the columns without bytes, at any depth."""
     return [field.name for field in schema if not _holds_bytes(field.type)]
 
 
@@ -280,7 +280,7 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 
 def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
-    """A row of a batch as an object of JSON. Raises DataError if it is too large."""
+    """Returns a row of a batch as a JSON object. Raises DataError if it is too large."""
     single = batch.slice(number, 1)
     if single.nbytes > limits.TASKSET_ROW_SIZE_BYTES:
         raise DataError(
@@ -289,23 +289,23 @@ def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
             fix="shorten the row; large content belongs into files of its own",
         )
     row = single.to_pylist(maps_as_pydicts="lossy")[0]
-    return {name: plain_value(value) for name, value in row.items()}
+    return {name: plain_value(cell) for name, cell in row.items()}
 
 
-def plain_value(value: Any) -> Any:
-    """A value as JSON has it: no number that is none, and of a structure only the fields that the row has."""
-    match value:
+def plain_value(cell: Any) -> Any:
+    """Returns a cell as JSON has it: null for NaN and infinity, and of a structure only the row's own fields."""
+    match cell:
         case float():
-            return value if math.isfinite(value) else None
+            return cell if math.isfinite(cell) else None
         case dict():
-            # Structures of one column have the fields of all its rows; those of other rows are null in this one.
-            return {str(name): plain_value(held) for name, held in value.items() if held is not None}
+            # Structures of one column have the fields of all its rows; fields of other rows are null in this one.
+            return {str(name): plain_value(field) for name, field in cell.items() if field is not None}
         case list():
-            return [plain_value(held) for held in value]
+            return [plain_value(element) for element in cell]
         case date() | time():
-            return value.isoformat()
+            return cell.isoformat()
         case timedelta():
-            return value.total_seconds()
+            return cell.total_seconds()
         case Decimal():
-            return str(value)
-    return value
+            return str(cell)
+    return cell

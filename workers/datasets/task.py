@@ -1,4 +1,4 @@
-"""`Task`: one row of a taskset, as a workflow and its reward see it."""
+"""`Task`: one row of a taskset, as the input of a workflow and its reward."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     row: int
     epoch: int
     prompt: str
-    """The user's text; of a conversation, its last message."""
+    """The user's text; for a conversation, its last message."""
     messages: tuple[Message, ...]
-    """The conversation to answer, without the system prompt of the experiment."""
+    """Conversation to answer, without the system prompt of the experiment."""
     truth: str
-    """The right answer, which the reward compares with; empty if `response_key` is."""
+    """Right answer for the reward's comparison; empty if `response_key` is."""
     bare: bool = False
-    """True if `prompt_type` is `raw`: `simple_workflow` then completes the prompt as it stands."""
+    """True for `prompt_type: raw`: `simple_workflow` then completes the bare prompt."""
     system_prompt: str | None = None
     reply_prefix: str | None = None
     workflow: str
     reward: str | None = None
-    """The name of the reward; None: the workflow's own."""
+    """Name of the reward; None: the workflow's own."""
     raw: dict[str, Any] = {}
-    """The whole row, for workflows and rewards with columns of their own."""
+    """Whole row, for workflows and rewards with columns of their own."""
 
     @property
     def where(self) -> str:
-        """The task's place, as errors name it."""
+        """Returns the task's position, for error messages."""
         return f"taskset {self.taskset!r} row {self.row}"
 
 
 class TaskSource(Hashable, Protocol):
-    """The tasks of rollouts, by their rows."""
+    """A source of tasks for rollouts, by their rows."""
 
     @property
     def digest(self) -> str:
-        """What tells two readers whether they read the same bytes; empty where no file is read."""
+        """Digest for telling whether two readers see equal bytes; empty without a file."""
         ...
 
     def task(self, row: int, epoch: int = 0) -> Task:
-        """The task of a row. Raises DataError if it is none."""
+        """Returns the task of a row. Raises DataError if the row is no task."""
         ...
 
 
 def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int = 0) -> Task:
-    """The task in a record.
+    """Returns the task in a record.
 
     The prompt is the text (or list of messages) under `prompt_key`; without that column, the messages under
-    `messages_key`, whose last one, if the assistant says it, is the truth. Raises DataError if a key is missing.
+    `messages_key`, whose last one, if spoken by the assistant, is the truth. Raises DataError if a key is missing.
     """
     reader = DatasetRecord(record, spec, row)
     form = spec.format
@@ -69,8 +69,8 @@ def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int
     elif isinstance(reader.value(form.prompt_key), list):
         messages = reader.messages(form.prompt_key)
     elif isinstance(reader.value(form.prompt_key), dict):
-        what = f"has a mapping under {form.prompt_key!r}, where a text or a list of messages belongs"
-        raise reader.error(what, form.prompt_key)
+        problem = f"has a mapping under {form.prompt_key!r}, where a text or a list of messages belongs"
+        raise reader.error(problem, form.prompt_key)
     else:
         messages = (Message("user", reader.text(form.prompt_key)),)
     if form.response_key and (answer is None or reader.names(form.response_key)):

@@ -1,4 +1,4 @@
-"""`bounded`: a chat template may run for so many steps, and no longer: it is a program of whoever wrote the file."""
+"""`bounded`: a limit on the steps of a chat template, because a template is a program from an unknown author."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from rftd.ops import limits
 from rftd.ops.errors import DataError
 
 _TEMPLATES: Final = "<template>"
-"""The file name that jinja2 gives to the code of a template that lies in no file."""
+"""File name given by jinja2 to the code of a template without a file."""
 _LOOK: Final = 64
-"""Steps between two looks at the clock."""
+"""Steps between two readings of the clock."""
 _Trace: TypeAlias = "Callable[[FrameType, str, Any], _Trace | None]"
 
 
 @contextmanager
 def bounded(steps: int = limits.TEMPLATE_STEPS, processor_s: float = limits.TEMPLATE_S) -> Iterator[None]:
-    """Lets templates that are rendered in this block, on this thread, do so many steps in so much processor time.
+    """Limits templates rendered in this block, on this thread, to `steps` steps and `processor_s` seconds of processor
+    time.
 
-    A step is a line of the code that a template is compiled to: each turn of a loop takes at least one. Raises
-    DataError out of the template.
+    A step is a line of a template's compiled code: each turn of a loop takes at least one. Raises DataError out of the
+    template, with the exceeded limit.
     """
-    # A trace, for transformers makes the environment of its templates itself and hands it to nobody; jinja2 has no
-    # bound of its own but for the length of one range.
+    # By a trace, because transformers makes the environment of its templates itself and exposes it nowhere; jinja2
+    # bounds only the length of a range.
     budget = _Budget(steps, processor_s)
     before = sys.gettrace()
     sys.settrace(budget.entered)
@@ -40,7 +41,7 @@ def bounded(steps: int = limits.TEMPLATE_STEPS, processor_s: float = limits.TEMP
 class _Budget:
     def __init__(self, steps: int, processor_s: float) -> None:
         self._steps = steps
-        self._left = steps
+        self._steps_left = steps
         self._processor_s = processor_s
         self._until_s = time.thread_time() + processor_s
 
@@ -49,9 +50,9 @@ class _Budget:
         return self._stepped if frame.f_code.co_filename == _TEMPLATES else None
 
     def _stepped(self, _frame: FrameType, _event: str, _argument: Any) -> _Trace:
-        self._left -= 1
-        if self._left < 0:
+        self._steps_left -= 1
+        if self._steps_left < 0:
             raise DataError(f"it takes more than {self._steps} steps", fix="write a template without such loops")
-        if self._left % _LOOK == 0 and time.thread_time() > self._until_s:
+        if self._steps_left % _LOOK == 0 and time.thread_time() > self._until_s:
             raise DataError(f"it takes more than {self._processor_s:g} s", fix="write a template without such loops")
         return self._stepped

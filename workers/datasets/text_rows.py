@@ -1,4 +1,4 @@
-"""Rows of text files: JSON Lines, JSON and CSV. Only the places of the rows are in memory."""
+"""Rows of text files: JSON Lines, JSON and CSV. Only the positions of the rows are in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TextRows(RowFile):
         super().__init__(path)
         try:
             # 16 bytes for a row: the rows themselves may be larger than memory.
-            self._places = self._scan(digest, limit_rows)  # [rows, 2] i8
+            self._spans = self._scan(digest, limit_rows)  # [rows, 2] i8
         except BaseException:
             self.close()
             raise
@@ -50,17 +50,17 @@ class TextRows(RowFile):
     def _decode(self, text: bytes, where: str) -> dict[str, Any]: ...
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._spans)
 
     def row(self, index: int) -> dict[str, Any]:
-        offset, size = (int(value) for value in self._places[index])
+        offset, size = (int(number) for number in self._spans[index])
         # pread moves no shared position, so threads may read at once.
         text = os.pread(self._handle.fileno(), size, offset)
         return self._decode(text, f"{self.path} row {index} (byte {offset})")
 
     def place(self, index: int) -> str:
-        """`file:line` of a row, from 1; reads the file up to there."""
-        return f"{self.path}:{self._line_at(int(self._places[index][0]))}"
+        """Returns `file:line` of a row, from 1; reads the file up to there."""
+        return f"{self.path}:{self._line_at(int(self._spans[index][0]))}"
 
     def _line_at(self, offset: int) -> int:
         number = 1
@@ -84,27 +84,26 @@ class LineRows(TextRows):
     """JSON Lines: one object per line; blank lines do not count."""
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
-        places = array("q")
+        spans = array("q")
         rows = 0
         offset = number = 0
-        most = sys.maxsize if limit_rows is None else limit_rows
-        # One byte more than allowed: a line of just the limit is told apart from a longer one.
+        max_rows = sys.maxsize if limit_rows is None else limit_rows
+        # One byte more than allowed, to distinguish a line of just the limit from a longer one.
         while line := self._handle.readline(limits.TASKSET_ROW_SIZE_BYTES + 1):
             digest.update(line)
             number += 1
             size_bytes = len(line)
             if size_bytes > limits.TASKSET_ROW_SIZE_BYTES:
                 self._check_size(size_bytes, number)
-            # Every byte counts for the digest, also behind limit_rows: the file is what the experiment was accepted
-            # with.
-            if rows < most and not line.isspace():
-                if not _is_object(line):  # its place is written out for a wrong line only: there may be millions
+            # Every byte counts for the digest, also behind limit_rows: the digest is of the accepted file.
+            if rows < max_rows and not line.isspace():
+                if not _is_object(line):  # the location is formatted for a wrong line only: there may be millions
                     self._decode(line, f"{self.path}:{number}")
-                places.append(offset)
-                places.append(size_bytes)
+                spans.append(offset)
+                spans.append(size_bytes)
                 rows += 1
             offset += size_bytes
-        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
         return _object(text, where)
@@ -114,7 +113,7 @@ class ListRows(TextRows):
     """JSON that is one list of objects."""
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
-        # The whole text at once, and none of its values: each row is decoded where it is used.
+        # The whole text at once, undecoded: each row is decoded at its use.
         text = b"".join(self.chunks())
         digest.update(text)
         try:
@@ -125,26 +124,26 @@ class ListRows(TextRows):
                 "write a list of objects, or one object per line in a .jsonl file",
             )
             raise DataError(f"file is not a JSON list: {cause}", where=str(self.path), fix=fix) from None
-        places = array("q")
+        spans = array("q")
         offset = 0
         rows = len(listed) if limit_rows is None else min(limit_rows, len(listed))
         for raw in listed[:rows]:
             row = bytes(raw)
-            # Between two values there are only blanks and a comma, and no value begins with one.
+            # Between two rows there are only blanks and a comma, and no row begins with one.
             offset = text.index(row, offset)
             if len(row) > limits.TASKSET_ROW_SIZE_BYTES:
                 self._check_size(len(row), text.count(b"\n", 0, offset) + 1)
-            self._decode(row, f"{self.path} row {len(places) // 2} (byte {offset})")
-            places.extend((offset, len(row)))
+            self._decode(row, f"{self.path} row {len(spans) // 2} (byte {offset})")
+            spans.extend((offset, len(row)))
             offset += len(row)
-        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
         return _object(text, where)
 
 
 class CommaRows(TextRows):
-    """CSV with a line of column names. Every value is text, as it stands; an empty one is none."""
+    """CSV with a line of column names. Every cell is text, unchanged; an empty one is null."""
 
     def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None, label_key: str) -> None:
         self._columns: list[str] = []
@@ -152,7 +151,7 @@ class CommaRows(TextRows):
         super().__init__(path, digest, limit_rows)
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
-        places = array("q")
+        spans = array("q")
         rows = 0
         lines = _CountedLines(self, digest)
         reader = _reader(lines)
@@ -160,11 +159,11 @@ class CommaRows(TextRows):
             self._columns = self._header(next(reader, None))
             start = lines.offset
             line = reader.line_num + 1
-            for values in reader:
+            for cells in reader:
                 self._check_size(lines.offset - start, line)
-                if values and (limit_rows is None or rows < limit_rows):
-                    self._named(values, f"{self.path}:{line}")
-                    places.extend((start, lines.offset - start))
+                if cells and (limit_rows is None or rows < limit_rows):
+                    self._named(cells, f"{self.path}:{line}")
+                    spans.extend((start, lines.offset - start))
                     rows += 1
                 start = lines.offset
                 line = reader.line_num + 1
@@ -178,34 +177,34 @@ class CommaRows(TextRows):
             raise DataError(
                 f"line is not UTF-8: {error.reason}", where=f"{self.path}:{reader.line_num + 1}", fix="save it as UTF-8"
             ) from None
-        return np.frombuffer(places, dtype=np.int64).reshape(rows, 2)
+        return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _header(self, names: list[str] | None) -> list[str]:
         columns = names or []
         if columns:
             columns[0] = columns[0].removeprefix("\ufeff")  # spreadsheets write a byte order mark
-        twice = {name for name in columns if columns.count(name) > 1}
-        if twice or "" in columns:
-            what = f"two columns are named {min(twice)!r}" if twice - {""} else "a column has no name"
-            raise DataError(what, where=f"{self.path}:1", fix="give each column a name of its own in the first line")
+        repeated = {name for name in columns if columns.count(name) > 1}
+        if repeated or "" in columns:
+            problem = f"two columns are named {min(repeated)!r}" if repeated - {""} else "a column has no name"
+            raise DataError(problem, where=f"{self.path}:1", fix="give each column a name of its own in the first line")
         return columns
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
         try:
-            values = next(_reader(io.StringIO(text.decode(), newline="\n")))
+            cells = next(_reader(io.StringIO(text.decode(), newline="\n")))
         except (csv.Error, StopIteration, UnicodeDecodeError) as error:
             raise DataError(f"row is not CSV: {error}", where=where, fix="restore the file") from None
-        return self._named(values, where)
+        return self._named(cells, where)
 
-    def _named(self, values: list[str], where: str) -> dict[str, Any]:
-        if len(values) != len(self._columns):
+    def _named(self, cells: list[str], where: str) -> dict[str, Any]:
+        if len(cells) != len(self._columns):
             raise DataError(
-                f"line has {len(values)} values, and the first line names {len(self._columns)} columns",
+                f"line has {len(cells)} values, and the first line names {len(self._columns)} columns",
                 where=where,
                 fix="quote values that hold commas or line breaks",
             )
-        row: dict[str, Any] = {name: value or None for name, value in zip(self._columns, values, strict=True)}
-        # A label is true or false; all else stays text, for 007 is not 7 and a truth may be the word true.
+        row: dict[str, Any] = {name: cell or None for name, cell in zip(self._columns, cells, strict=True)}
+        # A label is true or false; everything else stays text, because 007 is not 7 and a truth may be the word true.
         label = row.get(self._label_key)
         if isinstance(label, str) and label.lower() in _FLAGS:
             row[self._label_key] = _FLAGS[label.lower()]
@@ -237,30 +236,30 @@ class _CountedLines:
 
 
 def _reader(lines: Iterator[str]) -> _csv.Reader:
-    # The library's own bound is for the whole process, and lower than that of a row.
+    # The library's own limit is for the whole process, and lower than a row's.
     csv.field_size_limit(limits.TASKSET_ROW_SIZE_BYTES)
     return csv.reader(lines, strict=True)
 
 
 def _cause(line: bytes) -> tuple[str, str] | None:
-    """The reason why a line of a file that other tools write is no JSON, and what to do; None for any other."""
+    """Returns the reason why a line of another tool's file is no JSON, and the remedy; None for any other reason."""
     if line.startswith(codecs.BOM_UTF8):
         return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:8]:
         return "the file is UTF-16 or UTF-32, and JSON is UTF-8", "convert it: iconv -f UTF-16 -t UTF-8"
     try:
-        row = json.loads(line)  # Python's own reader takes numbers that JSON has not
+        row = json.loads(line)  # Python's own reader accepts numbers outside JSON
     except (ValueError, RecursionError):
         return None
-    for key, value in row.items() if isinstance(row, dict) else ():
-        if isinstance(value, float) and not math.isfinite(value):
-            shown = "NaN" if math.isnan(value) else "a number without end"
+    for key, cell in row.items() if isinstance(row, dict) else ():
+        if isinstance(cell, float) and not math.isfinite(cell):
+            shown = "NaN" if math.isnan(cell) else "a number without end"
             return f"it has {shown} under {key!r}", "write null, or leave the column out"
     return None
 
 
 def _is_object(line: bytes) -> bool:
-    """True for the JSON of an object."""
+    """True for the JSON text of an object."""
     try:
         return isinstance(msgspec.json.decode(line), dict)
     except UNREADABLE:

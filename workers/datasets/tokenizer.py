@@ -1,4 +1,4 @@
-"""`Tokenizer`: what the explorer and the trainer ask of whatever turns text into ids."""
+"""`Tokenizer`: the explorer's and the trainer's interface to any conversion between text and ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_TEMPLATE: Final = "the model has no chat template"
 
 
 def no_template(folder: str, *, field: str | None = None) -> DataError:
-    """The error that a conversation is to be rendered for a model folder without a chat template."""
+    """Returns the error for rendering a conversation without a chat template in the model folder."""
     return DataError(
         NO_TEMPLATE,
         where=folder,
@@ -26,28 +26,29 @@ class Tokenizer(Protocol):
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Ids that end a response, the usual one first; empty if the model has none."""
+        """Returns the ids that end a response, the usual one first; empty for a model without any."""
         ...
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """The ids of a text; `special` adds what the model expects at the start of a bare text (a chat has it)."""
+        """Returns the ids of a text; `special` adds the model's beginning for a bare text (a chat has it)."""
         ...
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of ids, without special tokens unless `special` asks for them."""
+        """Returns the text of ids, without special tokens unless `special` is true."""
         ...
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """The conversation in the model's template; `generation_prompt` opens the assistant's next message.
+        """Returns the conversation in the model's template; `generation_prompt` opens the assistant's next message.
 
-        `tools` is a JSON list of what the assistant may call. Raises DataError if the model has no chat template or the
+        `tools` is a JSON list of the assistant's tools. Raises DataError if the model has no chat template or the
         template refuses the messages.
         """
         ...
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
-        """The conversation in pieces, True for those that the template marks as the assistant's (`{% generation %}`).
+        """Returns the conversation in pieces, True for pieces marked as the assistant's by the template (`{% generation
+        %}`).
 
-        None if the template marks nothing. Raises DataError as `chat_text` does.
+        None for a template without marks. Raises DataError like `chat_text`.
         """
         ...

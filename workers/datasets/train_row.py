@@ -1,4 +1,4 @@
-"""`TrainRow`: a row of a dataset as the trainer sees it, token ids and which of them to learn."""
+"""`TrainRow`: a row of a dataset as the trainer's input: token ids, and a mask of the ids to learn."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A sequence of T tokens, of which the first P are the prompt; R = T - P, at least one."""
+    """A sequence of T tokens, the first P of them the prompt; R = T - P, at least one."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
     loss_mask: NDArray[np.uint8]  # [R]
     desirable: bool | None = None
-    """The label of a row of `kto`; None: it has none."""
+    """Label of a row of `kto`; None without a label."""
     cut: str = ""
-    """`response` if its end did not fit; `prompt` if not even the prompt did: then nothing of the row is learned."""
+    """`response` if the end did not fit; `prompt` if not even the prompt did: then nothing of the row is learned."""
 
 
 def fitted(
     prompt: Sequence[int], response: Sequence[int], *, max_model_len: int, mask: Sequence[int] | None = None
 ) -> TrainRow:
-    """The row of a prompt and a response of at least one token each, at most `max_model_len` of them together.
+    """Returns the row of a prompt and a response of at least one token each, cut to `max_model_len` tokens together.
 
-    A response that does not fit loses its end. A prompt that leaves no room keeps its beginning and one response token
-    with loss mask 0: a plan that names the row can be executed, and one long row does not end an experiment.
+    A response without room loses the end. A prompt without room for a response keeps the beginning and one response
+    token with loss mask 0: a plan with the row can still be executed, and one long row does not end an experiment.
     """
     import numpy as np
 
@@ -54,7 +54,7 @@ def fitted(
 
 
 def row_faults(sequences: Sequence[TrainRow]) -> set[str]:
-    """The names of the figures that count this row: a cut prompt, a cut answer, two equal answers."""
+    """Returns the names of the metrics counting this row: a cut prompt, a cut answer, two equal answers."""
     cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
     faults = {cuts[row.cut] for row in sequences if row.cut}
     if len(sequences) == 2 and sequences[0].tokens.tobytes() == sequences[1].tokens.tobytes():
@@ -63,5 +63,5 @@ def row_faults(sequences: Sequence[TrainRow]) -> set[str]:
 
 
 def plain_prompt(prompt: str, *, system_prompt: str | None, reply_prefix: str | None) -> str:
-    """The bare text to continue: the system prompt on lines of its own, the prompt, the beginning of the reply."""
+    """Returns the bare text to continue: the system prompt on separate lines, the prompt, the start of the reply."""
     return (f"{system_prompt}\n" if system_prompt else "") + prompt + (reply_prefix or "")

@@ -17,14 +17,14 @@ from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, fitted, plain_prompt
 
 Answer = tuple[list[int], list[int]]
-"""The ids of prompt and response."""
+"""Ids of prompt and response."""
 
 
 def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, question: str, answers: Sequence[str]) -> list[Answer]:
-    """The ids of a question and each of its answers, split as a rollout splits prompt and response.
+    """Returns the ids of a question and each answer to it, split like a rollout's prompt and response.
 
-    `plaintext`: a conversation in the chat template. `raw`: the texts as they stand, then the end-of-sequence id.
-    Raises DataError for `raw` with tools, which only a template renders.
+    `plaintext`: a conversation in the chat template. `raw`: the bare texts, then the end-of-sequence id. Raises
+    DataError for `raw` with tools, because only a template renders tools.
     """
     form = reader.form
     system_prompt = reader.system_prompt()
@@ -41,7 +41,7 @@ def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, question: str, ans
         raise reader.error(
             "has tools, which only a chat template renders: write prompt_type: plaintext", form.tools_key
         )
-    # The same text, encoded in the same two parts, as a rollout of this prompt has.
+    # The same text, encoded in the same two parts, as in a rollout of this prompt.
     bare = plain_prompt(question, system_prompt=system_prompt, reply_prefix=form.reply_prefix)
     prompt = tokenizer.encode(bare, special=True)
     return [(prompt, ended(tokenizer, tokenizer.encode(answer.removeprefix(prefix)))) for answer in answers]
@@ -53,9 +53,9 @@ def chat_answers(
     before: Sequence[Message],
     answers: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[Answer]:
-    """The answers, each a list of messages named by its key, after the conversation before them.
+    """Returns the answers, each a list of messages named by its key, after the conversation before them.
 
-    Raises DataError for one that the assistant neither begins nor ends, or if nothing is before it.
+    Raises DataError for an answer not begun and ended by the assistant, or for an empty conversation.
     """
     for key, answer in answers:
         if not before or answer[0].role != "assistant" or answer[-1].role != "assistant":
@@ -71,9 +71,9 @@ def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
 
 
 def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The one row of a text: that under `prompt_key` as it stands, or `messages` in the chat template.
+    """Returns the one row of a text: the bare text under `prompt_key`, or `messages` in the chat template.
 
-    The first token, which nothing comes before, is the prompt; the end-of-sequence id is learned as well.
+    The first token, without any before it, is the prompt; the end-of-sequence id is learned as well.
     """
     form = reader.form
     conversation = form.prompt_type == "messages"
@@ -93,11 +93,11 @@ def cpt_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 
 
 def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The one row of a prompt and its answer.
+    """Returns the one row of a prompt with the answer to learn.
 
     `plaintext` and `raw`: the texts under `prompt_key` and `response_key`. `messages`: everything before the last
-    message is the prompt, or with `enable_concatenated_multi_turn` everything before the first of the assistant's, each
-    of which is learned.
+    message is the prompt, or with `enable_concatenated_multi_turn` everything before the assistant's first message;
+    then each message of the assistant is learned.
     """
     form = reader.form
     if form.prompt_type != "messages":
@@ -122,27 +122,27 @@ def sft_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 
 
 def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The two rows of a pair, chosen and rejected; if either has no room for its answer, nothing of it is learned.
+    """Returns the two rows of a pair, chosen and rejected; if either has no room for its answer, neither is learned.
 
     `plaintext` and `raw`: a prompt and two texts. `messages`: a conversation and two continuations of it, lists of
-    messages or one message each; without a column of its own, the conversation is what the two begin with in common.
+    messages or one message each; without a column of its own, the conversation is the common beginning of the two.
     """
     form = reader.form
     keys = (form.chosen_key, form.rejected_key)
     if not reader.has(form.chosen_key) and reader.has(form.completion_key) and reader.has(form.label_key):
-        what = "is a completion with a label, not a pair: for algorithm_type kto write schema_type: kto"
-        raise reader.error(what, form.chosen_key)
+        problem = "is a completion with a label, not a pair: for algorithm_type kto write schema_type: kto"
+        raise reader.error(problem, form.chosen_key)
     if form.prompt_type == "messages":
         both = _chat(reader, tokenizer)
     else:
         both = text_answers(reader, tokenizer, reader.words(form.prompt_key), [reader.words(key) for key in keys])
     for answer, key in zip(both, keys, strict=True):
         check_not_empty(reader, key, answer)
-    made = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
-    # One response alone is no preference; masks of 0 on both keep the pair an item of the plan.
-    if any(row.cut == "prompt" for row in made):
-        return tuple(msgspec.structs.replace(row, loss_mask=np.zeros_like(row.loss_mask), cut="prompt") for row in made)
-    return made
+    rows = tuple(fitted(prompt, response, max_model_len=max_model_len) for prompt, response in both)
+    # One response alone is no preference; masks of 0 on both keep the pair in the batch.
+    if any(row.cut == "prompt" for row in rows):
+        return tuple(msgspec.structs.replace(row, loss_mask=np.zeros_like(row.loss_mask), cut="prompt") for row in rows)
+    return rows
 
 
 def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
@@ -153,22 +153,22 @@ def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
         rejected = reader.messages(form.rejected_key)
     else:
         whole = reader.conversation(form.chosen_key)
-        other = reader.conversation(form.rejected_key)
-        same = 0
-        # - 1: equal conversations leave an answer on each side, which may say the same.
-        while same < min(len(whole), len(other)) - 1 and whole[same] == other[same]:
-            same += 1
-        before = whole[:same]
-        chosen = whole[same:]
-        rejected = other[same:]
+        rejected_whole = reader.conversation(form.rejected_key)
+        common = 0
+        # - 1: equal conversations leave an answer on each side, possibly the same.
+        while common < min(len(whole), len(rejected_whole)) - 1 and whole[common] == rejected_whole[common]:
+            common += 1
+        before = whole[:common]
+        chosen = whole[common:]
+        rejected = rejected_whole[common:]
     return chat_answers(reader, tokenizer, before, ((form.chosen_key, chosen), (form.rejected_key, rejected)))
 
 
 def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The one row of an answer, with its label.
+    """Returns the one row of an answer with a label, desirable or not.
 
-    `plaintext` and `raw`: a prompt and a text. `messages`: a conversation and its continuation, a list of messages or
-    one message.
+    `plaintext` and `raw`: a prompt and a text. `messages`: a conversation and a continuation, the latter a list of
+    messages or one message.
     """
     form = reader.form
     key = form.completion_key
@@ -209,14 +209,14 @@ SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRo
     "cpt": cpt_rows,
     RECORDED: recorded_rows,
 }
-"""The readers of rows, by `schema_type`."""
+"""Readers of rows, by `schema_type`."""
 
 
 def make_train_rows(
     record: dict[str, Any], *, spec: TasksetSpec, row: int, tokenizer: Tokenizer, max_model_len: int
 ) -> tuple[TrainRow, ...]:
-    """The sequences of a record, each of at most `max_model_len` tokens: one, or of `dpo` chosen and rejected.
+    """Returns the sequences of a record, each of at most `max_model_len` tokens: one, or for `dpo` chosen and rejected.
 
-    Raises DataError, with the row and its keys, if a key is missing or what is there cannot be learned from.
+    Raises DataError, with the row and the row's keys, for a missing key or a cell unfit for training.
     """
     return SCHEMAS[spec.schema](DatasetRecord(record, spec, row), tokenizer, max_model_len)
