@@ -1,4 +1,6 @@
-"""A look at the files of a model folder: rights, weights that are whole, a tokenizer, a template, ends of texts."""
+"""Checks of a model folder's files: rights, whole weights, a tokenizer, a chat template, ends of texts, all without
+loading.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ _WHOLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _AGAIN: Final = "download or copy the folder again, every file of it"
 _TOKENIZER_FILES: Final = ("*token*", "*vocab*", "*merges*", "*.model", "*.tiktoken", "*.py", "*bpe*", "tekken*")
-"""The names of files from which tokenizers are made, of any kind that transformers knows."""
+"""Name patterns of files for tokenizers, of any kind known to transformers."""
 _OPENED: Final = (*_TOKENIZER_FILES, "*.json", "*.jinja", "*.safetensors", "additional_chat_templates/*.jinja")
-"""The names of files that a worker opens."""
+"""Name patterns of files opened by a worker."""
 _EMBEDDINGS: Final = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings)\.weight$")
-"""Tensors that hold a vector for each token."""
+"""Tensors with one vector per token."""
 
 
 def has_config(folder: Path) -> bool:
-    """True if there is a config.json that this process's user may look at."""
+    """True if there is a config.json visible to this process's user; False without rights to the folder."""
     try:
         return (folder / "config.json").is_file()
     except OSError:  # a folder without rights
@@ -36,9 +38,10 @@ def has_config(folder: Path) -> bool:
 
 
 def check_rights(folder: Path, *, field: str | None = None) -> None:
-    """Returns if this process's user may read what a worker opens of the folder, or it is not there. Raises DataError.
+    """Returns if this process's user may read the folder's files for workers, or if there is no folder. Raises
+    DataError.
 
-    A worker has the same user, unless somebody else starts it.
+    A worker runs as the same user, unless somebody else starts the worker.
     """
     closed = _closed(folder)
     if closed is None:
@@ -55,7 +58,7 @@ def check_rights(folder: Path, *, field: str | None = None) -> None:
 
 
 def check_writable(folder: Path, *, field: str | None = None) -> None:
-    """Returns if this process's user may write into the folder, or it is not there. Raises DataError."""
+    """Returns if this process's user may write into the folder, or if there is no folder. Raises DataError."""
     if not folder.is_dir() or (_may(folder, os.W_OK) and _may(folder, os.X_OK)):
         return
     status = folder.stat()
@@ -69,7 +72,7 @@ def check_writable(folder: Path, *, field: str | None = None) -> None:
 
 
 def _closed(folder: Path) -> Path | None:
-    """The first folder on the way, or file within, that this process's user may not read."""
+    """Returns the first folder on the way, or file within, unreadable for this process's user; None without one."""
     for above in (*reversed(folder.absolute().parents), folder.absolute()):
         if not _may(above, os.X_OK):
             return above if _may(above, os.F_OK) else None
@@ -80,21 +83,21 @@ def _closed(folder: Path) -> Path | None:
 
 
 def _may(path: Path, mode: int) -> bool:
-    """True if the rights that this process acts with allow it."""
+    """True if this process's effective rights permit the access."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def check_weights(folder: Path, *, field: str | None = None) -> None:
-    """Returns if all files of the weights are there and whole, for the vocabulary of config.json. Raises DataError.
+    """Returns if all weight files are present and whole, for the vocabulary of config.json. Raises DataError.
 
-    Only their headers are read.
+    Only the headers of the safetensors files are read, never the weights themselves.
     """
     index = folder / _INDEX
     if not (folder / _WHOLE).is_file() and not index.is_file():
-        others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:3])
+        weight_names = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:3])
         raise DataError(
             f"there are no weights in {str(folder)!r}: neither {_WHOLE} nor {_INDEX}"
-            + (f", only {others}" if others else ""),
+            + (f", only {weight_names}" if weight_names else ""),
             where=str(folder),
             field=field,
             fix=_AGAIN,
@@ -104,19 +107,19 @@ def check_weights(folder: Path, *, field: str | None = None) -> None:
     embeddings: dict[str, int] = {}
     for file in weight_files(folder):
         try:
-            entries = safetensors.read(file)
+            tensors = safetensors.read(file)
         except WorkError as error:
             raise DataError(f"{error.what}{_pointer(file)}", where=str(file), field=field, fix=_AGAIN) from error
         embeddings |= {
-            name: entry.shape[0] for name, entry in entries.items() if _EMBEDDINGS.search(name) and entry.shape
+            name: tensor.shape[0] for name, tensor in tensors.items() if _EMBEDDINGS.search(name) and tensor.shape
         }
     _check_vocabulary(folder, embeddings, field)
 
 
 def _check_vocabulary(folder: Path, embeddings: dict[str, int], field: str | None) -> None:
-    """Raises DataError if config.json names another number of tokens than the embeddings have rows."""
+    """Raises DataError if config.json names a number of tokens other than the rows of the embeddings."""
     vocabulary = number_in(settings_of(folder), "vocab_size")
-    # A model of other code may have embeddings that are not of tokens.
+    # A model of custom code may have embeddings that are not of tokens.
     if not vocabulary or not embeddings or vocabulary in embeddings.values() or _has_code(folder):
         return
     name, rows = next(iter(embeddings.items()))
@@ -129,7 +132,7 @@ def _check_vocabulary(folder: Path, embeddings: dict[str, int], field: str | Non
 
 
 def _has_code(folder: Path) -> bool:
-    """True if the model runs code of its folder."""
+    """True if the model runs code from the folder."""
     try:
         return "auto_map" in json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, TypeError, RecursionError):
@@ -137,7 +140,7 @@ def _has_code(folder: Path) -> bool:
 
 
 def _pointer(file: Path) -> str:
-    """The end of a sentence about a file that only stands for another one, as a clone without Git LFS leaves them."""
+    """Returns the end of a sentence about a pointer file, left by a clone without Git LFS; empty for any other file."""
     try:
         with file.open("rb") as opened:
             return ": it is a pointer of Git LFS (git lfs pull)" if opened.read(7) == b"version" else ""
@@ -146,19 +149,19 @@ def _pointer(file: Path) -> str:
 
 
 def _check_index(index: Path, field: str | None) -> None:
-    """Raises DataError if the index of the weights names no files. Those that it names are opened by the caller."""
+    """Raises DataError if the index of the weights names no files. The caller opens the named ones."""
     try:
         files = json.loads(index.read_bytes())["weight_map"].values()
         named = bool(files) and all(isinstance(name, str) for name in files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        what = f"{_INDEX} cannot be read: {type(error).__name__}: {error}"
-        raise DataError(what, where=str(index), field=field, fix=_AGAIN) from error
+        problem = f"{_INDEX} cannot be read: {type(error).__name__}: {error}"
+        raise DataError(problem, where=str(index), field=field, fix=_AGAIN) from error
     if not named:
         raise DataError(f"{_INDEX} names no files of weights", where=str(index), field=field, fix=_AGAIN)
 
 
 def check_texts(folder: Path, *, field: str | None = None) -> None:
-    """Returns if there are files of a tokenizer and readable generation settings. Raises DataError."""
+    """Returns if there are tokenizer files and readable generation settings in the folder. Raises DataError."""
     if not has_tokenizer(folder):
         raise DataError(
             f"model folder {str(folder)!r} holds no tokenizer",
@@ -174,14 +177,14 @@ def check_texts(folder: Path, *, field: str | None = None) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """False if the folder has no file from which transformers or code of the folder's own makes a tokenizer."""
+    """False if the folder has no file from which transformers, or the folder's own code, could make a tokenizer."""
     return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
 def has_plain_tokenizer(folder: Path) -> bool:
-    """True if the tokenizer is a sound tokenizer.json, which every library opens alike.
+    """True if the tokenizer is a sound tokenizer.json, opened alike by every library.
 
-    Only transformers can say whether it makes a tokenizer of other files, of a folder's code, or of torn ones.
+    Only transformers can tell whether other files, a folder's code, or torn files make a tokenizer.
     """
     settings = folder / "tokenizer_config.json"
     try:
@@ -194,7 +197,7 @@ def has_plain_tokenizer(folder: Path) -> bool:
 
 
 def has_tokenizer_code(folder: Path) -> bool:
-    """True if the tokenizer's settings name code of its own."""
+    """True if the tokenizer's settings name custom code."""
     try:
         settings = json_decoder(dict[str, Any]).decode((folder / "tokenizer_config.json").read_bytes())
     except (OSError, *UNREADABLE):
@@ -203,14 +206,14 @@ def has_tokenizer_code(folder: Path) -> bool:
 
 
 def has_unembedded_tokens(folder: Path) -> bool:
-    """True if tokenizer.json numbers a token beyond the model's vocabulary; a sound model never has it in a text.
+    """True if tokenizer.json numbers a token beyond the model's vocabulary; no text of a sound model contains one.
 
-    False of a tokenizer in other files, which only whoever opens it can count.
+    False for a tokenizer in other files, whose tokens can only be counted by opening the tokenizer.
     """
     vocabulary = number_in(settings_of(folder), "vocab_size")
     try:
         tokenizer = json_decoder(_TokenizerFile).decode((folder / "tokenizer.json").read_bytes())
-    except (OSError, *UNREADABLE):  # whoever opens the tokenizer says what is wrong with the file
+    except (OSError, *UNREADABLE):  # opening the tokenizer raises the fault of the file
         return False
     tokens = tokenizer.model.vocab
     last = len(tokens) - 1 if isinstance(tokens, list) else max(tokens.values(), default=-1)
@@ -219,7 +222,7 @@ def has_unembedded_tokens(folder: Path) -> bool:
 
 
 def added_tokens(folder: Path) -> dict[int, str]:
-    """The texts of the tokens that tokenizer.json has beside its model, special ones among them, by their numbers."""
+    """Returns the texts of tokenizer.json's added tokens, special ones among them, by number."""
     try:
         tokenizer = json_decoder(_TokenizerFile).decode((folder / "tokenizer.json").read_bytes())
     except (OSError, *UNREADABLE):
@@ -228,7 +231,7 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 
 def has_template(folder: Path) -> bool:
-    """False if the folder has no chat template, and no tokenizer that may bring one as code."""
+    """False if the folder has no chat template, and no tokenizer that may bring one as code of the folder."""
     if (folder / "chat_template.jinja").is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
         return True
     if any(path for pattern in ("*.py", "tekken*") for path in folder.glob(pattern)):
@@ -236,52 +239,52 @@ def has_template(folder: Path) -> bool:
     settings = folder / "tokenizer_config.json"
     try:
         return bool(json_decoder(_TokenizerConfig).decode(settings.read_bytes()).chat_template)
-    except (OSError, *UNREADABLE):  # whoever opens the tokenizer says what is wrong with the file
+    except (OSError, *UNREADABLE):  # opening the tokenizer raises the fault of the file
         return settings.exists()
 
 
 def generation_ends(folder: Path) -> tuple[int, ...]:
-    """The ids that end a text by generation_config.json; () without one. Raises DataError if it cannot be read."""
+    """Returns the ids that end a text by generation_config.json; () without one. Raises DataError if malformed."""
     settings = folder / "generation_config.json"
     if not settings.exists():
         return ()
     try:
         ends = json_decoder(_GenerationConfig).decode(settings.read_bytes()).eos_token_id
     except (OSError, *UNREADABLE) as error:
-        what = f"generation_config.json is malformed: {error}"
-        raise DataError(what, where=str(settings), fix="correct it, or remove it") from error
+        problem = f"generation_config.json is malformed: {error}"
+        raise DataError(problem, where=str(settings), fix="correct it, or remove it") from error
     if ends is None:
         return ()
     return (ends,) if isinstance(ends, int) else tuple(ends)
 
 
 class _GenerationConfig(msgspec.Struct):
-    """The only settings that matter to whoever draws tokens by the experiment's own."""
+    """The only generation settings used, because the experiment has its own sampling settings."""
 
     eos_token_id: int | list[int] | None = None
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """The only setting of a tokenizer that is looked at without opening it."""
+    """The only setting of a tokenizer read without opening it."""
 
     chat_template: str | list[dict[str, str]] | dict[str, str] | None = None
 
 
 class _AddedToken(msgspec.Struct):
-    """A token beside those of the tokenizer's model."""
+    """A token beside the ones of the tokenizer's model."""
 
     id: int
     content: str = ""
 
 
 class _TokenizerModel(msgspec.Struct):
-    """The tokens by their texts and numbers, or in the order of their numbers."""
+    """The tokens by text and number, or in the order of their numbers."""
 
     vocab: dict[str, int] | list[Any] = {}
 
 
 class _TokenizerFile(msgspec.Struct):
-    """The numbers of a tokenizer.json's tokens."""
+    """The numbers of the tokens in a tokenizer.json."""
 
     model: _TokenizerModel
     added_tokens: list[_AddedToken] = []

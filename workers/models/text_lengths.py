@@ -1,7 +1,7 @@
-"""Lengths of texts from which on a model computes otherwise than before, read from its configuration.
+"""Lengths of texts from which on a model computes differently, read from the model's configuration.
 
-Attention windows and chunks end there, and some rotary embeddings turn by other angles for every token of the text.
-A trial with a shorter text cannot see any of it.
+Attention windows and chunks end there, and some rotary embeddings turn by other angles for every token of the text. A
+trial with a shorter text cannot show the difference.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _LENGTHS: Final = (
 )
 _MARGIN_TOKENS: Final = 8
 _MARGIN_SHARE: Final = 4
-"""A text that is to show a difference goes on for at least a fourth of what came before it."""
+"""A text for showing a difference continues for at least a fourth of the length before."""
 
 
 def turning_points(config: Any) -> list[int]:
-    """The lengths in tokens after which attention or positions change, ascending."""
+    """Returns the lengths of a text, in tokens, after which attention or positions change, ascending."""
     text = config.get_text_config()
-    # Any of these names may be in any architecture; a length that does not count costs a longer trial, nothing else.
-    found = {getattr(text, name, None) for name in _LENGTHS}
+    # Any of these names may be in any architecture; an irrelevant length costs a longer trial, nothing else.
+    lengths = {getattr(text, name, None) for name in _LENGTHS}
     for rotation in _rotations(text):
-        found.add(rotation.get("original_max_position_embeddings"))
+        lengths.add(rotation.get("original_max_position_embeddings"))
         if "dynamic" in str(rotation.get("rope_type")):
-            found.add(text.max_position_embeddings)
-    return sorted(int(length) for length in found if isinstance(length, int | float) and length > 0)
+            lengths.add(text.max_position_embeddings)
+    return sorted(int(length) for length in lengths if isinstance(length, int | float) and length > 0)
 
 
 def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
-    """The last turning point below `max_tokens`, and the length of a text that shows what comes after it; or None."""
-    # The last one alone: a text beyond it is beyond all that come before.
+    """Returns the last turning point below `max_tokens`, and the length of a text reaching beyond it; or None."""
+    # Only the last one: a text beyond it is beyond all before.
     below = [length for length in turning_points(config) if length < max_tokens]
     if not below:
         return None
@@ -44,11 +44,11 @@ def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
 
 
 def moving_rotation(config: Any, max_tokens: int) -> tuple[str, int] | None:
-    """The reason why texts of up to `max_tokens` have no log-probabilities of their own, and their longest length; or
-    None.
+    """Returns the reason against log-probabilities independent of other texts, for texts of up to `max_tokens`, and the
+    longest length with them; or None.
 
-    The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) turn every token of a text, and of the
-    texts beside it, by angles that depend on the longest of them.
+    The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) turn every token of a text, and of the texts
+    beside it, by angles that depend on the longest text.
     """
     text = config.get_text_config()
     for rotation in _rotations(text):
@@ -59,20 +59,20 @@ def moving_rotation(config: Any, max_tokens: int) -> tuple[str, int] | None:
         elif "dynamic" in kind:
             limit = text.max_position_embeddings
         if limit is not None and limit < max_tokens:
-            why = (
+            reason = (
                 f"its rotary embedding {kind!r} turns all tokens otherwise once a text, or one beside it, is longer "
                 f"than {limit} tokens, and texts of up to {max_tokens} are allowed"
             )
-            return why, int(limit)
+            return reason, int(limit)
     return None
 
 
 def _rotations(text: Any) -> Iterator[Mapping[str, Any]]:
-    """The settings of each rotary embedding: one for all layers, or one for each kind of layer."""
+    """Yields the settings of each rotary embedding: one for all layers, or one for each kind of layer."""
     stated = getattr(text, "rope_parameters", None)
     if not isinstance(stated, Mapping):
         return
     if "rope_type" in stated:
         yield stated
-    # Models with two kinds of layers (Gemma 3) have a rotation for each, by the kind's name.
-    yield from (each for each in stated.values() if isinstance(each, Mapping) and "rope_type" in each)
+    # Models with two kinds of layers (Gemma 3) have a rotation for each, under the name of the kind.
+    yield from (rotation for rotation in stated.values() if isinstance(rotation, Mapping) and "rope_type" in rotation)

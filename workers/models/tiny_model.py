@@ -1,4 +1,4 @@
-"""The tiny model of the demo and of tests: a folder that transformers loads offline, made in a fraction of a second."""
+"""The tiny model of the demo and of tests: a folder transformers loads offline, made in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character; a role of the chat template and each special is one token too.
+    """Returns a tokenizer with one token per character; a role of the chat template and each special is one token too.
 
     transformers loads the tokenizer of any `qwen2` folder as Qwen2Tokenizer, whatever the folder says: so this is
-    byte-level BPE without merges, which means the same there. Other characters than these are unknown.
+    byte-level BPE without merges, with the same meaning there. Other characters are unknown.
     """
     characters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     alphabet = tuple(characters.pre_tokenize_str(c)[0][0] for c in CHARACTERS)
     named = (*SPECIALS, *alphabet)
-    entries = (*named, *(f"<|reserved_{i}|>" for i in range(VOCABULARY_TOKENS - len(named))))
-    assert len(entries) == len(set(entries)) == VOCABULARY_TOKENS
-    vocabulary = {entry: i for i, entry in enumerate(entries)}
+    tokens = (*named, *(f"<|reserved_{i}|>" for i in range(VOCABULARY_TOKENS - len(named))))
+    assert len(tokens) == len(set(tokens)) == VOCABULARY_TOKENS
+    vocabulary = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = characters
     tokenizer.decoder = decoders.ByteLevel()
@@ -74,8 +74,8 @@ def make_tiny_model(
 ) -> Path:
     """Writes a random Qwen2 and a character tokenizer into `folder`; by default about 134,000 parameters.
 
-    With a `head_size` it is a Qwen3, whose heads may have any size; else they share `hidden_size`. The same arguments
-    give the same weights. Returns `folder`.
+    With a `head_size` the model is a Qwen3, whose heads may have any size; without, heads share `hidden_size`. Equal
+    arguments give equal weights. Returns `folder`.
     """
     tokenizer = make_tokenizer()
     ids = {
@@ -96,7 +96,7 @@ def make_tiny_model(
         **({} if head_size is None else {"head_dim": head_size}),
         **ids,
     )
-    # Forked: the caller's random state stays what it was, and no CUDA device is touched.
+    # Forked: the caller's random state stays unchanged, and no CUDA device is touched.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]

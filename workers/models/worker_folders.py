@@ -1,4 +1,4 @@
-"""The folders that a worker of an experiment reads and writes, looked at by the user that it runs as."""
+"""The folders read and written by a worker of an experiment, checked with the rights of the worker's user."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rftd.workers.models.model_folder import check_rights, check_writable
 
 
 def check_folders(spec: ExperimentSpec, *, trains: bool) -> None:
-    """Returns if this process's user may use the folders that a trainer, or an explorer, needs. Raises DataError.
+    """Returns if this process's user may use the folders of a trainer, or of an explorer. Raises DataError.
 
-    The daemon has looked as its own user; a worker that somebody else starts may be another one. Blocks.
+    The daemon has checked with its own user's rights; a worker started by somebody else may have another user. Blocks.
     """
     for path, field in _models(spec, trains=trains):
         check_rights(Path(path), field=field)
@@ -21,7 +21,7 @@ def check_folders(spec: ExperimentSpec, *, trains: bool) -> None:
 
 
 def _models(spec: ExperimentSpec, *, trains: bool) -> Iterator[tuple[str, str]]:
-    """Each model folder with the field that names it."""
+    """Yields each model folder with the field naming it."""
     for stage in spec.stages:
         if stage.model.path:
             yield stage.model.path, "model.model_path"
