@@ -1,10 +1,10 @@
-"""Devices that engines compute on.
+"""Devices for the computations of engines: discovery, memory, and turns of several processes on one device.
 
-host             what a launcher can give: the devices of a machine, the engine packages installed there
-discovery        finds that out, by the driver's own program
-engine_build     which engine package can run there, and on what
-compute_device   the device that a torch engine computes on
-device_memory    what an engine needs on its device, against what is free there
+host             the offer of a launcher: the devices of a machine, the engine packages installed there
+discovery        finds the host's devices and packages, by the driver's own program
+engine_build     the engine package able to run on a host, and the kind of device
+compute_device   the device of a torch engine
+device_memory    memory needed by an engine on a device, compared with the free memory
 pinned_transfer  arrays of the host on a device
-device_turn      rollouts and training steps take turns on one device
+device_turn      turns of rollouts and training steps on one device
 """

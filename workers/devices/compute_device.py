@@ -1,4 +1,4 @@
-"""The device that a torch engine computes on, chosen alike by the trainer and by explorers."""
+"""The device of a torch engine, chosen alike by the trainer and by explorers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     import torch
 
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda"]
-"""The names of devices in `engine_args`; known without torch, which takes seconds to import."""
+"""Names of devices in `engine_args`; known without torch, whose import takes seconds."""
 
 
 def compute_device(name: DeviceName, *, deterministic: bool, field: str) -> torch.device:
-    """The device named in `field`; `auto` is cuda if there is one and the experiment is not deterministic.
+    """Returns the device named in `field`; `auto` is cuda if there is one and the experiment is not deterministic.
 
-    Raises ConfigError for cuda where torch sees no such device.
+    Raises ConfigError for cuda if torch finds no such device.
     """
     import torch
 
-    found = torch.cuda.is_available()
-    if name == "cuda" and not found:
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
         raise ConfigError(
             f"the device is 'cuda', and torch {torch.__version__} finds none on this machine",
             field=field,
@@ -29,5 +29,5 @@ def compute_device(name: DeviceName, *, deterministic: bool, field: str) -> torc
         )
     # Sums on a GPU have no fixed order, so `auto` keeps deterministic experiments on the CPU.
     if name == "auto":
-        name = "cuda" if found and not deterministic else "cpu"
+        name = "cuda" if has_cuda and not deterministic else "cpu"
     return torch.device(name)

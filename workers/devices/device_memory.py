@@ -1,4 +1,4 @@
-"""Device memory: the sizes that an engine needs, held against what is free before anything is loaded."""
+"""Device memory: the sizes needed by an engine, compared with the free memory before anything is loaded."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Need(NamedTuple):
-    """A thing that an engine keeps on its device, and its size."""
+    """A part of an engine's memory on its device, and its size in bytes."""
 
     what: str
     size_bytes: int
 
 
 class EngineMemory(NamedTuple):
-    """The memory that one engine takes of one device."""
+    """The memory taken by one engine on one device."""
 
     device: Device
     needs: tuple[Need, ...]
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """Returns the total in bytes."""
         return sum(need.size_bytes for need in self.needs)
 
 
 def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) -> None:
-    """Returns if the device has room for all of them together. Raises DeviceMemoryError with the arithmetic.
+    """Returns if the device has room for all needs together. Raises DeviceMemoryError with the arithmetic.
 
     `device` is `cpu`, or a CUDA device as torch names it.
     """
@@ -53,12 +53,12 @@ def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) ->
 
 
 def terms_of(needs: Sequence[Need]) -> str:
-    """The needs as a sum in words."""
+    """Returns the needs as a sum in words, for an error."""
     return " + ".join(f"{need.what} {shown(need.size_bytes)}" for need in needs if need.size_bytes)
 
 
 def free_on(device: str) -> int:
-    """The bytes that can still be had on a device: of a CPU within the limit of this process's control group."""
+    """Returns the bytes still available on a device: on a CPU within the limit of this process's control group."""
     if device != "cpu":
         import torch
 
@@ -67,25 +67,25 @@ def free_on(device: str) -> int:
 
     available = int(psutil.virtual_memory().available)
     # In a container the machine's free memory says nothing: the kernel kills at the limit of the control group.
-    within = _free_in_group(_GROUP)
-    return available if within is None else min(available, within)
+    group_bytes = _free_in_group(_GROUP)
+    return available if group_bytes is None else min(available, group_bytes)
 
 
 def elements_of(folder: Path) -> int:
-    """The number of a model's weights, by the headers of its safetensors files.
+    """Returns the number of a model's weights, by the headers of its safetensors files.
 
-    Files that cannot be read count for nothing: whoever loads them says what is wrong.
+    Unreadable files count as 0: loading them raises the reason.
     """
-    found = 0
+    elements = 0
     for file in weight_files(folder):
-        # A header that cannot be read is the loader's to complain about, with more to say.
+        # The loader reports an unreadable header, with more details.
         with suppress(WorkError):
-            found += sum(math.prod(each.shape) for each in safetensors.read(file).values())
-    return found
+            elements += sum(math.prod(tensor.shape) for tensor in safetensors.read(file).values())
+    return elements
 
 
 def tensor_names(folder: Path) -> frozenset[str]:
-    """The names of a model's weights, by the headers of its safetensors files that can be read."""
+    """Returns the names of a model's weights, by the readable headers of its safetensors files."""
     names: set[str] = set()
     for file in weight_files(folder):
         with suppress(WorkError):
@@ -94,7 +94,7 @@ def tensor_names(folder: Path) -> frozenset[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that are loaded: a folder may hold the same weights once more, in another layout."""
+    """Returns the safetensors files to load: a folder may hold the same weights once more, in another layout."""
     whole = folder / "model.safetensors"
     try:
         if whole.is_file():
@@ -106,7 +106,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of a model's text part, from its config.json; {} if it cannot be read."""
+    """Returns the settings of a model's text part, from its config.json; {} if unreadable."""
     try:
         settings = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -118,12 +118,12 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def number_in(settings: dict[str, Any], *names: str) -> int:
-    """The first of these settings that is a number; 0 if none is."""
+    """Returns the first of these settings that is a number; 0 without one."""
     return next((settings[name] for name in names if isinstance(settings.get(name), int)), 0)
 
 
 def shown(size_bytes: int) -> str:
-    """The size with three digits and its unit: 1.25 GiB."""
+    """Returns the size with three digits and a unit: 1.25 GiB."""
     size = float(size_bytes)
     for unit in _UNITS[:-1]:
         if size < 1024:
@@ -133,12 +133,12 @@ def shown(size_bytes: int) -> str:
 
 
 def _free_in_group(group: Path) -> int | None:
-    """The bytes below the limit of the control group; None without one. Files that are only cached count as free."""
+    """Returns the bytes below the limit of the control group; None without one. Files only cached count as free."""
     try:
         limit = (group / "memory.max").read_text().strip()
         used = int((group / "memory.current").read_text())
         figures = dict(line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())
-        # Cached files are counted as used, and given up by the kernel as soon as memory is short.
+        # Cached files are counted as used, and dropped by the kernel as soon as memory is short.
         return None if limit == "max" else max(0, int(limit) - used + int(figures.get("inactive_file", "0")))
     except (OSError, ValueError):
         return None

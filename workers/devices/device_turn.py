@@ -1,7 +1,8 @@
-"""`DeviceTurn`: rollouts and training steps take turns on one device, whatever processes they run in.
+"""`DeviceTurn`: rollouts and training steps take turns on one device, across processes.
 
-Two files of the job's folder are locked, never read. Rollouts share the room, a training step has it alone. Who wants
-to train holds the door first, so that no more rollouts come in while those inside end. Locks end with their process.
+Two files in the job's folder are locked, never read. Rollouts share the room, a training step has the room alone. A
+process about to train locks the door first, so that no more rollouts come in while the ones inside end. Locks end with
+the process.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from rftd.ops.clock import Clock
 DOOR = "turn.door"
 ROOM = "turn.room"
 LOOK_S: Final = 0.01
-"""The pause between two looks at a lock that somebody else has."""
+"""Seconds between two tries for a lock held by another process."""
 
 
 @runtime_checkable
 class Resting(Protocol):
-    """An engine that can give the device's memory up between its turns. It generates or trains only awake."""
+    """An engine able to release the device's memory between turns. Generation and training need an awake engine."""
 
     async def rest(self) -> None:
-        """Gives up the memory that it can; weights and state come back with `wake`."""
+        """Releases as much memory as possible; weights and state come back with `wake`."""
         ...
 
     async def wake(self) -> None:
-        """Takes the memory back."""
+        """Takes the memory back, with weights and state as before."""
         ...
 
 
@@ -39,13 +40,13 @@ class DeviceTurn:
     """The turns of one process on the device."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        """`folder` is on this machine's own disk, and the same for all who share the device."""
+        """`folder` is on this machine's own disk, and the same for every process sharing the device."""
         self._folder = folder
         self._clock = clock
         self._door = self._room = -1
         self._inside = 0
         self.waiting = 0
-        """Rollouts and steps of this process that wait for their turn."""
+        """Rollouts and steps of this process waiting for a turn."""
         self._engines: list[Resting] = []
         self._asleep = False
         self._power = asyncio.Lock()
@@ -56,21 +57,21 @@ class DeviceTurn:
         return bool(self._engines)
 
     def share(self, engine: object) -> None:
-        """Lets the engine rest between the turns of this process, if it can."""
+        """Lets the engine rest between the turns of this process, if able to."""
         if isinstance(engine, Resting):
             self._engines.append(engine)
 
     @asynccontextmanager
     async def rollout(self) -> AsyncIterator[None]:
-        """Holds off training until the end; many of these may overlap."""
-        await self._until(self._come_in)
+        """Waits for a turn, then holds off training until the context is left; many rollouts may overlap."""
+        await self._until(self._enter)
         try:
             await self._wake()
             yield
         finally:
             try:
-                # The last one out lets the engines rest, before the room is unlocked: a trainer loads into what is then
-                # free.
+                # The last rollout lets the engines rest, before the room is unlocked: a trainer loads into the memory
+                # then free.
                 if self._inside == 1:
                     await self._rest()
             finally:
@@ -80,8 +81,8 @@ class DeviceTurn:
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        """Begins once every rollout on the device has ended; until the end none begins."""
-        # The door first: rollouts that come without a pause would keep the room shared for ever.
+        """Waits until every rollout on the device has ended, then holds off rollouts until the context is left."""
+        # The door first: an uninterrupted series of rollouts would keep the room shared for ever.
         await self._until(lambda: _locked(self._door, fcntl.LOCK_EX))
         try:
             await self._until(lambda: _locked(self._room, fcntl.LOCK_EX))
@@ -97,27 +98,27 @@ class DeviceTurn:
                 _unlock(self._room)
 
     def close(self) -> None:
-        """Gives everything up. Idempotent."""
+        """Closes both lock files, which releases every lock. Idempotent."""
         for descriptor in {self._door, self._room} - {-1}:
             os.close(descriptor)
         self._door = self._room = -1
 
-    async def _until(self, taken: Callable[[], bool]) -> None:
+    async def _until(self, try_lock: Callable[[], bool]) -> None:
         self._open()
         self.waiting += 1
         try:
-            while not taken():
-                # Looked at, not waited for: a blocking flock would take a thread, which nothing could call off.
+            while not try_lock():
+                # Polled, not awaited: a blocking flock would occupy a thread that nothing could cancel.
                 await self._clock.sleep(LOOK_S)
         finally:
             self.waiting -= 1
 
-    def _come_in(self) -> bool:
+    def _enter(self) -> bool:
         if not _locked(self._door, fcntl.LOCK_SH):
             return False
         try:
-            # One lock for all rollouts of this process: flock belongs to the open file, and a second one would be no
-            # other.
+            # One lock for all rollouts of this process: flock belongs to the open file, so a second lock would be the
+            # same one.
             if not self._inside and not _locked(self._room, fcntl.LOCK_SH):
                 return False
             self._inside += 1
@@ -133,7 +134,7 @@ class DeviceTurn:
             )
 
     async def _wake(self) -> None:
-        # One at a time: a rollout that comes while the engines fall asleep must find them asleep, not half of them.
+        # One at a time: a rollout arriving while the engines fall asleep must find all of them asleep, not half.
         async with self._power:
             if self._asleep:
                 for engine in self._engines:
@@ -144,14 +145,14 @@ class DeviceTurn:
         """Lets the engines rest, unless another rollout came in meanwhile."""
         async with self._power:
             if self._engines and not self._asleep and self._inside <= 1:
-                # Before the engines rest: one of them that fails has given up some memory, and is woken all the same.
+                # Before the engines rest: one that fails has released some memory, and is woken all the same.
                 self._asleep = True
                 for engine in self._engines:
                     await engine.rest()
 
 
 def _unlock(descriptor: int) -> None:
-    if descriptor >= 0:  # else it was closed, which unlocks
+    if descriptor >= 0:  # closed already, which unlocks
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 

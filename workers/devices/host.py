@@ -1,4 +1,4 @@
-"""`Host`: what a launcher can give to the workers that it starts. A value, which `discovery` finds."""
+"""`Host`: the devices and packages a launcher can offer to its workers. A value, made by `discovery`."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of a host that engines compute on."""
+    """A device of a host, for the computations of engines."""
 
     kind: Literal["cpu", "cuda"]
     index: int
-    """Its number on the host, in the order of the PCI bus; 0 for the CPU."""
+    """Number on the host, in the order of the PCI bus; 0 for the CPU."""
     name: str
     uuid: str = ""
     memory_bytes: int
-    """All of its memory; 0 where the driver does not say."""
+    """Total memory; 0 if the driver does not tell."""
     node: str = ""
-    """The address of its machine in a cluster; empty where there is one machine."""
+    """Address of the machine in a cluster; empty for a single machine."""
     visible: str = ""
-    """The text that stands for it in CUDA_VISIBLE_DEVICES; empty for the CPU."""
+    """Name of the device in CUDA_VISIBLE_DEVICES; empty for the CPU."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, or a cluster: its devices, and the engine packages that are installed for its workers."""
+    """A machine, or a cluster: its devices, and the engine packages installed for its workers."""
 
     name: str = ""
     seen: bool = True
-    """False if nobody has looked: workers run on machines that whoever asks does not see."""
+    """False without a discovery: workers run on machines invisible to this process."""
     devices: tuple[Device, ...] = ()
     clustered: bool = False
-    """True if it is a cluster of machines, on which a launcher finds room for each worker."""
+    """True for a cluster of machines, with a launcher placing each worker."""
     no_gpu: str = ""
-    """The reason why there is no GPU among the devices; empty if there is one."""
+    """Reason why there is no GPU among the devices; empty if there is one."""
     packages: dict[str, str] = {}
-    """Versions of the engine packages that are installed, by the name of the distribution."""
+    """Versions of the installed engine packages, by the name of the distribution."""
 
     trainers: Host | None = None
-    """The host of trainers, where another launcher starts them; None: they are on this one, with the explorers."""
+    """Host of trainers, if another launcher starts them; None: they run on this one, with the explorers."""
 
     @property
     def for_trainers(self) -> Host:
-        """The host on which trainers run."""
+        """Returns the host of the trainers."""
         return self if self.trainers is None else self.trainers
 
     @property
     def is_one_machine(self) -> bool:
-        """False if explorers and trainer may be on several machines, as far as anybody has looked."""
+        """False if explorers and trainer may be on several machines, as far as known."""
         return self.trainers is None and len({device.node for device in self.devices}) <= 1
 
     @property
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs that workers may use."""
+        """Returns the GPUs available to workers."""
         return tuple(device for device in self.devices if device.kind == "cuda")
 
     @property
     def most_gpus(self) -> int:
-        """The GPUs of the machine that has most of them."""
+        """Returns the number of GPUs of the machine with the most."""
         return max(Counter(gpu.node for gpu in self.gpus).values(), default=0)
 
     def named(self) -> str:
-        """The GPUs in words: `2 GPUs (NVIDIA H100 0, 1)`, or why there is none."""
+        """Returns the GPUs in words: `2 GPUs (NVIDIA H100 0, 1)`, or the reason for none."""
         if not self.gpus:
             return f"no GPU ({self.no_gpu})" if self.no_gpu else "no GPU"
         kinds: dict[str, list[str]] = {}
@@ -73,4 +73,4 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANY_HOST: Final = Host(seen=False)
-"""A machine that nobody has looked at: what a file writes is believed, and the rest is chosen to run anywhere."""
+"""An undiscovered machine: settings of a file are believed, and the others are chosen to run anywhere."""

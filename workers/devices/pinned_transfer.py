@@ -1,4 +1,4 @@
-"""Arrays of the host on the device of an engine, without a wait of either side."""
+"""Arrays of the host on the device of an engine, without a wait on either side."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 
 def to_device(numbers: Sequence[int] | NDArray[Any], device: torch.device) -> torch.Tensor:
-    """The numbers on the device, through pinned memory: torch waits for a copy from any other. On a CPU, no copy.
+    """Returns the numbers on the device, through pinned memory: torch waits for a copy from any other. On a CPU, no
+    copy.
 
-    The pinned memory is torch's own and is used again only when the device has read it.
+    The pinned memory is torch's own and is reused only after the device has read it.
     """
-    # On a CPU the tensor shares the array's memory: whoever changes one changes the other.
-    made = torch.from_numpy(np.asarray(numbers))
-    return made if device.type == "cpu" else made.pin_memory().to(device, non_blocking=True)
+    # On a CPU the tensor shares the array's memory: a change to one changes the other.
+    tensor = torch.from_numpy(np.asarray(numbers))
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
