@@ -1,14 +1,14 @@
-"""Conversion: checkpoints of several trainers as folders that transformers loads, without torch.
+"""Conversion: checkpoints of several trainers, turned into folders that transformers loads, without torch.
 
 In reading order:
 
-conversion   checkpoints below a folder, found, told apart, converted one by one
-hf_folder    the folder that is written: configuration, tokenizer, weights; whole or not there
+conversion   checkpoints below a folder: found, classified by form, converted one by one
+hf_folder    the written folder: configuration, tokenizer, weights; whole or absent
 whole_tensor  a tensor in parts, read in blocks that fit into memory
-own          our own checkpoints, of one rank or several
+own          rftd's own checkpoints, of one rank or several
 fsdp         FSDP's files, one of each rank
-distributed  folders of torch.distributed.checkpoint, as Megatron writes them
-megatron     Megatron's names and fused tensors as those of transformers
-torch_file   the archive that torch.save writes
+distributed  folders of torch.distributed.checkpoint, as written by Megatron
+megatron     Megatron's names and fused tensors, translated to transformers'
+torch_file   the archive written by torch.save
 pickled      pickles, read as inert objects: nothing in them is imported or called
 """

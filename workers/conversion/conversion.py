@@ -1,8 +1,8 @@
-"""Checkpoints below a folder, each made into `actor/huggingface`, a folder that transformers loads.
+"""Checkpoints below a folder, each converted into `actor/huggingface`, a folder that transformers loads.
 
-What a checkpoint holds decides how it is read; nothing says so in advance. The policy alone is converted: critics and
-optimizers stay where they are. Numbers become those of the model's own type, or of one that is named; of a checkpoint
-of ours that tells no other type, they stay as they were saved.
+A checkpoint's files decide the form; nothing tells it in advance. Only the policy is converted: critics and optimizers
+stay in place. Numbers get the model's own type, or a named one; in rftd's own checkpoints without another type, numbers
+keep the saved type.
 """
 
 from __future__ import annotations
@@ -35,70 +35,74 @@ Form = Literal["rftd", "fsdp", "megatron", "torch.distributed"]
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A checkpoint's folder and its step; None for a folder that is not named after one."""
+    """A checkpoint's folder and step, found below a folder; None for a folder not named after a step."""
 
     folder: Path
     step: int | None
 
     @property
     def actor(self) -> Path:
-        """The folder of its policy: some programs put it there without a name of its own."""
+        """Returns the folder of the policy: some programs save it in the checkpoint's folder itself."""
         actor = self.folder / _ACTOR
         return actor if actor.is_dir() else self.folder
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The outcome for one checkpoint."""
+    """The outcome of converting one checkpoint: the written folder with sizes, or the error."""
 
     checkpoint: FoundCheckpoint
     target: Path
     form: Form | None = None
-    """None if it was converted already, or nothing that is known lies there."""
+    """None for a checkpoint converted before, or of no known form."""
     tensors: int = 0
     size_bytes: int = 0
     error: RftdError | None = None
 
 
 Progress = Callable[[FoundCheckpoint, Form, int, int], None]
-"""Called with a checkpoint, its form, the bytes written, and the bytes of all."""
+"""Called with a checkpoint, the form, the bytes written, and the total of bytes."""
 
 
 def found_checkpoints(folder: Path, steps: Sequence[int] = ()) -> list[FoundCheckpoint]:
-    """The checkpoints at, below or around a folder, by folder and step; of `steps`, if some are given.
+    """Returns the checkpoints at, below or around a folder, by folder and step; only checkpoints of `steps`, if given.
 
-    Raises NotFoundError if there is no such folder, no checkpoint, or none of a step.
+    Raises NotFoundError for a missing folder, for a folder without any checkpoint, or without a checkpoint of a step.
     """
     if not folder.is_dir():
         raise NotFoundError("no folder of checkpoints", where=str(folder), field="--checkpoint-dir")
-    around = next((each for each in (folder, *folder.parents) if _STEP.fullmatch(each.name)), None)
-    found = [_checkpoint(around)] if around is not None else [_checkpoint(each) for each in _below(folder)]
-    if not found and (_form(folder) or _form(folder / _ACTOR)):
-        found = [FoundCheckpoint(folder.parent if folder.name == _ACTOR else folder, None)]
-    there = sorted({each.step for each in found if each.step is not None})
-    if not found:
+    enclosing = next((ancestor for ancestor in (folder, *folder.parents) if _STEP.fullmatch(ancestor.name)), None)
+    checkpoints = (
+        [_checkpoint(enclosing)]
+        if enclosing is not None
+        else [_checkpoint(step_folder) for step_folder in _below(folder)]
+    )
+    if not checkpoints and (_form(folder) or _form(folder / _ACTOR)):
+        checkpoints = [FoundCheckpoint(folder.parent if folder.name == _ACTOR else folder, None)]
+    present_steps = sorted({checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None})
+    if not checkpoints:
         raise NotFoundError(
             "no checkpoint: neither global_step_N below it, nor a trainer's files in it",
             where=str(folder),
             field="--checkpoint-dir",
             fix="give the folder of a run, checkpoint_root_dir/project/name",
         )
-    if missing := sorted(set(steps) - set(there)):
+    if missing := sorted(set(steps) - set(present_steps)):
         raise NotFoundError(
-            f"no checkpoint of step {missing[0]}; there are {', '.join(map(str, there)) or 'none with a step'}",
+            f"no checkpoint of step {missing[0]}; there are {', '.join(map(str, present_steps)) or 'none with a step'}",
             where=str(folder),
             field="--step",
         )
-    return [each for each in found if not steps or each.step in steps]
+    return [checkpoint for checkpoint in checkpoints if not steps or checkpoint.step in steps]
 
 
 def convert(
     checkpoint: FoundCheckpoint, base: Path | None, progress: Progress, *, dtype: str | None = None
 ) -> Conversion:
-    """Converts one checkpoint, unless that is done; an error is part of the outcome.
+    """Converts one checkpoint, unless a converted folder is there already; an error is part of the outcome.
 
-    A folder that is there already stays, for a checkpoint may hold its weights nowhere else: numbers of another
-    `dtype` go into one beside it.
+    An existing folder stays, because a checkpoint may have weights nowhere else: numbers of another `dtype` go into a
+    second folder beside the first.
     """
     actor = checkpoint.actor
     target = actor / _HF
@@ -113,7 +117,7 @@ def convert(
     try:
         form = _form(actor)
         if form is None and present is None:
-            raise _nothing(actor)
+            raise _unknown_form(actor)
         described_by = [present] if present is not None and form is None else _described_by(actor, base)
         config = _config(described_by[-1] / CONFIG)
         form, tensors = _tensors(actor, form, config, present)
@@ -121,13 +125,13 @@ def convert(
         dtype = dtype or _dtype_of_model(actor, form, base, described_by)
         tensors = [replace(tensor, dtype=dtype) for tensor in tensors]
         total = sum(size_bytes(*tensor.written) for tensor in tensors)
-        known: Form = form
-        progress(checkpoint, known, 0, total)
+        known_form: Form = form
+        progress(checkpoint, known_form, 0, total)
 
-        def written(done: int) -> None:
-            progress(checkpoint, known, done, total)
+        def report(done: int) -> None:
+            progress(checkpoint, known_form, done, total)
 
-        write_hf_folder(target, described_by, tensors, on_bytes=written)
+        write_hf_folder(target, described_by, tensors, on_bytes=report)
     except RftdError as error:
         return Conversion(checkpoint, target, form, error=error)
     except OSError as error:
@@ -137,11 +141,11 @@ def convert(
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Folders of checkpoints, the nearest first; nothing is looked for within one, nor where a link leads."""
+    """Yields folders of checkpoints, the nearest first, without searching inside one or following links."""
     for root, names, _ in os.walk(folder):
         steps = [name for name in names if _STEP.fullmatch(name)]
         yield from (Path(root) / name for name in sorted(steps, key=lambda name: int(name.rpartition("_")[2])))
-        # Hidden ones are half-written, or of somebody else.
+        # Hidden folders are half-written, or belong to another program.
         names[:] = sorted(name for name in names if name not in steps and not name.startswith("."))
 
 
@@ -160,17 +164,17 @@ def _form(actor: Path) -> Form | None:
 
 
 def _dtype_of_model(actor: Path, form: Form, base: Path | None, described_by: Sequence[Path]) -> str | None:
-    """The type of the model that the training began with; None where nothing tells it."""
+    """Returns the type of the training's first model; None if unknown."""
     if base is not None:
         return dtype_of(base)
     if form != "rftd":
         return dtype_of(described_by[-1])
-    # Beside our own tensors the configuration tells their type; a folder of another step tells the model's.
+    # Beside our own tensors the configuration has their type; a folder of another step has the model's.
     return next((dtype_of(step / _ACTOR / _HF) for step in _steps_beside(actor) if is_whole(step / _ACTOR / _HF)), None)
 
 
 def _steps_beside(actor: Path) -> list[Path]:
-    """The checkpoints of the same run, the newest first."""
+    """Returns the checkpoints of the same run, the newest first."""
     run = actor.parent.parent
     steps = sorted(_below(run), key=lambda step: int(step.name.rpartition("_")[2]), reverse=True)
     return [step for step in steps if step.parent == run]
@@ -194,29 +198,36 @@ def _tensors(
         if is_megatron(tensors):
             form = "megatron"
             tensors = renamed(tensors, config)
-    if config.tie_word_embeddings and any(each.name == "model.embed_tokens.weight" for each in tensors):
-        tensors = [each for each in tensors if each.name != "lm_head.weight"]
+    if config.tie_word_embeddings and any(tensor.name == "model.embed_tokens.weight" for tensor in tensors):
+        tensors = [tensor for tensor in tensors if tensor.name != "lm_head.weight"]
     return form, tensors
 
 
 def _unwrapped(tensors: Sequence[WholeTensor]) -> list[WholeTensor]:
-    """Tensors of a model that was saved as one entry, `model`, among others, under their own names."""
-    names = [each.name.removeprefix("model.") for each in tensors]
-    wrapped = all(each.name.startswith("model.") for each in tensors)
+    """Returns the tensors of a model saved as one entry, `model`, among others, with the prefix removed."""
+    names = [tensor.name.removeprefix("model.") for tensor in tensors]
+    wrapped = all(tensor.name.startswith("model.") for tensor in tensors)
     if not wrapped or not any(name.startswith(("model.", "decoder.", "embedding.")) for name in names):
         return list(tensors)
-    return [WholeTensor(name, each.layout, each.parts, each.boxes) for name, each in zip(names, tensors, strict=True)]
+    return [
+        WholeTensor(name, tensor.layout, tensor.parts, tensor.boxes)
+        for name, tensor in zip(names, tensors, strict=True)
+    ]
 
 
 def _described_by(actor: Path, base: Path | None) -> list[Path]:
-    """Folders with configuration and tokenizer; the last one's is the configuration. Raises DataError without one."""
-    own = [place for place in (actor, actor / "model" / _HF, actor / _HF) if (place / CONFIG).is_file()]
+    """Returns folders with configuration and tokenizer; the last one's configuration counts. Raises DataError without
+    one.
+    """
+    described = [
+        candidate for candidate in (actor, actor / "model" / _HF, actor / _HF) if (candidate / CONFIG).is_file()
+    ]
     if base is not None:
         if not (base / CONFIG).is_file():
             raise DataError("the folder holds no config.json", where=str(base), field="--base-model-dir")
-        return [base, *own]
-    if own:
-        return own
+        return [base, *described]
+    if described:
+        return described
     # Another checkpoint of the run: the last one has a folder that transformers loads.
     for step in _steps_beside(actor):
         if (step / _ACTOR / _HF / CONFIG).is_file():
@@ -237,29 +248,29 @@ def _config(path: Path) -> DecoderConfig:
 
 
 def _check(tensors: Sequence[WholeTensor], config: DecoderConfig, actor: Path) -> None:
-    """Raises DataError for tensors of an adapter, or of another model than the configuration's."""
-    if len({each.name for each in tensors}) != len(tensors) or not tensors:
+    """Raises DataError for tensors of an adapter, or of a model other than the configuration's."""
+    if len({tensor.name for tensor in tensors}) != len(tensors) or not tensors:
         raise DataError("no tensors of a model, or two of one name", where=str(actor), fix=FIX)
-    for each in tensors:
-        wrong = ""
-        layer = _LAYERS.fullmatch(each.name)
+    for tensor in tensors:
+        fault = ""
+        layer = _LAYERS.fullmatch(tensor.name)
         limit = config.num_hidden_layers
-        if ".lora_A." in each.name or ".lora_B." in each.name:
-            wrong = "belongs to an adapter that is not merged into the model"
+        if ".lora_A." in tensor.name or ".lora_B." in tensor.name:
+            fault = "belongs to an adapter that is not merged into the model"
         elif layer is not None and limit is not None and int(layer[1]) >= limit:
-            wrong = f"is of a layer that config.json, with {limit}, has not"
-        elif each.name == "model.embed_tokens.weight":
-            wanted = (config.vocab_size, config.hidden_size)
-            if None not in wanted and each.layout.shape != wanted:
-                wrong = f"has the shape {each.layout.shape} and not {wanted}, as config.json has it"
-        if wrong:
+            fault = f"is of a layer that config.json, with {limit}, has not"
+        elif tensor.name == "model.embed_tokens.weight":
+            config_shape = (config.vocab_size, config.hidden_size)
+            if None not in config_shape and tensor.layout.shape != config_shape:
+                fault = f"has the shape {tensor.layout.shape} and not {config_shape}, as config.json has it"
+        if fault:
             raise DataError(
-                f"{each.name!r} {wrong}",
-                where=str(each.files()[0]),
+                f"{tensor.name!r} {fault}",
+                where=str(tensor.files()[0]),
                 fix="give the folder of the model that was trained as --base-model-dir, without an adapter",
             )
-    found = {int(match[1]) for each in tensors if (match := _LAYERS.fullmatch(each.name))}
-    missing = next((layer for layer in range(config.num_hidden_layers or 0) if found and layer not in found), None)
+    layers = {int(match[1]) for tensor in tensors if (match := _LAYERS.fullmatch(tensor.name))}
+    missing = next((layer for layer in range(config.num_hidden_layers or 0) if layers and layer not in layers), None)
     if missing is not None:
         raise DataError(
             f"layer {missing} of {config.num_hidden_layers} is missing: another model's than config.json, or not whole",
@@ -268,15 +279,15 @@ def _check(tensors: Sequence[WholeTensor], config: DecoderConfig, actor: Path) -
         )
 
 
-def _nothing(actor: Path) -> DataError:
+def _unknown_form(actor: Path) -> DataError:
     if (actor / "lora_adapter").is_dir():
-        what = "it holds an adapter alone, which peft loads beside the base model as it is"
+        problem = "it holds an adapter alone, which peft loads beside the base model as it is"
         return DataError(
-            what, where=str(actor), fix="trainer.save_hf_checkpoint: always merges it into each checkpoint"
+            problem, where=str(actor), fix="trainer.save_hf_checkpoint: always merges it into each checkpoint"
         )
     if (actor / "service.json").is_file():
-        what = "its weights are at the service that trained them"
-        return DataError(what, where=str(actor), fix="tinker checkpoint download")
+        problem = "its weights are at the service that trained them"
+        return DataError(problem, where=str(actor), fix="tinker checkpoint download")
     return DataError(
         "it holds no weights that are known here: neither ours, nor FSDP's, nor of torch.distributed.checkpoint",
         where=str(actor),

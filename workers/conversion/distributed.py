@@ -1,6 +1,6 @@
-"""Folders of torch.distributed.checkpoint, read without torch: as Megatron's `torch_dist` and FSDP2's users write them.
+"""Folders of torch.distributed.checkpoint, read without torch: Megatron's `torch_dist` and FSDP2 users' folders.
 
-    .metadata       a pickle: each tensor's shape and parts, and the place of each part
+    .metadata       a pickle: each tensor's shape and parts, and the position of each part
     __0_0.distcp    archives of torch.save, one of each part, one after the other
 
 The pickle is never run (`pickled`). Layout: torch/distributed/checkpoint/{metadata,filesystem}.py of torch 2.
@@ -39,32 +39,32 @@ _OF_AN_OPTIMIZER: Final = ("optim.", "optimizer.", "optimizer_", "lr_scheduler",
 
 
 def distributed_folder(actor: Path) -> Path | None:
-    """The folder of torch.distributed.checkpoint that holds the model, or None."""
-    places = (actor, actor / "dist_ckpt", actor / "model" / "dist_ckpt", actor / "model")
-    return next((place for place in places if (place / METADATA).is_file()), None)
+    """Returns the folder of torch.distributed.checkpoint with the model, or None."""
+    candidates = (actor, actor / "dist_ckpt", actor / "model" / "dist_ckpt", actor / "model")
+    return next((candidate for candidate in candidates if (candidate / METADATA).is_file()), None)
 
 
 def distributed_tensors(folder: Path) -> list[WholeTensor]:
-    """The model's tensors, under the names that they were saved by. Raises DataError, naming the damaged file."""
+    """Returns the model's tensors, under their saved names. Raises DataError, naming the damaged file."""
     path = folder / METADATA
     try:
         if path.stat().st_size > MAX_PICKLE_BYTES:
             raise ValueError(f"it has {path.stat().st_size} bytes")
         metadata = read_pickle(path.read_bytes(), _NAMES, path)
-        places = {_key(index): info for index, info in metadata.get("storage_data").items()}
-        found = []
+        storage_infos = {_key(index): info for index, info in metadata.get("storage_data").items()}
+        tensors = []
         for name, stored in metadata.get("state_dict_metadata").items():
             if stored.name == f"{_MODULE}.TensorStorageMetadata" and not name.startswith(_OF_AN_OPTIMIZER):
                 parts = [
-                    TensorPart(chunk.get("offsets"), _stored(folder, name, chunk, places))
+                    TensorPart(chunk.get("offsets"), _stored(folder, name, chunk, storage_infos))
                     for chunk in stored.get("chunks")
                 ]
-                found.append(whole(name, stored.get("size"), parts))
+                tensors.append(whole(name, stored.get("size"), parts))
     except (OSError, *DAMAGE) as error:
         raise DataError(f"no description of a checkpoint: {error}", where=str(path), fix=FIX) from error
-    if not found:
+    if not tensors:
         raise DataError("it names no tensor of a model", where=str(path), fix=FIX)
-    return found
+    return tensors
 
 
 def _key(index: InertObject) -> tuple[str, tuple[int, ...] | None]:

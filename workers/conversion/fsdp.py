@@ -1,8 +1,7 @@
-"""FSDP's files: each rank's part of the model's state, as verl and Trinity-RFT save it.
+"""FSDP's files: each rank's part of the model's state, as saved by verl and Trinity-RFT.
 
-actor/model_world_size_W_rank_R.pt   the state of rank R: DTensors, and plain tensors that all ranks hold alike
-actor/fsdp_config.json               W once more
-actor/huggingface/                   configuration and tokenizer
+actor/model_world_size_W_rank_R.pt   the state of rank R: DTensors, and plain tensors equal on all ranks
+actor/fsdp_config.json               W once more actor/huggingface/                   configuration and tokenizer
 """
 
 from __future__ import annotations
@@ -29,15 +28,17 @@ class _FsdpConfig(msgspec.Struct, frozen=True):
 
 
 def is_fsdp(folder: Path) -> bool:
-    """True if a rank of FSDP wrote its part of a model there."""
+    """True if the folder contains a rank's part of a model, written by FSDP."""
     return any(_FILE.fullmatch(path.name) for path in folder.iterdir())
 
 
 def fsdp_tensors(folder: Path) -> list[WholeTensor]:
-    """The model's tensors. Raises DataError, naming the file that is missing, damaged, foreign or of another model."""
+    """Returns the model's tensors. Raises DataError, naming the file that is missing, damaged, foreign or of another
+    model.
+    """
     states = {path: _state(path) for path in _files(folder)}
-    first, *others = states
-    for path in others:
+    first, *later = states
+    for path in later:
         if wrong := sorted(states[path].keys() ^ states[first].keys()):
             raise DataError(
                 f"it is of another model than {first.name}: {wrong[0]!r} is in one of them only",
@@ -48,7 +49,7 @@ def fsdp_tensors(folder: Path) -> list[WholeTensor]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of all ranks, in their order."""
+    """Returns the files of all ranks, in the order of ranks."""
     matches = [match for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
     worlds = sorted({int(match[1]) for match in matches})
     if len(worlds) > 1:
@@ -64,8 +65,8 @@ def _files(folder: Path) -> list[Path]:
             ranks = json_decoder(_FsdpConfig).decode(config.read_bytes()).world_size
         except (OSError, *UNREADABLE) as error:
             raise DataError(f"no configuration of FSDP: {error}", where=str(config), fix=FIX) from error
-    there = {int(match[2]) for match in matches}
-    missing = next((rank for rank in range(max(ranks, worlds[0])) if rank not in there), None)
+    present_ranks = {int(match[2]) for match in matches}
+    missing = next((rank for rank in range(max(ranks, worlds[0])) if rank not in present_ranks), None)
     if missing is not None:
         name = f"model_world_size_{worlds[0]}_rank_{missing}.pt"
         raise DataError(f"the file of rank {missing} of {ranks} is missing", where=str(folder / name), fix=FIX)
@@ -73,39 +74,39 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _state(path: Path) -> RankState:
-    value: Any = read_torch_file(path)
-    if not isinstance(value, dict) or not value:
+    state: Any = read_torch_file(path)
+    if not isinstance(state, dict) or not state:
         raise DataError("the file holds no state of a model", where=str(path), fix=FIX)
-    for name, each in value.items():
-        if not isinstance(name, str) or not isinstance(each, (StoredTensor, SpreadTensor)):
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not isinstance(tensor, (StoredTensor, SpreadTensor)):
             raise DataError(f"{str(name)[:200]!r} is no tensor of a model", where=str(path), fix=FIX)
-    return value
+    return state
 
 
 def _whole(name: str, tensors: Mapping[Path, StoredTensor | SpreadTensor]) -> WholeTensor:
-    spread = {path: each for path, each in tensors.items() if isinstance(each, SpreadTensor)}
-    plain = next((each for each in tensors.values() if isinstance(each, StoredTensor)), None)
+    spread = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, SpreadTensor)}
+    plain = next((tensor for tensor in tensors.values() if isinstance(tensor, StoredTensor)), None)
     if plain is not None:
-        # All ranks hold it, alike: FSDP spreads whatever may differ.
-        for path, each in tensors.items():
-            if not isinstance(each, StoredTensor) or (each.dtype, each.shape) != (plain.dtype, plain.shape):
-                raise _other(name, path, next(iter(tensors)))
+        # Equal on all ranks: FSDP spreads every tensor that may differ.
+        for path, tensor in tensors.items():
+            if not isinstance(tensor, StoredTensor) or (tensor.dtype, tensor.shape) != (plain.dtype, plain.shape):
+                raise _mismatch(name, path, next(iter(tensors)))
         return whole(name, plain.shape, [TensorPart((0,) * len(plain.shape), plain)])
     first_path = next(iter(spread))
     first = spread[first_path]
-    mesh = [1 + max(each.coordinate[dim] for each in spread.values()) for dim in range(len(first.placements))]
+    mesh = [1 + max(tensor.coordinate[dim] for tensor in spread.values()) for dim in range(len(first.placements))]
     parts = []
-    for path, each in spread.items():
-        if (each.shape, each.placements) != (first.shape, first.placements):
-            raise _other(name, path, first_path)
+    for path, tensor in spread.items():
+        if (tensor.shape, tensor.placements) != (first.shape, first.placements):
+            raise _mismatch(name, path, first_path)
         # Of equal copies the first one.
-        if all(at == 0 for at, cut in zip(each.coordinate, each.placements, strict=True) if cut is None):
-            parts.append(TensorPart(_offset(name, each, mesh, path), each.local))
+        if all(at == 0 for at, cut in zip(tensor.coordinate, tensor.placements, strict=True) if cut is None):
+            parts.append(TensorPart(_offset(name, tensor, mesh, path), tensor.local))
     return whole(name, first.shape, parts)
 
 
 def _offset(name: str, tensor: SpreadTensor, mesh: list[int], path: Path) -> tuple[int, ...]:
-    """The place of a rank's part: torch cuts into parts of equal size, rounded up; the last ones are smaller."""
+    """Returns the offset of a rank's part: torch cuts into equal parts, rounded up; the last ones are smaller."""
     offset = [0] * len(tensor.shape)
     extent = list(tensor.shape)
     for at, dim, ranks in zip(tensor.coordinate, tensor.placements, mesh, strict=True):
@@ -126,5 +127,5 @@ def _offset(name: str, tensor: SpreadTensor, mesh: list[int], path: Path) -> tup
     return tuple(offset)
 
 
-def _other(name: str, path: Path, first: Path) -> DataError:
+def _mismatch(name: str, path: Path, first: Path) -> DataError:
     return DataError(f"{name!r} is another tensor than in {first.name}", where=str(path), fix=FIX)

@@ -1,6 +1,7 @@
-"""The folder that transformers loads: configuration, tokenizer and weights; under its name it is whole or not there.
+"""The folder that transformers loads: configuration, tokenizer and weights; under the final name whole or absent.
 
-It is written beside its name, made durable and renamed. The next program removes what a killed one left beside it.
+The folder is written under a temporary name, made durable and renamed. The next program deletes files left there by a
+killed one.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ CONFIG: Final = "config.json"
 _WEIGHTS: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _FILE_BYTES: Final = 5_000_000_000
-"""The most bytes of tensors in one file, as transformers has cut for years."""
+"""Most bytes of tensors in one file, the limit of transformers for years."""
 _SENT_BYTES: Final = 64 << 20
-"""Of a file's bytes, the piece that goes to the disk while the next one is written."""
+"""Bytes of a file written out to the disk together, during the writing of the following ones."""
 _SPARE_BYTES: Final = 64 << 20
 _DESCRIPTIONS: Final = (".jinja", ".json", ".model", ".py", ".txt")
-"""Files beside weights that a model or its tokenizer may need."""
+"""Suffixes of files beside weights, possibly needed by a model or a tokenizer."""
 _DESCRIPTION_BYTES: Final = 256 << 20
 
 
@@ -50,7 +51,7 @@ class _ModelConfig(msgspec.Struct, frozen=True):
 
 
 def dtype_of(folder: Path) -> str | None:
-    """The type of a model's numbers that its configuration names; None if it names none that is known."""
+    """Returns the type of a model's numbers, as named in config.json; None for an unknown type, or without any."""
     try:
         config = json_decoder(_ModelConfig).decode((folder / CONFIG).read_bytes())
     except (OSError, *UNREADABLE):
@@ -60,7 +61,7 @@ def dtype_of(folder: Path) -> str | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a whole folder."""
+    """Returns the safetensors files of a whole folder."""
     index = folder / _INDEX
     if not index.is_file():
         return [folder / _WEIGHTS]
@@ -69,7 +70,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_whole(folder: Path) -> bool:
-    """True if it holds a configuration and safetensors files of which none is missing or cut off."""
+    """True if the folder has a configuration and safetensors files, with none missing or cut off."""
     if not (folder / CONFIG).is_file():
         return False
     try:
@@ -81,21 +82,21 @@ def is_whole(folder: Path) -> bool:
 
 
 @contextmanager
-def _alone(temporary: Path) -> Iterator[None]:
-    """Makes the folder, empty, and keeps others out of it. Raises ConflictError while another program fills it."""
+def _locked_empty(temporary: Path) -> Iterator[None]:
+    """Makes the folder, empty and locked. Raises ConflictError while another program fills it."""
     temporary.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have renamed it in between: then this is the finished folder.
-            mine = os.path.samestat(os.fstat(descriptor), temporary.stat())
+            # The former owner may have renamed the folder in between: then this is the finished folder.
+            is_own = os.path.samestat(os.fstat(descriptor), temporary.stat())
         except (BlockingIOError, FileNotFoundError):
-            mine = False
-        if not mine:
+            is_own = False
+        if not is_own:
             raise ConflictError("another rftd convert writes this folder", where=str(temporary), fix="wait for it")
-        for left in temporary.iterdir():
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        for remnant in temporary.iterdir():
+            shutil.rmtree(remnant) if remnant.is_dir() and not remnant.is_symlink() else remnant.unlink()
         yield
     finally:
         os.close(descriptor)
@@ -108,21 +109,20 @@ def write_hf_folder(
     *,
     on_bytes: Callable[[int], None],
 ) -> None:
-    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, each in its
-    dtype.
+    """Writes the folder: descriptions out of `described_by`, the later ones first; the tensors, each in its dtype.
 
-    `on_bytes` is told how many bytes of tensors are written. Raises DataError for damage, DiskFullError, OSError;
-    the folder is as it was then.
+    `on_bytes` receives the bytes of tensors written so far. Raises DataError for damage, DiskFullError, OSError; the
+    target is then unchanged.
     """
     temporary = target.with_name(f".{target.name}.converting")
-    with _alone(temporary):
+    with _locked_empty(temporary):
         try:
             _check_room(temporary, tensors)
             for folder in described_by:
                 _copy_descriptions(folder, temporary)
             if target.is_dir():
                 _copy_rest(target, temporary)
-            _tell_dtype(temporary / CONFIG, tensors)
+            _write_dtype(temporary / CONFIG, tensors)
             _write_weights(temporary, tensors, on_bytes)
             fsync_tree(temporary)
             staged = Staged(temporary, target.with_name(f".{target.name}.replaced"), ())
@@ -144,13 +144,13 @@ def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
 
 def _copy_descriptions(source: Path, folder: Path) -> None:
     for path in sorted(source.iterdir()):
-        wanted = path.suffix in _DESCRIPTIONS and not path.name.endswith(".index.json")
-        if wanted and path.is_file() and path.stat().st_size <= _DESCRIPTION_BYTES:
+        is_description = path.suffix in _DESCRIPTIONS and not path.name.endswith(".index.json")
+        if is_description and path.is_file() and path.stat().st_size <= _DESCRIPTION_BYTES:
             shutil.copyfile(path, folder / path.name)
 
 
 def _copy_rest(target: Path, folder: Path) -> None:
-    """Keeps what lies in a folder that is replaced, but for its weights, which were not whole."""
+    """Copies the files of a replaced folder, except weights, because the weights were not whole."""
     for path in target.iterdir():
         if path.name == _INDEX or path.suffix in (".safetensors", ".bin") or path.is_symlink():
             continue
@@ -160,8 +160,8 @@ def _copy_rest(target: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
-    """Lets the configuration name the weights' own dtype: transformers would round what it loads to another one."""
+def _write_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
+    """Sets the weights' own dtype in the configuration: transformers would round loaded weights to another one."""
     try:
         config = json_decoder(dict[str, Any]).decode(path.read_bytes())
     except (OSError, *UNREADABLE) as error:
@@ -173,19 +173,19 @@ def _tell_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
     if not numbers:
         return
     [(dtype, _)] = numbers.most_common(1)
-    for part in (config, config.get("text_config")):
+    for section in (config, config.get("text_config")):
         for key in ("dtype", "torch_dtype"):
-            if isinstance(part, dict) and isinstance(part.get(key), str):
-                part[key] = dtype
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = dtype
     path.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
 
 
 def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Callable[[int], None]) -> None:
-    files = _shared_out(tensors)
+    files = _divided(tensors)
     names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
     written_bytes = 0
-    for name, each in zip(names, files, strict=True):
-        for block_bytes in _write_file(folder / name, each):
+    for name, file_tensors in zip(names, files, strict=True):
+        for block_bytes in _write_file(folder / name, file_tensors):
             written_bytes += block_bytes
             on_bytes(written_bytes)
     if len(files) > 1:
@@ -194,7 +194,7 @@ def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Calla
 
 
 def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
-    """Writes tensors into one file; yields the bytes of each block when it is written."""
+    """Writes tensors into one file; yields the bytes of each block once written."""
     with path.open("wb", buffering=0) as file:
         file.write(safetensors.header_of({tensor.name: tensor.written for tensor in tensors}))
         sent_bytes = 0
@@ -205,7 +205,7 @@ def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
                 _write_all(file, words)
                 yield words.nbytes
                 if file.tell() - sent_bytes >= _SENT_BYTES:
-                    # Linux begins to write out what is not to stay: the fsync at the end has little left to wait for.
+                    # Linux begins to write out pages it may drop: little is left for the fsync at the end.
                     os.posix_fadvise(file.fileno(), sent_bytes, file.tell() - sent_bytes, os.POSIX_FADV_DONTNEED)
                     sent_bytes = file.tell()
 
@@ -217,16 +217,16 @@ def _cast(tensor: WholeTensor, block: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"{tensor.name!r}: {error.what}", where=str(tensor.files()[0]), fix=error.fix) from error
 
 
-def _shared_out(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
+def _divided(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
     files: list[list[WholeTensor]] = [[]]
     filled_bytes = 0
-    for each in tensors:
-        needed = size_bytes(*each.written)
-        if files[-1] and filled_bytes + needed > _FILE_BYTES:
+    for tensor in tensors:
+        needed_bytes = size_bytes(*tensor.written)
+        if files[-1] and filled_bytes + needed_bytes > _FILE_BYTES:
             files.append([])
             filled_bytes = 0
-        files[-1].append(each)
-        filled_bytes += needed
+        files[-1].append(tensor)
+        filled_bytes += needed_bytes
     return files
 
 
@@ -235,17 +235,17 @@ def _from_1(files: Sequence[object]) -> range:
 
 
 def _weight_map(names: Sequence[str], files: Sequence[Sequence[WholeTensor]]) -> Mapping[str, str]:
-    return {tensor.name: name for name, each in zip(names, files, strict=True) for tensor in each}
+    return {tensor.name: name for name, file_tensors in zip(names, files, strict=True) for tensor in file_tensors}
 
 
 def _write_all(file: Any, block: NDArray[Any]) -> None:
-    left = block.view(np.uint8).data
-    while left.nbytes:
-        left = left[file.write(left) :]
+    remaining = block.view(np.uint8).data
+    while remaining.nbytes:
+        remaining = remaining[file.write(remaining) :]
 
 
 def _refuse_nan(tensor: WholeTensor, block: NDArray[Any]) -> None:
-    """Raises DataError for numbers that are none: a model with one of them answers nothing."""
+    """Raises DataError for NaN: a model with a single NaN answers nothing."""
     if _has_nan(tensor.layout.dtype, block):
         files = ", ".join(path.name for path in tensor.files())
         raise DataError(
@@ -258,7 +258,7 @@ def _refuse_nan(tensor: WholeTensor, block: NDArray[Any]) -> None:
 def _has_nan(dtype: str, block: NDArray[Any]) -> bool:
     if dtype in ("float32", "float64"):
         numbers = block.view(f"f{ITEM_BYTES[dtype]}")
-        return bool(block.size and np.isnan(numbers.min()))  # the smallest one is NaN if one of them is
+        return bool(block.size and np.isnan(numbers.min()))  # the smallest one is NaN if any of them is
     limit = {"bfloat16": 0x7F80, "float16": 0x7C00}.get(dtype)
-    # An exponent of ones, and a fraction beside it: larger than infinity when the sign is left out.
+    # An exponent of ones, and a fraction beside it: larger than infinity without the sign.
     return limit is not None and block.size > 0 and int(np.bitwise_and(block, 0x7FFF).max()) > limit

@@ -1,8 +1,8 @@
-"""Megatron's names and fused tensors as those of transformers: decoders of the kind of Llama and Qwen.
+"""Megatron's names and fused tensors, translated to transformers': decoders of the kind of Llama and Qwen.
 
-Megatron stacks equal layers along a first dimension, keeps queries, keys and values of a group of heads together, and
-gate and up projection in one tensor. All of these are boxes of what is stored, so nothing is computed or copied for
-them. Names: megatron.core's GPT model, as its `dist_checkpointing` saves it.
+Megatron stacks equal layers along a first dimension, stores queries, keys and values of a group of heads together, and
+gate and up projection in one tensor. All of these are boxes of stored tensors, so nothing is computed or copied for the
+translation. Names: megatron.core's GPT model, as saved by the model's `dist_checkpointing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rftd.workers.weights.tensor_bytes import TensorLayout
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's config.json says of its shapes."""
+    """The shapes of a model's tensors, as far as config.json tells them; None for a missing setting."""
 
     hidden_size: int | None = None
     intermediate_size: int | None = None
@@ -56,18 +56,19 @@ _GATE_UP: Final = ("mlp.linear_fc1.weight", "mlp.linear_fc1.bias")
 
 
 Fusing: TypeAlias = Literal["one", "heads", "gate_up"]
-"""The content of a tensor of Megatron's: one of transformers', the projections of all heads, gate and up projection."""
+"""Content of a Megatron tensor: one of transformers' tensors, the projections of all heads, or gate and up projection.
+"""
 
 
 class DecoderNames(msgspec.Struct, frozen=True):
-    """The names that transformers has for what is in one tensor of Megatron's."""
+    """transformers' names for the content of one Megatron tensor, and how the tensor is fused."""
 
     kind: Fusing
     names: tuple[str, ...]
 
 
 def decoder_names(name: str) -> DecoderNames | None:
-    """transformers' names for a tensor of a decoder whose layers are not stacked; None if it is not known."""
+    """Returns transformers' names for a tensor of a decoder with unstacked layers; None for an unknown one."""
     if name in _TOP:
         return DecoderNames("one", (_TOP[name],))
     match = _LAYER.fullmatch(name)
@@ -79,30 +80,30 @@ def decoder_names(name: str) -> DecoderNames | None:
     if inner in _IN_LAYER:
         return DecoderNames("one", (prefix + _IN_LAYER[inner],))
     if inner in _QKV:
-        return DecoderNames("heads", tuple(f"{prefix}self_attn.{each}_proj.{kind}" for each in "qkv"))
+        return DecoderNames("heads", tuple(f"{prefix}self_attn.{letter}_proj.{kind}" for letter in "qkv"))
     if inner in _GATE_UP:
-        return DecoderNames("gate_up", tuple(f"{prefix}mlp.{each}_proj.{kind}" for each in ("gate", "up")))
+        return DecoderNames("gate_up", tuple(f"{prefix}mlp.{projection}_proj.{kind}" for projection in ("gate", "up")))
     return None
 
 
 def is_megatron(tensors: Sequence[WholeTensor]) -> bool:
     """True if the tensors have Megatron's names."""
-    return any(each.name.startswith(("decoder.layers.", "embedding.word_embeddings.")) for each in tensors)
+    return any(tensor.name.startswith(("decoder.layers.", "embedding.word_embeddings.")) for tensor in tensors)
 
 
 def renamed(tensors: Sequence[WholeTensor], config: DecoderConfig) -> list[WholeTensor]:
-    """The tensors as transformers calls and cuts them. Raises DataError for one that is not known, naming its file."""
-    found: list[WholeTensor] = []
-    for each in tensors:
-        if "_extra_state" in each.name or (each.name == "output_layer.weight" and config.tie_word_embeddings):
+    """Returns the tensors with transformers' names and cuts. Raises DataError for an unknown one, naming a file."""
+    translated: list[WholeTensor] = []
+    for tensor in tensors:
+        if "_extra_state" in tensor.name or (tensor.name == "output_layer.weight" and config.tie_word_embeddings):
             continue
-        found.extend(_top(each, config) if each.name in _TOP else _of_layers(each, config))
-    return found
+        translated.extend(_top(tensor, config) if tensor.name in _TOP else _of_layers(tensor, config))
+    return translated
 
 
 def _top(tensor: WholeTensor, config: DecoderConfig) -> Iterator[WholeTensor]:
     shape = tensor.layout.shape
-    # Megatron fills the vocabulary up, so that it can be cut into equal parts.
+    # Megatron pads the vocabulary, for a division into equal parts.
     if tensor.name in _WORDS and config.vocab_size is not None and shape[0] > config.vocab_size:
         shape = (config.vocab_size, *shape[1:])
     yield _cut(tensor, _TOP[tensor.name], shape, [((0,) * len(shape), shape)])
@@ -123,7 +124,7 @@ def _of_layers(tensor: WholeTensor, config: DecoderConfig) -> Iterator[WholeTens
 def _of_layer(
     tensor: WholeTensor, layer: int, inner: str, at: tuple[int, ...], shape: tuple[int, ...], config: DecoderConfig
 ) -> Iterator[WholeTensor]:
-    """The tensors of one layer; `at` is its place in a stack of layers, `shape` that of a layer's tensor."""
+    """Yields the tensors of one layer; `at` is the index in a stack of layers, `shape` a layer's tensor shape."""
     prefix = f"model.layers.{layer}."
     kind = inner.rpartition(".")[2]
     if inner in _IN_LAYER:
@@ -140,7 +141,7 @@ def _of_layer(
 
 
 def _heads(tensor: WholeTensor, rows: int, config: DecoderConfig) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """The rows of queries, keys and values: each group of heads has its queries, then its keys, then its values."""
+    """Yields the rows of queries, keys and values: a group of heads has queries first, then keys, then values."""
     heads = config.num_attention_heads or 0
     groups = config.num_key_value_heads or heads
     head_rows = config.head_dim or (config.hidden_size or 0) // max(1, heads)
@@ -154,15 +155,15 @@ def _heads(tensor: WholeTensor, rows: int, config: DecoderConfig) -> Iterator[tu
     queries = heads // groups * head_rows
     group = queries + 2 * head_rows
     for name, begin, extent in (("q", 0, queries), ("k", queries, head_rows), ("v", queries + head_rows, head_rows)):
-        yield name, [(at * group + begin, at * group + begin + extent) for at in range(groups)]
+        yield name, [(number * group + begin, number * group + begin + extent) for number in range(groups)]
 
 
 def _rows(
     tensor: WholeTensor, name: str, at: tuple[int, ...], shape: tuple[int, ...], rows: Sequence[tuple[int, int]]
 ) -> WholeTensor:
-    rest = shape[1:]
-    boxes = [((*at, begin, *(0 for _ in rest)), (*(1 for _ in at), end - begin, *rest)) for begin, end in rows]
-    return _cut(tensor, name, (sum(end - begin for begin, end in rows), *rest), boxes)
+    trailing = shape[1:]
+    boxes = [((*at, begin, *(0 for _ in trailing)), (*(1 for _ in at), end - begin, *trailing)) for begin, end in rows]
+    return _cut(tensor, name, (sum(end - begin for begin, end in rows), *trailing), boxes)
 
 
 def _cut(tensor: WholeTensor, name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> WholeTensor:

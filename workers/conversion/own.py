@@ -1,4 +1,4 @@
-"""Our own checkpoints: `model.safetensors` of one rank, or a file of each rank and a manifest (`ranks.shards`)."""
+"""rftd's own checkpoints: `model.safetensors` of one rank, or a file of each rank and a manifest (`ranks.shards`)."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ _KIND = "model"
 
 
 def is_own(actor: Path) -> bool:
-    """True if one of our trainer engines wrote a model's tensors there."""
+    """True if the folder contains a model's tensors written by a trainer engine of rftd."""
     return (actor / _FILE).is_file() or is_sharded(actor, _KIND)
 
 
 def own_tensors(actor: Path) -> list[WholeTensor]:
-    """The model's tensors. Raises DataError, naming the file that is missing, damaged or of another checkpoint."""
+    """Returns the model's tensors. Raises DataError, naming a file missing, damaged or of another checkpoint."""
     if is_sharded(actor, _KIND):
         return _of_ranks(actor)
     return tensors_of_files([actor / _FILE])
 
 
 def tensors_of_files(paths: Iterable[Path]) -> list[WholeTensor]:
-    """The tensors of safetensors files that each hold whole ones. Raises DataError for a damaged file."""
-    found = []
+    """Returns the tensors of safetensors files that each contain whole ones. Raises DataError for a damaged file."""
+    tensors = []
     for path in paths:
-        for name, place in _places(path).items():
-            stored = _stored(path, place)
-            found.append(whole(name, stored.shape, [TensorPart((0,) * len(stored.shape), stored)]))
-    return found
+        for name, location in _places(path).items():
+            stored = _stored(path, location)
+            tensors.append(whole(name, stored.shape, [TensorPart((0,) * len(stored.shape), stored)]))
+    return tensors
 
 
 def _of_ranks(actor: Path) -> list[WholeTensor]:
     sharded = ShardedTensors.open(actor, _KIND)
-    # Their digests are in the manifest: a file with other bytes is told before any of it is written elsewhere.
+    # The manifest has the files' digests: a file with other bytes is detected before any of it is written elsewhere.
     sharded.verify()
     paths = {file.rank: actor / file.name for file in sharded.manifest.files}
-    places = {rank: _places(path) for rank, path in paths.items()}
-    found = []
+    locations = {rank: _places(path) for rank, path in paths.items()}
+    tensors = []
     for tensor in sharded.manifest.tensors:
         parts = []
-        for part in tensor.parts:
-            place = places[part.rank].get(tensor.name)
-            if place is None or (place.layout.dtype, place.layout.shape) != (tensor.dtype, part.size):
+        for tensor_part in tensor.parts:
+            location = locations[tensor_part.rank].get(tensor.name)
+            if location is None or (location.layout.dtype, location.layout.shape) != (tensor.dtype, tensor_part.size):
                 raise DataError(
                     f"it does not hold the part of {tensor.name!r} that the manifest names",
-                    where=str(paths[part.rank]),
+                    where=str(paths[tensor_part.rank]),
                     fix=FIX,
                 )
-            parts.append(TensorPart(part.offset, _stored(paths[part.rank], place)))
-        found.append(whole(tensor.name, tensor.shape, parts))
-    return found
+            parts.append(TensorPart(tensor_part.offset, _stored(paths[tensor_part.rank], location)))
+        tensors.append(whole(tensor.name, tensor.shape, parts))
+    return tensors
 
 
 def _places(path: Path) -> dict[str, TensorPlace]:
@@ -67,6 +67,6 @@ def _places(path: Path) -> dict[str, TensorPlace]:
         raise DataError(error.what, where=str(path), fix=FIX) from error
 
 
-def _stored(path: Path, place: TensorPlace) -> StoredTensor:
-    shape = place.layout.shape
-    return StoredTensor(path, place.layout.dtype, shape, c_strides(shape), place.begin_bytes)
+def _stored(path: Path, location: TensorPlace) -> StoredTensor:
+    shape = location.layout.shape
+    return StoredTensor(path, location.layout.dtype, shape, c_strides(shape), location.begin_bytes)

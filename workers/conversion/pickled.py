@@ -1,11 +1,11 @@
-"""Pickles as inert objects: what a pickle would import and call is noted down and never done.
+"""Pickles as inert objects: imports and calls of a pickle are recorded and never executed.
 
-Files of FSDP and Megatron describe their tensors in pickles, and a pickle is a program: whoever unpickles it runs what
-its writer wanted. So it is not unpickled here. `read_pickle` walks over its opcodes (`pickletools` decodes them and
+Files of FSDP and Megatron describe tensors in pickles, and a pickle is a program: unpickling runs the code of the
+pickle's writer. So there is no unpickling here. `read_pickle` walks over the opcodes (`pickletools` decodes them and
 knows no objects) and builds numbers, texts, tuples, lists and mappings; a global becomes a `Name`, a call of it an
-`InertObject` with the arguments. There is no import, no call and no attribute of a foreign object in this module, so
-there is nothing that a file could make it do. Names that no description of tensors needs are refused beside that, each
-by its name, for such a file was made for something else.
+`InertObject` with the arguments. There is no import, no call and no attribute of a foreign object in this module, so a
+file has nothing to abuse. In addition, names without use in a description of tensors are refused, with the name,
+because such a file was made for something else.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from typing import Any, Final, TypeAlias
 from rftd.ops.errors import DataError
 
 MAX_PICKLE_BYTES: Final = 1 << 28
-"""The largest description of tensors that is read: that of a million of them is smaller."""
+"""Largest accepted description of tensors, in bytes: a description of a million tensors is smaller."""
 
 DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError)
-"""The errors of whoever takes a damaged description for a whole one: its values may be of any kind."""
+"""Errors of code reading a damaged description as a whole one: its contents may be of any kind."""
 
 Value: TypeAlias = Any
-"""Numbers, texts, bytes, None, tuples, lists, mappings, `Name` and `InertObject`: data of a stranger."""
+"""Numbers, texts, bytes, None, tuples, lists, mappings, `Name` and `InertObject`: untrusted data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A global that a pickle names, such as `torch._utils._rebuild_tensor_v2`."""
+    """A global named in a pickle, such as `torch._utils._rebuild_tensor_v2`."""
 
     text: str
 
 
-# eq=False: some are keys of a mapping in one format, and comparing deep ones would recurse as deep as they are.
+# eq=False: some objects are keys of a mapping in one format, and comparing deep ones would recurse to full depth.
 @dataclass(slots=True, eq=False)
 class InertObject:
-    """What would be a call of `name` with `arguments`, and the state that the object would be given."""
+    """A recorded call of `name` with `arguments`, and the state meant for the object."""
 
     name: str
     arguments: tuple[Value, ...]
     state: Value = field(default=None)
 
     def get(self, key: str) -> Value:
-        """A field of the state. Raises ValueError if the state has none of that name."""
+        """Returns a field of the state. Raises ValueError for a missing field."""
         return field_of(self.state, key)
 
 
 def field_of(state: Value, key: str) -> Value:
-    """A field of an object's state: a mapping, or two, of which the second one has the slots."""
-    for part in state if isinstance(state, tuple) else (state,):
-        if isinstance(part, dict) and key in part:
-            return part[key]
+    """Returns a field of an object's state: a mapping, or two, of which the second one has the slots."""
+    for mapping in state if isinstance(state, tuple) else (state,):
+        if isinstance(mapping, dict) and key in mapping:
+            return mapping[key]
     raise ValueError(f"an object has no {key}")
 
 
 _COLLECTIONS: Final = frozenset({"collections.OrderedDict", "builtins.set", "torch.Size"})
 
 
-def read_pickle(data: bytes, allowed: frozenset[str], where: Path) -> Value:
-    """The value that the pickle describes. Raises DataError for a name that is not `allowed`, and for damage."""
+def read_pickle(pickle_bytes: bytes, allowed: frozenset[str], where: Path) -> Value:
+    """Returns the content described by the pickle. Raises DataError for damage, and for names not in `allowed`."""
     machine = _Machine(allowed, where)
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for opcode, argument, _ in pickletools.genops(pickle_bytes):
             if opcode.name == "STOP":
                 return machine.stack[-1]
             step = _STEPS.get(opcode.name)
@@ -86,18 +86,18 @@ class _Machine:
         self._allowed = allowed | _COLLECTIONS
         self._where = where
 
-    def push(self, value: Value) -> None:
-        self.stack.append(value)
+    def push(self, operand: Value) -> None:
+        self.stack.append(operand)
 
     def mark(self) -> None:
         self._below.append(self.stack)
         self.stack = []
 
     def marked(self) -> list[Value]:
-        """What lies above the last mark, taken off with it."""
-        found = self.stack
+        """Removes the operands above the last mark, and the mark, from the stack; returns them."""
+        operands = self.stack
         self.stack = self._below.pop()
-        return found
+        return operands
 
     def name(self, module: Value, name: Value) -> None:
         text = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
@@ -116,38 +116,38 @@ class _Machine:
             raise ValueError("it calls what is no name")
         self.push(_called(name.text, arguments))
 
-    def set_items(self, items: list[Value]) -> None:
+    def set_items(self, pairs: list[Value]) -> None:
         target = self.stack[-1]
-        if not isinstance(target, dict) or len(items) % 2:
+        if not isinstance(target, dict) or len(pairs) % 2:
             raise ValueError("it puts items into what is no mapping")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            # Not tuples: hashing one that is nested a million times deep would overflow the stack of the processor.
+        for key, content in zip(pairs[::2], pairs[1::2], strict=True):
+            # Not tuples: hashing one nested a million times deep would overflow the processor's stack.
             if not isinstance(key, (str, int, InertObject)):
                 raise ValueError(f"a mapping has a key of type {type(key).__name__}")
-            target[key] = value
+            target[key] = content
 
-    def append(self, values: list[Value]) -> None:
+    def append(self, operands: list[Value]) -> None:
         target = self.stack[-1]
         if not isinstance(target, list):
             raise ValueError("it appends to what is no list")
-        target.extend(values)
+        target.extend(operands)
 
     def build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
         if isinstance(target, InertObject):
             target.state = state
-        elif not isinstance(target, dict):  # an OrderedDict has attributes too, which no tensor needs
+        elif not isinstance(target, dict):  # an OrderedDict has attributes too, without use for tensors
             raise ValueError("it gives a state to what can have none")
 
     def refer(self) -> None:
         self.push(InertObject("persistent", (self.stack.pop(),)))
 
-    def remember(self, place: int | None) -> None:
-        self._memo[len(self._memo) if place is None else place] = self.stack[-1]
+    def remember(self, index: int | None) -> None:
+        self._memo[len(self._memo) if index is None else index] = self.stack[-1]
 
-    def recall(self, place: int) -> None:
-        self.push(self._memo[place])
+    def recall(self, index: int) -> None:
+        self.push(self._memo[index])
 
 
 def _called(name: str, arguments: tuple[Value, ...]) -> Value:
@@ -160,11 +160,11 @@ def _called(name: str, arguments: tuple[Value, ...]) -> Value:
 
 def _tuple_of(count: int) -> Callable[[_Machine, Value], None]:
     def step(machine: _Machine, _: Value) -> None:
-        found = tuple(machine.stack[-count:])
-        if len(found) != count:
+        operands = tuple(machine.stack[-count:])
+        if len(operands) != count:
             raise ValueError("its stack is empty")
         del machine.stack[-count:]
-        machine.push(found)
+        machine.push(operands)
 
     return step
 
@@ -175,8 +175,8 @@ def _stack_global(machine: _Machine, _: Value) -> None:
 
 
 def _set_item(machine: _Machine, _: Value) -> None:
-    value = machine.stack.pop()
-    machine.set_items([machine.stack.pop(), value])
+    content = machine.stack.pop()
+    machine.set_items([machine.stack.pop(), content])
 
 
 _VALUES: Final = (
@@ -184,10 +184,10 @@ _VALUES: Final = (
     *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 )
 _STEPS: Final[dict[str, Callable[[_Machine, Value], object]]] = {
-    **dict.fromkeys(_VALUES, lambda machine, value: machine.push(value)),
-    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, value: None),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), lambda machine, value: machine.remember(value)),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, value: machine.recall(int(value))),
+    **dict.fromkeys(_VALUES, lambda machine, operand: machine.push(operand)),
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, operand: None),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), lambda machine, operand: machine.remember(operand)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, operand: machine.recall(int(operand))),
     **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda machine, _: machine.call()),
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
@@ -210,6 +210,6 @@ _STEPS: Final[dict[str, Callable[[_Machine, Value], object]]] = {
     "SETITEMS": lambda machine, _: machine.set_items(machine.marked()),
     "BUILD": lambda machine, _: machine.build(),
     "BINPERSID": lambda machine, _: machine.refer(),
-    "GLOBAL": lambda machine, value: machine.name(*str(value).split(" ", 1)),
+    "GLOBAL": lambda machine, operand: machine.name(*str(operand).split(" ", 1)),
     "STACK_GLOBAL": _stack_global,
 }

@@ -1,10 +1,10 @@
-"""The archive that `torch.save` writes, read without torch: a zip file of a pickle, and of each storage's bytes.
+"""The archive written by `torch.save`, read without torch: a zip file of a pickle, and of each storage's bytes.
 
     NAME/data.pkl   the objects; a tensor in it is a storage's name, an offset, a shape and strides
     NAME/data/0     the bytes of storage 0, not compressed
 
-The pickle is never run (`pickled`). Tensors are places in the file, and none of their bytes is read before somebody
-asks for them. Layout: torch/serialization.py and torch/_utils.py of torch 2.
+The pickle is never run (`pickled`). Tensors are positions in the file, and none of their bytes is read before use.
+Layout: torch/serialization.py and torch/_utils.py of torch 2.
 """
 
 from __future__ import annotations
@@ -85,22 +85,22 @@ NAMES: Final = frozenset(
         f"{PLACEMENT}._StridedShard",
     }
 )
-"""Every name that the description of a tensor has; a file that has another one is refused."""
+"""Every name in a description of a tensor; a file with any other name is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor's place in a file: no number of it is in memory."""
+    """A tensor's position in a file: none of its numbers is in memory."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In numbers, as torch counts."""
+    """Strides in numbers, as in torch."""
     begin_bytes: int
 
     def read_into(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
-        """Fills a box, of words of the dtype's size, with what lies at the offset.
+        """Fills a box, of words of the dtype's size, with the numbers at the offset.
 
         Raises DataError if the file was cut off meanwhile.
         """
@@ -109,52 +109,52 @@ class StoredTensor:
         begin_bytes = self.begin_bytes + box.itemsize * sum(
             at * stride for at, stride in zip(offset, self.strides, strict=True)
         )
-        wanted = zip(box.shape, self.strides, c_strides(box.shape), strict=True)
-        if box.flags.c_contiguous and all(extent == 1 or stride == plain for extent, stride, plain in wanted):
+        dimensions = zip(box.shape, self.strides, c_strides(box.shape), strict=True)
+        if box.flags.c_contiguous and all(extent == 1 or stride == plain for extent, stride, plain in dimensions):
             self._fill(box.reshape(-1), begin_bytes)
             return
-        # From its first number to its last, with what lies in between.
-        found = np.empty(_extent(box.shape, self.strides), box.dtype)
-        self._fill(found, begin_bytes)
+        # From its first number to its last, including numbers in between.
+        span = np.empty(_extent(box.shape, self.strides), box.dtype)
+        self._fill(span, begin_bytes)
         steps = tuple(stride * box.itemsize for stride in self.strides)
-        box[...] = np.lib.stride_tricks.as_strided(found, box.shape, steps)
+        box[...] = np.lib.stride_tricks.as_strided(span, box.shape, steps)
 
     def _fill(self, numbers: NDArray[Any], begin_bytes: int) -> None:
         with self.path.open("rb", buffering=0) as file:
             file.seek(begin_bytes)
-            left = numbers.view(np.uint8).data
-            while left.nbytes:
-                count = file.readinto(left)
+            remaining = numbers.view(np.uint8).data
+            while remaining.nbytes:
+                count = file.readinto(remaining)
                 if not count:
                     raise DataError("the file is cut off", where=str(self.path), fix=FIX)
-                left = left[count:]
+                remaining = remaining[count:]
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadTensor:
-    """A rank's part of a DTensor, and how torch spread the whole over the ranks."""
+    """A rank's part of a DTensor, and torch's division of the whole over the ranks."""
 
     local: StoredTensor
     shape: tuple[int, ...]
-    """Of the whole."""
+    """Shape of the whole."""
     placements: tuple[int | None, ...]
     """For each dimension of the mesh of ranks: the dimension along which the tensor is cut; None for equal copies."""
     coordinate: tuple[int, ...]
-    """The rank's place in the mesh."""
+    """The rank's coordinate in the mesh."""
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """The numbers from the first to the last one of a tensor that has some."""
+    """Returns the count of numbers from the first to the last of a tensor that is not empty."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in numbers, of a tensor whose numbers follow one another."""
+    """Returns the strides, in numbers, of a contiguous tensor."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 class _Section(io.RawIOBase):
-    """A part of a file as a file of its own: an archive may lie among others."""
+    """A section of a file as a file of its own: an archive may lie among others."""
 
     def __init__(self, path: Path, begin: int, size: int) -> None:
         self._file = path.open("rb")
@@ -176,11 +176,11 @@ class _Section(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
+        remaining = max(0, self._size - self._at)
         self._file.seek(self._begin + self._at)
-        found = self._file.read(left if size < 0 else min(size, left))
-        self._at += len(found)
-        return found
+        chunk = self._file.read(remaining if size < 0 else min(size, remaining))
+        self._at += len(chunk)
+        return chunk
 
     def close(self) -> None:
         self._file.close()
@@ -188,32 +188,32 @@ class _Section(io.RawIOBase):
 
 
 def read_torch_file(path: Path, *, begin: int = 0, size: int | None = None) -> Value:
-    """What the archive describes, with `StoredTensor`s and `SpreadTensor`s in the place of tensors.
+    """Returns the objects of the archive, with `StoredTensor`s and `SpreadTensor`s in the place of tensors.
 
-    That is a tensor, or a mapping or list that holds some on its first level; what is no tensor is left as it is.
-    Raises DataError if the file is none of torch's, is cut off, or wants a name that no tensor needs.
+    The result is a tensor, or a mapping or list with some on its first level; other objects stay unchanged. Raises
+    DataError if the file was not written by torch, is cut off, or contains a name without use for tensors.
     """
     try:
         section = _Section(path, begin, path.stat().st_size - begin if size is None else size)
         with section, zipfile.ZipFile(section) as archive:
-            entries = {_inner(entry.filename): entry for entry in archive.infolist()}
-            order = archive.read(entries["byteorder"]) if "byteorder" in entries else b"little"
-            if entries["data.pkl"].file_size > MAX_PICKLE_BYTES:
-                raise ValueError(f"its description of tensors has {entries['data.pkl'].file_size} bytes")
-            pickled = archive.read(entries["data.pkl"])
-            places = {
-                name.removeprefix("data/"): (begin + _data_of(section, entry), entry.file_size)
-                for name, entry in entries.items()
-                if name.startswith("data/") and entry.compress_type == zipfile.ZIP_STORED
+            members = {_inner(member.filename): member for member in archive.infolist()}
+            order = archive.read(members["byteorder"]) if "byteorder" in members else b"little"
+            if members["data.pkl"].file_size > MAX_PICKLE_BYTES:
+                raise ValueError(f"its description of tensors has {members['data.pkl'].file_size} bytes")
+            pickled = archive.read(members["data.pkl"])
+            storages = {
+                name.removeprefix("data/"): (begin + _data_of(section, member), member.file_size)
+                for name, member in members.items()
+                if name.startswith("data/") and member.compress_type == zipfile.ZIP_STORED
             }
         if order != b"little":
             raise ValueError("its numbers are big-endian")
-        value = read_pickle(pickled, NAMES, path)
-        return _Tensors(path, places).in_(value)
+        content = read_pickle(pickled, NAMES, path)
+        return _Tensors(path, storages).in_(content)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, *DAMAGE) as error:
-        what = "it has no data.pkl" if isinstance(error, KeyError) and error.args == ("data.pkl",) else str(error)
+        problem = "it has no data.pkl" if isinstance(error, KeyError) and error.args == ("data.pkl",) else str(error)
         raise DataError(
-            f"the file is none that torch wrote, or is cut off: {what}", where=str(path), fix=FIX
+            f"the file is none that torch wrote, or is cut off: {problem}", where=str(path), fix=FIX
         ) from error
 
 
@@ -221,57 +221,57 @@ def _inner(name: str) -> str:
     return name.partition("/")[2]
 
 
-def _data_of(section: _Section, entry: zipfile.ZipInfo) -> int:
-    """The place of an entry's bytes: behind its own header, whose length the index at the end does not tell."""
-    section.seek(entry.header_offset)
+def _data_of(section: _Section, member: zipfile.ZipInfo) -> int:
+    """Returns the offset of a member's bytes, behind a header whose length is missing in the index at the end."""
+    section.seek(member.header_offset)
     head = section.read(30)
     name_bytes, extra_bytes = struct.unpack("<HH", head[26:30])
-    return entry.header_offset + 30 + int(name_bytes) + int(extra_bytes)
+    return member.header_offset + 30 + int(name_bytes) + int(extra_bytes)
 
 
 class _Tensors:
-    """Records of one file as tensors."""
+    """Turns the inert objects of one file into tensors."""
 
     def __init__(self, path: Path, places: dict[str, tuple[int, int]]) -> None:
         self._path = path
         self._places = places
 
-    def in_(self, value: Value) -> Value:
-        if isinstance(value, dict):
-            return {key: self._tensor(each) for key, each in value.items()}
-        return [self._tensor(each) for each in value] if isinstance(value, list) else self._tensor(value)
+    def in_(self, content: Value) -> Value:
+        if isinstance(content, dict):
+            return {key: self._tensor(child) for key, child in content.items()}
+        return [self._tensor(child) for child in content] if isinstance(content, list) else self._tensor(content)
 
-    def _tensor(self, value: Value) -> Value:
-        if not isinstance(value, InertObject):
-            return value
-        if value.name in _PARAMETERS:
-            return self._tensor(value.arguments[0])
-        if value.name == _SUBCLASS:
-            function, _, arguments, state = value.arguments
-            made = InertObject(function.text, arguments)
+    def _tensor(self, node: Value) -> Value:
+        if not isinstance(node, InertObject):
+            return node
+        if node.name in _PARAMETERS:
+            return self._tensor(node.arguments[0])
+        if node.name == _SUBCLASS:
+            function, _, arguments, state = node.arguments
+            call = InertObject(function.text, arguments)
             if function.text == _SPREAD:
                 return self._spread(state)
-            return self._tensor(made)
-        if value.name in (_TENSOR, _TENSOR_OF_DTYPE):
-            return self._stored(value)
-        return value
+            return self._tensor(call)
+        if node.name in (_TENSOR, _TENSOR_OF_DTYPE):
+            return self._stored(node)
+        return node
 
-    def _stored(self, value: InertObject) -> StoredTensor:
-        storage, offset, shape, strides = value.arguments[:4]
+    def _stored(self, call: InertObject) -> StoredTensor:
+        storage, offset, shape, strides = call.arguments[:4]
         kind, name, key, _, _ = storage.arguments[0]
         if kind != "storage" or not isinstance(name, Name):
             raise ValueError("a tensor has no storage")
         dtype = _STORAGES.get(name.text, "")
-        if value.name == _TENSOR_OF_DTYPE:
-            dtype = value.arguments[6].text.removeprefix("torch.")
+        if call.name == _TENSOR_OF_DTYPE:
+            dtype = call.arguments[6].text.removeprefix("torch.")
         item_bytes = ITEM_BYTES[dtype]
         begin_bytes, size_bytes = self._places[key]
         numbers = (offset, *shape, *strides)
-        if not all(isinstance(each, int) and each >= 0 for each in numbers) or len(shape) != len(strides):
+        if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(shape) != len(strides):
             raise ValueError(f"a tensor lies at {offset!r} with shape {shape!r} and strides {strides!r}")
         extent = _extent(shape, strides)
         count = math.prod(shape)
-        # More numbers than its bytes hold would be repeated ones: a small file that writes a large one.
+        # More numbers than bytes would mean repeated ones: a small file that writes a large one.
         if count and ((offset + extent) * item_bytes > size_bytes or count > extent):
             raise ValueError(f"a tensor of shape {shape} lies beyond the end of its {size_bytes} bytes")
         return StoredTensor(self._path, dtype, tuple(shape), tuple(strides), begin_bytes + offset * item_bytes)
@@ -280,12 +280,12 @@ class _Tensors:
         local = self._tensor(field_of(state, "_local_tensor"))
         spec = field_of(state, "_spec")
         coordinate = spec.get("mesh").get("_coordinate_on_dim")
-        placements = tuple(_cut_along(each) for each in spec.get("placements"))
+        placements = tuple(_cut_along(placement) for placement in spec.get("placements"))
         meta = spec.get("tensor_meta")
         shape = meta.arguments[0]
         if not isinstance(local, StoredTensor) or coordinate is None or len(coordinate) != len(placements):
             raise ValueError("a tensor is spread over ranks in a way that is not known here")
-        if not all(isinstance(each, int) and each >= 0 for each in (*shape, *coordinate)):
+        if not all(isinstance(number, int) and number >= 0 for number in (*shape, *coordinate)):
             raise ValueError(f"a tensor of shape {shape!r} is spread over ranks at {coordinate!r}")
         return SpreadTensor(local, tuple(shape), placements, tuple(coordinate))
 

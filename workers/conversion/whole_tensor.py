@@ -1,6 +1,7 @@
-"""A tensor whose parts lie in several files, read in blocks of a few megabytes, in C order.
+"""A tensor with parts in several files, read in blocks of a few megabytes, in C order.
 
-Nothing here knows what wrote the parts. No more than a block is in memory at once, however large tensor and parts are.
+The module is independent of the parts' writer. At most one block is in memory at once, however large tensor and parts
+are.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from rftd.workers.conversion.torch_file import FIX, StoredTensor
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout
 
 _BLOCK_BYTES: Final = 1 << 20
-"""Of a block: it stays in the processor's cache while it is looked at and written."""
+"""Bytes of a block: small enough for the processor's cache between check and write."""
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""The offset and the size of a part, along each dimension."""
+"""Offset and size of a part, along each dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A box of a tensor, and the place where its numbers are."""
+    """A box of a tensor, and the position of its numbers in a file."""
 
     offset: tuple[int, ...]
     stored: StoredTensor
@@ -36,23 +37,24 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True)
 class WholeTensor:
-    """A tensor to be written: boxes of one whose parts are stored, one after the other."""
+    """A tensor to be written: boxes of a stored tensor, one after the other."""
 
     name: str
     layout: TensorLayout
     parts: tuple[TensorPart, ...]
     boxes: tuple[Box, ...]
-    """Of the tensor that is stored; their numbers in C order, in a row, are those of this one."""
+    """Boxes of the stored tensor; their numbers in C order, in a row, are the numbers of this one."""
     dtype: str | None = None
-    """The dtype that its numbers get when they are written; None: the one that they are stored in."""
+    """Dtype of the numbers as written; None: the stored dtype."""
 
     @property
     def written(self) -> TensorLayout:
-        """The layout as it is written."""
+        """Returns the layout as written."""
         return layout_in(self.layout, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Its numbers as flat blocks of words of the dtype's size; each block is good until the next one is asked for.
+        """Yields the numbers as flat blocks of words of the dtype's size; each block is valid until the next one is
+        requested.
 
         Raises DataError if a file is cut off.
         """
@@ -77,86 +79,89 @@ class WholeTensor:
                 yield block
 
     def files(self) -> list[Path]:
-        """The files that its numbers lie in."""
-        return list(dict.fromkeys(part.stored.path for part in self.parts))
+        """Returns the files with the numbers."""
+        return list(dict.fromkeys(tensor_part.stored.path for tensor_part in self.parts))
 
     def _fill(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
-        for part in self.parts:
-            extent = part.stored.shape
-            begin = [max(low, at) for low, at in zip(offset, part.offset, strict=True)]
+        for tensor_part in self.parts:
+            extent = tensor_part.stored.shape
+            begin = [max(low, at) for low, at in zip(offset, tensor_part.offset, strict=True)]
             end = [
                 min(low + wide, at + reach)
-                for low, wide, at, reach in zip(offset, box.shape, part.offset, extent, strict=True)
+                for low, wide, at, reach in zip(offset, box.shape, tensor_part.offset, extent, strict=True)
             ]
             if any(low >= high for low, high in zip(begin, end, strict=True)):
                 continue
             inner = tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
-            there = tuple(low - at for low, at in zip(begin, part.offset, strict=True))
-            part.stored.read_into(box[inner] if inner else box, there)
+            part_offset = tuple(low - at for low, at in zip(begin, tensor_part.offset, strict=True))
+            tensor_part.stored.read_into(box[inner] if inner else box, part_offset)
 
 
 def whole(name: str, shape: tuple[int, ...], parts: Sequence[TensorPart]) -> WholeTensor:
-    """The tensor that the parts make up. Raises DataError, naming a file, unless they are each number of it once."""
+    """Returns the tensor made of the parts. Raises DataError, naming a file, unless they contain each number exactly
+    once.
+    """
     dtype = parts[0].stored.dtype
-    for part in parts:
-        stored = part.stored
-        inside = len(shape) == len(stored.shape) == len(part.offset) and all(
-            at >= 0 and at + extent <= limit for at, extent, limit in zip(part.offset, stored.shape, shape, strict=True)
+    for tensor_part in parts:
+        stored = tensor_part.stored
+        inside = len(shape) == len(stored.shape) == len(tensor_part.offset) and all(
+            at >= 0 and at + extent <= limit
+            for at, extent, limit in zip(tensor_part.offset, stored.shape, shape, strict=True)
         )
         if stored.dtype != dtype or not inside:
             raise DataError(
-                f"{name!r} is {stored.dtype} {stored.shape} at {part.offset} here, and {dtype} {shape} in "
+                f"{name!r} is {stored.dtype} {stored.shape} at {tensor_part.offset} here, and {dtype} {shape} in "
                 f"{parts[0].stored.path.name}: the files are of different models",
                 where=str(stored.path),
                 fix=FIX,
             )
-    for one, other in _near(parts):
-        if _overlap(one, other):
+    for first, second in _neighbours(parts):
+        if _overlap(first, second):
             raise DataError(
-                f"the part of {name!r} at {one.offset} lies in {other.stored.path.name} as well",
-                where=str(one.stored.path),
+                f"the part of {name!r} at {first.offset} lies in {second.stored.path.name} as well",
+                where=str(first.stored.path),
                 fix=FIX,
             )
-    found = sum(math.prod(part.stored.shape) for part in parts)
-    if found != math.prod(shape):
+    numbers = sum(math.prod(tensor_part.stored.shape) for tensor_part in parts)
+    if numbers != math.prod(shape):
         raise DataError(
-            f"the parts of {name!r} have {found} of {math.prod(shape)} numbers",
+            f"the parts of {name!r} have {numbers} of {math.prod(shape)} numbers",
             where=str(parts[0].stored.path),
             fix=FIX,
         )
     return WholeTensor(name, TensorLayout(dtype, shape), tuple(parts), (((0,) * len(shape), shape),))
 
 
-def _near(parts: Sequence[TensorPart]) -> Iterator[tuple[TensorPart, TensorPart]]:
-    """The pairs of parts that may overlap: neighbours where a tensor is cut along one dimension, as most are."""
-    solid = [part for part in parts if math.prod(part.stored.shape)]
-    cut = [dim for dim in range(len(parts[0].offset)) if len({part.offset[dim] for part in solid}) > 1]
+def _neighbours(parts: Sequence[TensorPart]) -> Iterator[tuple[TensorPart, TensorPart]]:
+    """Returns the pairs of parts that may overlap: neighbours for a tensor cut along one dimension, as most are."""
+    solid = [tensor_part for tensor_part in parts if math.prod(tensor_part.stored.shape)]
+    cut = [dim for dim in range(len(parts[0].offset)) if len({tensor_part.offset[dim] for tensor_part in solid}) > 1]
     if len(cut) == 1:
-        return pairwise(sorted(solid, key=lambda part: part.offset[cut[0]]))
+        return pairwise(sorted(solid, key=lambda tensor_part: tensor_part.offset[cut[0]]))
     return combinations(solid, 2)
 
 
-def _overlap(one: TensorPart, other: TensorPart) -> bool:
+def _overlap(first: TensorPart, second: TensorPart) -> bool:
     return all(
-        max(first, second) < min(first + extent, second + reach)
-        for first, extent, second, reach in zip(
-            one.offset, one.stored.shape, other.offset, other.stored.shape, strict=True
+        max(low, other_low) < min(low + extent, other_low + reach)
+        for low, extent, other_low, reach in zip(
+            first.offset, first.stored.shape, second.offset, second.stored.shape, strict=True
         )
     )
 
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
-"""The types that a converted model may have."""
+"""Types available for a converted model."""
 _FLOATING: Final = (*DTYPES, "float64")
 
 
 def layout_in(layout: TensorLayout, dtype: str | None) -> TensorLayout:
-    """The layout of a tensor whose numbers become `dtype`; None, and tensors of whole numbers, stay as they are."""
+    """Returns the layout of a tensor with numbers of type `dtype`; unchanged for None, and for tensors of integers."""
     return layout if dtype is None or layout.dtype not in _FLOATING else layout._replace(dtype=dtype)
 
 
 def cast(block: NDArray[Any], stored: str, dtype: str) -> NDArray[Any]:
-    """Words of the type `stored` as words of `dtype`. Raises DataError for a number that float16 cannot hold."""
+    """Returns words of the type `stored` as words of `dtype`. Raises DataError for a number beyond float16's range."""
     if stored == dtype or stored not in _FLOATING:
         return block
     numbers = _as_float32(block, stored)
@@ -164,7 +169,7 @@ def cast(block: NDArray[Any], stored: str, dtype: str) -> NDArray[Any]:
         return numbers.view(np.uint32)
     if dtype == "bfloat16":
         words = numbers.view(np.uint32)
-        # To the nearest, and of two that are as near to the even one, as every processor does.
+        # To the nearest, and of two equally near to the even one, like every processor.
         rounded = (words + np.uint32(0x7FFF) + ((words >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         return rounded.astype(np.uint16)
     with np.errstate(over="ignore"):
