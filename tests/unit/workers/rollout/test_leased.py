@@ -160,7 +160,7 @@ async def test_tokens_of_which_nothing_is_said_are_those_of_their_own_taskset(
     sampling = SamplingSpec(temperature=temperature)
     artifacts = Bench(tmp_path, Fated()).artifacts
     silent = cast(Rollouts, SilentRollouts())
-    leased = LeasedRollouts(silent, artifacts=artifacts, seed=1, sampling=sampling, usual=SamplingSpec())
+    leased = LeasedRollouts(silent, artifacts=artifacts, seed=1, sampling=sampling, default_sampling=SamplingSpec())
     await leased.run(LEASE, cast(Any, Rows()), take, row=LEASE.row)
     for each in found:
         assert isinstance(each, ExperienceProduced)
