@@ -1,4 +1,4 @@
-"""`RecordedRollout`: a row of a dataset with the tokens, log-probabilities and reward of a rollout drawn earlier."""
+"""`RecordedRollout`: a row of a dataset with the tokens, log-probabilities and reward of a rollout sampled earlier."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from rftd.workers.datasets.record import DatasetRecord
 
 RECORDED: Final = "experience"
-"""The `schema_type` of rows with recorded rollouts."""
+"""`schema_type` of rows with recorded rollouts."""
 _LISTS: Final = ("tokens", "logprobs", "loss_mask", "steps", "metrics", "temperature")
 _REQUIRED: Final = ("group", "tokens", "prompt_tokens", "logprobs", "reward")
 _ROUNDING: Final = 1e-3
-"""The highest log-probability of a token: that of a certain one, rounded."""
+"""Highest log-probability of a token: the one of a certain token, rounded."""
 _FIX: Final = "write rows as rftd experiences rows --schema experience does"
 
 _TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a recorded rollout with several, as its number of tokens, prompt and response together."""
+    """One step of a recorded rollout with several, as a number of tokens, prompt and response together."""
 
     tokens: Annotated[int, Meta(ge=1)]
     prompt_tokens: Count
@@ -37,38 +37,38 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded rollout of T tokens, of which the first P are the prompt; R = T - P.
+    """A recorded rollout of T tokens, the first P of them the prompt; R = T - P.
 
-    With `steps`, T and P are sums over steps, and the lists hold one step after another.
+    With `steps`, T and P are sums over steps, and the lists contain one step after another.
     """
 
     group: str | int
-    """The group of answers to one task, for advantages; rows of one group are neighbours."""
+    """Group of answers to one task, for advantages; rows of one group are neighbours."""
     tokens: Annotated[list[_TokenId], Meta(min_length=2)]  # [T]
     prompt_tokens: Count
     logprobs: Annotated[list[float], Meta(min_length=1)]  # [R], under the weights that drew each token
     reward: Finite
     loss_mask: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # [R]; None: every response token is trained
     rollout: Annotated[int, Meta(ge=0, lt=ROLLOUTS)] | None = None
-    """The number within its group; None: the place among its rows."""
+    """Number within the group; None: the index among the group's rows."""
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
     temperature: Temperature | list[Temperature] = 1.0
-    """The temperature of all response tokens, or of each  # [R]"""
+    """Temperature of all response tokens, or of each  # [R]"""
     metrics: dict[str, float] = {}
-    """The named parts of the reward."""
+    """Named parts of the reward."""
     steps: list[RecordedStep] = []
 
     @property
     def longest(self) -> int:
-        """The tokens of its longest sequence."""
+        """Returns the number of tokens of the longest sequence."""
         return max((step.tokens for step in self.steps), default=len(self.tokens))
 
 
 def recorded_rollout(reader: DatasetRecord, max_model_len: int) -> RecordedRollout:
-    """Reads the row as a recorded rollout; a list may also be its JSON text, as a table of a database has it.
+    """Returns the row as a recorded rollout; a list may also be its JSON text, as in a table of a database.
 
-    Raises DataError with the row and the column of a value that is missing or fits neither model nor other lists.
+    Raises DataError with row and column for a missing cell, or for one in conflict with the model or with other lists.
     """
     fields = {name: _parsed(reader, name) for name in RecordedRollout.__struct_fields__ if reader.has(name)}
     for name in _REQUIRED:
@@ -78,16 +78,16 @@ def recorded_rollout(reader: DatasetRecord, max_model_len: int) -> RecordedRollo
         rollout = converted(fields, RecordedRollout)
     except msgspec.ValidationError as error:
         raise _fault(reader, f"is no recorded rollout: {error}") from None
-    if (wrong := _mismatch(rollout)) is not None:
-        raise _fault(reader, f"is no recorded rollout: {wrong}")
+    if (contradiction := _mismatch(rollout)) is not None:
+        raise _fault(reader, f"is no recorded rollout: {contradiction}")
     if rollout.longest > max_model_len:
-        what = f"has a sequence of {rollout.longest} tokens, and model.max_model_len is {max_model_len}"
-        raise _fault(reader, what, f"raise model.max_model_len to {rollout.longest}, or leave the row out")
+        problem = f"has a sequence of {rollout.longest} tokens, and model.max_model_len is {max_model_len}"
+        raise _fault(reader, problem, f"raise model.max_model_len to {rollout.longest}, or leave the row out")
     return rollout
 
 
 def _mismatch(rollout: RecordedRollout) -> str | None:
-    """The first contradiction between the lists of a rollout, in words."""
+    """Returns the first contradiction between the lists of a rollout, in words; None without one."""
     total = len(rollout.tokens)
     prompt = rollout.prompt_tokens
     if rollout.steps and (
@@ -100,24 +100,24 @@ def _mismatch(rollout: RecordedRollout) -> str | None:
         return f"its prompt has {prompt} of {total} tokens, which leaves no response"
     response = total - prompt
     for name in ("logprobs", "loss_mask", "temperature"):
-        values = getattr(rollout, name)
-        if isinstance(values, list) and len(values) != response:
-            return f"{name} has {len(values)} numbers for {response} response tokens"
-    wrong = next((value for value in rollout.logprobs if not (-math.inf < value <= _ROUNDING)), None)
+        numbers = getattr(rollout, name)
+        if isinstance(numbers, list) and len(numbers) != response:
+            return f"{name} has {len(numbers)} numbers for {response} response tokens"
+    wrong = next((logprob for logprob in rollout.logprobs if not (-math.inf < logprob <= _ROUNDING)), None)
     return None if wrong is None else f"{wrong:g} is no log-probability"
 
 
 def _parsed(reader: DatasetRecord, name: str) -> Any:
-    value = reader.value(name)
-    if name not in _LISTS or not isinstance(value, str):
-        return value
+    cell = reader.value(name)
+    if name not in _LISTS or not isinstance(cell, str):
+        return cell
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(cell)
     except UNREADABLE as error:
         raise reader.error(f"has a text under {name!r} that is no JSON: {error}", name) from None
 
 
-def _fault(reader: DatasetRecord, what: str, fix: str = _FIX) -> DataError:
-    error = reader.error(what)
+def _fault(reader: DatasetRecord, problem: str, fix: str = _FIX) -> DataError:
+    error = reader.error(problem)
     error.fix = fix
     return error

@@ -1,4 +1,4 @@
-"""`Taskset`: random access to the rows of files, checked once when they are opened."""
+"""`Taskset`: random access to the rows of files, checked once at their opening."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from rftd.workers.datasets.train_rows import make_train_rows
 class Taskset:
     """Rows in file order and line order; blank lines do not count.
 
-    No row is in memory. The files stay open, so that replacing one does not change the rows of a
-    running experiment; `digest` tells two readers whether they read the same bytes.
+    No row is in memory. The files stay open, so that replacing one does not change the rows of a running experiment;
+    `digest` tells whether two readers see equal bytes.
     """
 
     def __init__(self, spec: TasksetSpec, files: Sequence[RowFile], digest: str) -> None:
         self.spec = spec
         self.digest = digest
-        """The sha256 (hex) over the bytes of all files, in reading order, whatever `limit_rows` says."""
+        """The sha256 (hex) over the bytes of all files, in reading order, independent of `limit_rows`."""
         self._files = files
         self._first = np.cumsum([0, *(len(file) for file in files)])
 
     @classmethod
     def open(cls, spec: TasksetSpec, copies: TableCopies | None = None) -> Self:
-        """Reads every byte once, for the digest and the places of the rows; blocks for as long as that takes.
+        """Reads every byte once, for the digest and the positions of rows; blocks until done.
 
-        Who has `copies` reads rows of Parquet and Arrow in any order, and their bytes only if they are not the same as
-        before; without, rows are best read in ascending order, and nothing is written. Raises DataError, with file and
-        line, for a missing or empty taskset and for a line that is no row.
+        With `copies`, rows of Parquet and Arrow are read in any order, and their bytes only after a change; without,
+        rows are best read in ascending order, and nothing is written. Raises DataError, with file and line, for a
+        missing or empty taskset and for a line that is no row.
         """
         digest = hashlib.sha256()
         files: list[RowFile] = []
@@ -71,11 +71,11 @@ class Taskset:
             tables = [file for file in files if isinstance(file, TableRows)]
             if not tables:
                 return cls(spec, files, digest.hexdigest())
-            mixed = len(tables) < len(files)  # several paths may name tables and texts
-            found = digest_of(files) if copies is None or mixed else copies.digest(tables)
+            mixed = len(tables) < len(files)  # several paths may mix tables and texts
+            tables_digest = digest_of(files) if copies is None or mixed else copies.digest(tables)
             if copies is not None:
-                copies.map(tables, found)
-            return cls(spec, files, found)
+                copies.map(tables, tables_digest)
+            return cls(spec, files, tables_digest)
         except BaseException:
             for file in files:
                 file.close()
@@ -85,7 +85,9 @@ class Taskset:
         return int(self._first[-1])
 
     def row(self, index: int) -> dict[str, Any]:
-        """The object on row `index`, from 0. Raises DataError if there is no such row or its file was overwritten."""
+        """Returns the object on row `index`, from 0. Raises DataError for a missing row, or if its file was
+        overwritten.
+        """
         if not 0 <= index < len(self):
             raise DataError(
                 f"taskset {self.spec.name!r} has rows 0 to {len(self) - 1}, not {index}", where=self.spec.path
@@ -95,24 +97,24 @@ class Taskset:
 
     @property
     def first_rows(self) -> list[int]:
-        """The first row of each file that has rows: what is wrong with a file's columns is wrong there."""
+        """Returns the first row of each non-empty file: faults of a file's columns show there."""
         firsts = {int(first) for first in self._first[:-1]}
         return sorted(firsts - {len(self)})
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows, in order."""
+        """Returns an iterator over the rows, in order."""
         return (self.row(index) for index in range(len(self)))
 
     def task(self, index: int, epoch: int = 0) -> Task:
-        """The task of row `index`, as a workflow sees it. Raises DataError, with file and line, if a key is missing."""
+        """Returns the task of row `index`, for a workflow. Raises DataError, with file and line, for a missing key."""
         record = self.row(index)
         with self.placed(index):
             return make_task(record, spec=self.spec, row=index, epoch=epoch)
 
     def columns(self, keys: Sequence[str]) -> NDArray[np.float64]:
-        """The numbers under the keys, of all rows  # [rows, keys], read-only. Blocks while it reads every row.
+        """Returns the numbers under the keys, of all rows  # [rows, keys], read-only. Blocks while reading every row.
 
-        Raises DataError, with file and line, for what is no number.
+        Raises DataError, with file and line, for a cell without a number.
         """
         columns = np.empty((len(self), len(keys)))
         for index in range(len(self)):
@@ -123,47 +125,51 @@ class Taskset:
         return columns
 
     def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-        """The sequences to learn from row `index`. Raises DataError, with file and line, if it teaches nothing."""
+        """Returns the training sequences of row `index`. Raises DataError, with file and line, if there is nothing to
+        learn.
+        """
         record = self.row(index)
         with self.placed(index):
             return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
 
     def recorded(self, index: int, *, max_model_len: int) -> RecordedRollout:
-        """The recorded rollout of row `index`. Raises DataError, with file and line, if it is none."""
+        """Returns the recorded rollout of row `index`. Raises DataError, with file and line, for any other row."""
         record = self.row(index)
         with self.placed(index):
             return recorded_rollout(DatasetRecord(record, self.spec, index), max_model_len)
 
-    def fault(self, index: int, what: str) -> DataError:
-        """An error about row `index`, with file and line."""
-        error = DatasetRecord(self.row(index), self.spec, index).error(what)
-        error.where = ", ".join(filter(None, (self._place(index), error.where)))
+    def fault(self, index: int, problem: str) -> DataError:
+        """Returns an error about row `index`, with file and line."""
+        error = DatasetRecord(self.row(index), self.spec, index).error(problem)
+        error.where = ", ".join(filter(None, (self._location(index), error.where)))
         return error
 
-    def _place(self, index: int) -> str:
+    def _location(self, index: int) -> str:
         number = int(np.searchsorted(self._first, index, side="right")) - 1
         return self._files[number].place(index - int(self._first[number]))
 
     @contextmanager
     def placed(self, index: int) -> Iterator[None]:
-        """Adds file and line to a DataError about a row; the lines are counted only then."""
+        """Adds file and line to a DataError about a row; lines are counted only then."""
         try:
             yield
         except DataError as error:
-            error.where = ", ".join(filter(None, (self._place(index), error.where)))
+            error.where = ", ".join(filter(None, (self._location(index), error.where)))
             raise
 
     def locate(self, sequence: int) -> tuple[int, int]:
-        """The row and epoch of the group or item at this place of the experiment."""
+        """Returns row and epoch of the group or planned row at this position of the experiment."""
         return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
 
     @property
     def touched(self) -> bool:
-        """True if an open file was written to, or its times were changed, since the last look."""
+        """True if an open file was written to, or its times were changed, since its digest was computed."""
         return any(file.touched for file in self._files)
 
     def present_digest(self) -> str:
-        """The digest of the open files as they are now; blocks while it reads them. `touched` is false afterwards."""
+        """Returns the digest of the open files' present bytes; blocks while reading them. `touched` is false
+        afterwards.
+        """
         # Before the bytes are read: a write in between leaves the stamp old, and the files are read again.
         stamps = [file.present_stamp() for file in self._files]
         digest = hashlib.sha256()
@@ -184,7 +190,7 @@ class Taskset:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -195,24 +201,26 @@ class OpenTasksets:
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._copies: TableCopies | None = None
-        """The copies of the experiment's tables; None before `copy`."""
+        """Copies of the experiment's tables; None before `copy`."""
         self._tasksets: list[Taskset] = []
         self._opening = asyncio.Lock()
 
     async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
-        """The taskset, as it is now. Raises DataError if it does not have this digest; an empty one fits any."""
-        taskset = self._held(spec) or await self._opened(spec)
-        found = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
-        if digest and found != digest:
+        """Returns the present taskset. Raises DataError if the digest differs from the given one; an empty one fits
+        any.
+        """
+        taskset = self._find(spec) or await self._opened(spec)
+        present_digest = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
+        if digest and present_digest != digest:
             raise DataError(
-                f"taskset {spec.name!r} has digest {found}, the experiment was accepted with {digest}",
+                f"taskset {spec.name!r} has digest {present_digest}, the experiment was accepted with {digest}",
                 where=spec.path,
                 fix="restore the file, or submit a new experiment",
             )
         return taskset
 
     async def copy(self, spec: ExperimentSpec) -> None:
-        """Opens those of Parquet and Arrow files: their copies take minutes, in which no lease should run."""
+        """Opens the tasksets of Parquet and Arrow files: copies take minutes, without a lease running meanwhile."""
         self._copies = experiment_copies(spec.job_dir, self._log)
         for stage in spec.stages:
             for taskset in (*tasksets_of(stage), *stage.evals):
@@ -221,19 +229,19 @@ class OpenTasksets:
 
     async def _opened(self, spec: TasksetSpec) -> Taskset:
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
-            held = self._held(spec)
-            if held is None:
-                held = await asyncio.to_thread(Taskset.open, spec, self._copies)
-                self._tasksets.append(held)
-            return held
+            opened = self._find(spec)
+            if opened is None:
+                opened = await asyncio.to_thread(Taskset.open, spec, self._copies)
+                self._tasksets.append(opened)
+            return opened
 
-    def _held(self, spec: TasksetSpec) -> Taskset | None:
-        # By the whole of it: tasksets of two stages may have one name, or be one file that is read in two ways.
-        return next((each for each in self._tasksets if each.spec == spec), None)
+    def _find(self, spec: TasksetSpec) -> Taskset | None:
+        # By the whole spec: tasksets of two stages may share a name, or a file read in two ways.
+        return next((taskset for taskset in self._tasksets if taskset.spec == spec), None)
 
 
 def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: int | None) -> RowFile:
-    """The rows of a file, whose text is added to the digest; that of tables is noted by their stamps."""
+    """Returns the rows of a file; the text is added to the digest, while tables are digested by their stamps."""
     if path.suffix in TABLES:
         return TableRows(path, limit_rows)
     match path.suffix:
@@ -245,18 +253,18 @@ def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: in
 
 
 def _has_tables(spec: TasksetSpec) -> bool:
-    if not spec.path:  # its tasks are served
+    if not spec.path:  # tasks of a serving stage have no file
         return False
     try:
         return any(path.suffix in TABLES for path in taskset_files(spec))
-    except DataError:  # the first lease says so
+    except DataError:  # the first lease raises it again
         return False
 
 
 def _begins_with_object(path: Path) -> bool:
-    # Much that is called .json on hubs is JSON Lines.
+    # Many files called .json on hubs are JSON Lines.
     try:
         with path.open("rb") as file:
             return file.read(limits.MIB).lstrip()[:1] == b"{"
     except OSError:
-        return False  # whoever opens it says why not
+        return False  # the opening raises the reason

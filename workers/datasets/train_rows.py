@@ -186,19 +186,19 @@ def kto_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 
 
 def recorded_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-    """The sequences of a recorded rollout, one for each of its steps."""
+    """Returns the sequences of a recorded rollout, one for each of the steps."""
     del tokenizer  # the row has token ids
     rollout = recorded_rollout(reader, max_model_len)
     sizes = [(step.tokens, step.prompt_tokens) for step in rollout.steps]
     rows = []
-    start = response = 0
+    offset = response_offset = 0
     for tokens, prompt_tokens in sizes or [(len(rollout.tokens), rollout.prompt_tokens)]:
-        answer = slice(response, response + tokens - prompt_tokens)
+        answer = slice(response_offset, response_offset + tokens - prompt_tokens)
         mask = rollout.loss_mask[answer] if rollout.loss_mask is not None else [1] * (tokens - prompt_tokens)
-        ids = np.array(rollout.tokens[start : start + tokens], np.uint32)
+        ids = np.array(rollout.tokens[offset : offset + tokens], np.uint32)
         rows.append(TrainRow(tokens=ids, prompt_tokens=prompt_tokens, loss_mask=np.array(mask, np.uint8)))
-        start += tokens
-        response = answer.stop
+        offset += tokens
+        response_offset = answer.stop
     return tuple(rows)
 
 

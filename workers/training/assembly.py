@@ -1,4 +1,4 @@
-"""A plan, with the records that it names, as a batch of arrays."""
+"""A plan, with the records it names, as a batch of arrays for the engine."""
 
 from __future__ import annotations
 
@@ -39,62 +39,62 @@ from rftd.workers.training.recorded import RecordedGroups
 
 
 class Reuse:
-    """A cache of the log's records, which never change; the oldest go first."""
+    """A cache of immutable records of the log, bounded in bytes; the oldest records are dropped first."""
 
     def __init__(self, most_size_bytes: int = limits.REUSED_RECORDS_SIZE_BYTES) -> None:
-        self._most = most_size_bytes
+        self._max_size_bytes = most_size_bytes
         self._records: dict[Position, Record] = {}
         self.size_bytes = 0
-        """The size of the kept records."""
+        """Total size of the cached records."""
 
-    def among(self, wanted: Collection[Position]) -> dict[Position, Record]:
-        """The wanted records that are in the cache."""
+    def among(self, positions: Collection[Position]) -> dict[Position, Record]:
+        """Returns the cached records among the requested positions."""
         if not self._records:
             return {}
-        return {place: self._records[place] for place in wanted if place in self._records}
+        return {position: self._records[position] for position in positions if position in self._records}
 
     def note(self, plan: BatchPlanned, records: Mapping[Position, Record]) -> None:
-        """Keeps of a plan's records those of experiences that may be used again, and their groups; drops the others."""
-        # Without reuse no record is read twice, and keeping any would cost memory for nothing.
+        """Caches a plan's reusable experiences and their groups; drops the plan's other records."""
+        # Without reuse no record is read twice, and caching any would cost memory for nothing.
         if plan.max_uses == 1:
             return
         groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
-        for item in plan.experiences:
-            place = Position(Partition(topics.EXPERIENCES, item.partition), item.offset)
-            self._drop(place)
-            # 0 means without end. Kept anew, not touched: dropping first moves the record to the end of the queue.
-            if not plan.max_uses or item.use < plan.max_uses:
-                self._keep(place, records[place])
-                self._keep(groups[item.group], records[groups[item.group]])
+        for planned in plan.experiences:
+            position = Position(Partition(topics.EXPERIENCES, planned.partition), planned.offset)
+            self._drop(position)
+            # 0 means without limit. Dropping first moves the record to the end of the queue.
+            if not plan.max_uses or planned.use < plan.max_uses:
+                self._cache(position, records[position])
+                self._cache(groups[planned.group], records[groups[planned.group]])
         # A dictionary keeps the order of insertion, so its first key is the oldest record.
-        while self.size_bytes > self._most:
+        while self.size_bytes > self._max_size_bytes:
             self._drop(next(iter(self._records)))
 
-    def _keep(self, place: Position, record: Record) -> None:
-        if place not in self._records:
-            self._records[place] = record
+    def _cache(self, position: Position, record: Record) -> None:
+        if position not in self._records:
+            self._records[position] = record
             self.size_bytes += len(record.head) + len(record.value)
 
-    def _drop(self, place: Position) -> None:
-        record = self._records.pop(place, None)
+    def _drop(self, position: Position) -> None:
+        record = self._records.pop(position, None)
         if record is not None:
             self.size_bytes -= len(record.head) + len(record.value)
 
 
 READ_ALONG_RECORDS: Final = 16
-"""The longest gap, in records, within one read: what lies between is read along."""
+"""Longest gap, in records, bridged within one read: the records in between are read and ignored."""
 
 
 _TRACED_BATCHES: Final = 8
-"""Two are under way at most; more are those of steps that were never taken."""
+"""Two are under way at most; more belong to steps never taken."""
 
 
 class Assembly:
-    """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds the same."""
+    """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds equal ones."""
 
     def __init__(self, log: EventLog, spec: ExperimentSpec, *, notes_traces: bool = False) -> None:
         self.traceparents: Newest[UUID, list[str]] = Newest(_TRACED_BATCHES)
-        """The headers of the traced experiences of the newest batches, by batch, if `notes_traces`."""
+        """Trace headers of the traced experiences of the newest batches, by batch, if `notes_traces`."""
         self._notes_traces = notes_traces
         self._log = log
         self._spec = spec
@@ -105,87 +105,92 @@ class Assembly:
         self._reuse = Reuse()
 
     async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
-        """The plan's items in order. Raises LogLossError if the log lacks a record that the plan names."""
+        """Returns the plan's experiences and rows in order. Raises LogLossError if the log lacks a planned record."""
         stage = self._spec.stages[plan.stage]
-        items, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
+        sequences, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
         if plan.rows:
             rows, shares = await asyncio.to_thread(self._rows, plan, stage)
-            items += rows
+            sequences += rows
             metrics |= shares
         return TrainBatch(
             step=plan.step,
             stage_step=plan.step - first_version,
-            samples=[sample for item in items for sample in item],
-            items=[len(item) for item in items],
+            samples=[sample for samples in sequences for sample in samples],
+            items=[len(samples) for samples in sequences],
             metrics=metrics,
         )
 
     async def _experiences(
         self, plan: BatchPlanned, stage: StageSpec
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
-        """The samples in the plan's order, and what to report of their groups."""
-        own = [Position(Partition(topics.EXPERIENCES, item.partition), item.offset) for item in plan.experiences]
-        places = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
-        records = await self._records({*own, *places})
+        """Returns the samples in the plan's order, and the metrics of their groups."""
+        positions = [
+            Position(Partition(topics.EXPERIENCES, planned.partition), planned.offset) for planned in plan.experiences
+        ]
+        group_positions = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
+        records = await self._records({*positions, *group_positions})
         self._reuse.note(plan, records)
         if self._notes_traces:
-            headers = [decode_head(records[place]).traceparent for place in own]
+            headers = [decode_head(records[position]).traceparent for position in positions]
             self.traceparents.put(plan.batch, [header for header in headers if header is not None])
-        closed = [_closed(group, records[place]) for group, place in zip(plan.groups, places, strict=True)]
+        closed = [
+            _closed(group, records[position]) for group, position in zip(plan.groups, group_positions, strict=True)
+        ]
         function = advantage_function(stage.algorithm)
         members = await self._members(closed) if function.member_fields else {}
         experiences = [
-            BatchExperience(await self._event(records[place], item.experience), item.group, item.staleness_versions)
-            for item, place in zip(plan.experiences, own, strict=True)
+            BatchExperience(
+                await self._event(records[position], planned.experience), planned.group, planned.staleness_versions
+            )
+            for planned, position in zip(plan.experiences, positions, strict=True)
         ]
         return group_samples(function, closed, members, experiences, stage=stage, seed=self._spec.seed)
 
     async def _event(self, record: Record, experience: UUID) -> ExperienceProduced:
-        """The experience of a record, with its arrays."""
+        """Returns the experience of a record, with all arrays."""
         event = decode_as(record, ExperienceProduced)
         _expect(event.experience, experience, record)
-        # Large arrays lie in files beside the log: reading them would hold the event loop up.
+        # Large arrays lie in files beside the log: reading them would block the event loop.
         return await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
 
     async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
-        """The experience of each member of these groups, whether it is in the batch or not."""
-        places = {
+        """Returns the experience of each member of these groups, whether in the batch or not."""
+        ids = {
             Position(Partition(topics.EXPERIENCES, member.partition), member.offset): member.experience
             for group in closed
             for member in group.members
         }
-        found: dict[UUID, ExperienceProduced] = {}
-        for place, record in (await self._records(places)).items():
-            if place not in places:
+        members: dict[UUID, ExperienceProduced] = {}
+        for position, record in (await self._records(ids)).items():
+            if position not in ids:
                 continue
-            event = await self._event(record, places[place])
-            found[event.experience] = event
-        return found
+            event = await self._event(record, ids[position])
+            members[event.experience] = event
+        return members
 
     def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
-        """The event with its arrays, which were too large to travel in it."""
+        """Returns the event with large arrays read from their artifacts."""
         read = self._artifacts.read
         return msgspec.structs.replace(event, **{name: array.loaded(read) for name, array in event.arrays.items()})
 
-    async def _records(self, wanted: Collection[Position]) -> dict[Position, Record]:
-        """The records at these places: all that are to be read at once, those that lie close together as one."""
-        found = self._reuse.among(wanted)
+    async def _records(self, positions: Collection[Position]) -> dict[Position, Record]:
+        """Returns the records at these positions: read concurrently, neighbours in one read."""
+        records = self._reuse.among(positions)
         async with asyncio.TaskGroup() as reads:
-            for partition, offsets in stretches(place for place in wanted if place not in found):
-                reads.create_task(self._runs(partition, offsets, found))
-        return found
+            for partition, offsets in stretches(position for position in positions if position not in records):
+                reads.create_task(self._runs(partition, offsets, records))
+        return records
 
-    async def _runs(self, partition: Partition, pending: list[int], found: dict[Position, Record]) -> None:
+    async def _runs(self, partition: Partition, pending: list[int], records: dict[Position, Record]) -> None:
         while pending:
             first = pending[0]
             last = pending[-1]
             for record in await self._log.read(partition, first, max_records=last - first + 1):
-                # Records between the wanted ones come along and are ignored: `found` is only ever asked for wanted
-                # places.
-                found[Position(partition, record.offset)] = record
-            pending = [offset for offset in pending if Position(partition, offset) not in found]
-            # A read may give fewer records than asked for; one that gives none of those wanted would be repeated for
-            # ever.
+                # Records between the requested ones come along and are ignored: `records` is only queried for requested
+                # positions.
+                records[Position(partition, record.offset)] = record
+            pending = [offset for offset in pending if Position(partition, offset) not in records]
+            # A read may return fewer records than requested; a read without any requested record would repeat for ever.
             if pending and pending[0] == first:
                 raise LogLossError(
                     "a record that a plan names is missing",
@@ -194,14 +199,14 @@ class Assembly:
                 )
 
     def _rows(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
-        """The samples of the plan's rows, and what to report of the rows."""
+        """Returns the samples of the plan's rows, and metrics of the rows."""
         dataset = self._dataset(plan.stage, stage)
         # Read again only if size or times have changed: the digest of a large dataset takes minutes.
         digest = dataset.present_digest() if dataset.touched else dataset.digest
-        for item in plan.rows:
-            if (named := plan.dataset_of(item)) != digest:
+        for planned in plan.rows:
+            if (named_digest := plan.dataset_of(planned)) != digest:
                 raise DataError(
-                    f"dataset of stage {stage.name!r} has digest {digest}, the plan names {named}",
+                    f"dataset of stage {stage.name!r} has digest {digest}, the plan names {named_digest}",
                     where=stage.dataset.path if stage.dataset else None,
                     fix="restore the file that the experiment was accepted with",
                 )
@@ -210,21 +215,20 @@ class Assembly:
                 return self._recorded(plan, stage, dataset)
             return self._train_rows(plan, stage, dataset)
         except DataError as error:
-            # The file is as it was accepted, so the row itself is at fault: no restart mends that, and RowError
-            # says so.
+            # The file is as accepted, so the row itself is at fault: a restart cannot mend it, hence RowError.
             raise RowError(error.what, where=error.where, fix=error.fix) from error
 
     def _train_rows(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         tokenizer = self._tokenizer(plan.stage, stage)
-        items: list[Sequence[TrainSample]] = []
+        samples: list[Sequence[TrainSample]] = []
         counts = Counter[str]()
-        for number, item in enumerate(plan.rows):
-            sequences = dataset.train_rows(item.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
+        for number, planned in enumerate(plan.rows):
+            sequences = dataset.train_rows(planned.row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
             counts.update(row_faults(sequences))
-            items.append(_row_samples(sequences, number, expert=bool(plan.experiences)))
-        return items, {name: count / len(items) for name, count in counts.items()}
+            samples.append(_row_samples(sequences, number, expert=bool(plan.experiences)))
+        return samples, {name: count / len(samples) for name, count in counts.items()}
 
     def _recorded(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
@@ -247,16 +251,18 @@ class Assembly:
         return self._tokenizers[index]
 
 
-def stretches(places: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
-    """The reads that cover the places, each a partition and ascending offsets."""
+def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
+    """Yields the reads covering the positions, each a partition and ascending offsets."""
     partition = None
     offsets = list[int]()
-    for place in sorted(places):
-        if partition is not None and (place.partition != partition or place.offset - offsets[-1] > READ_ALONG_RECORDS):
+    for position in sorted(positions):
+        if partition is not None and (
+            position.partition != partition or position.offset - offsets[-1] > READ_ALONG_RECORDS
+        ):
             yield partition, offsets
             offsets = []
-        partition = place.partition
-        offsets.append(place.offset)
+        partition = position.partition
+        offsets.append(position.offset)
     if partition is not None:
         yield partition, offsets
 
@@ -267,12 +273,12 @@ def _closed(group: GroupRef, record: Record) -> GroupClosed:
     return closed
 
 
-def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:
-    """The sequences of one row of a dataset: two are a pair, chosen and rejected; one may have a label."""
-    paired = len(made) == 2
+def _row_samples(train_rows: Sequence[TrainRow], number: int, *, expert: bool) -> list[TrainSample]:
+    """Returns the sequences of one row of a dataset: two are a pair, chosen and rejected; one may have a label."""
+    paired = len(train_rows) == 2
     samples = []
-    for place, row in enumerate(made):
-        # In a mixed batch a row has neither log-probability nor advantage of its own: zero, as the guide has it.
+    for index, row in enumerate(train_rows):
+        # In a mixed batch a row has neither log-probability nor advantage: zero, as in the guide.
         zeros = np.zeros(len(row.loss_mask), dtype=np.float32) if expert else None
         samples.append(
             TrainSample(
@@ -283,16 +289,16 @@ def _row_samples(made: Sequence[TrainRow], number: int, *, expert: bool) -> list
                 advantages=zeros,
                 expert=expert,
                 pair=number if paired else -1,
-                chosen=place == 0 if paired else row.desirable,
+                chosen=index == 0 if paired else row.desirable,
             )
         )
     return samples
 
 
-def _expect(found: UUID, wanted: UUID, record: Record) -> None:
-    if found != wanted:
+def _expect(experience: UUID, expected: UUID, record: Record) -> None:
+    if experience != expected:
         raise LogLossError(
-            f"expected {wanted}, found {found}",
+            f"expected {expected}, found {experience}",
             where=f"{record.partition}@{record.offset}",
             fix="run rftd verify: the log was changed behind the plan",
         )

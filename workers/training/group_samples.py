@@ -1,4 +1,4 @@
-"""The experiences of a batch as samples with their advantages, and the figures of their groups and rollouts."""
+"""The experiences of a batch as samples with advantages, and the metrics of their groups and rollouts."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ def group_samples(
     stage: StageSpec,
     seed: int,
 ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
-    """Makes the samples of experiences in their order, with advantages from whole groups, and the groups' figures.
+    """Returns the samples of experiences in order, with advantages from whole groups, and the groups' metrics.
 
     `members` has the experiences of all groups, and may be empty for a function without `member_fields`.
     """
     greedy = stage.algorithm.greedy_rollouts
     views = [closed_group(event, function.member_fields, members=members, greedy=greedy, seed=seed) for event in closed]
-    advantages = [of_rollouts(view, values) for view, values in zip(views, function.advantages(views), strict=True)]
-    usual = stage.taskset.sampling.temperature if stage.taskset else 1.0
+    advantages = [
+        of_rollouts(view, group_advantages)
+        for view, group_advantages in zip(views, function.advantages(views), strict=True)
+    ]
+    default_temperature = stage.taskset.sampling.temperature if stage.taskset else 1.0
     constants = Constants()
-    # Asked once: a check of a runtime protocol costs more than the remaining work on an experience.
+    # Tested once: a check of a runtime protocol costs more than the remaining work on an experience.
     masking = function if isinstance(function, Masking) else None
     samples: list[Sequence[TrainSample]] = []
     gap = ProcessedGap()
@@ -55,17 +58,17 @@ def group_samples(
     for experience in experiences:
         event = experience.event
         counts.add(event)
-        # A rollout that is not trained stays in the batch with an all-zero mask: the plan names it, and the step
-        # accounts for it.
+        # An untrained rollout stays in the batch with an all-zero mask: the plan names it, and the step accounts for
+        # it.
         trained = event.rollout >= greedy and (masking is None or masking.trains(event.finish))
         if trained:
             gap.add(event)
-        values = advantages[experience.group][event.rollout]
+        rollout_advantages = advantages[experience.group][event.rollout]
         samples.append(
             run_samples(
                 event,
-                values,
-                usual,
+                rollout_advantages,
+                default_temperature,
                 constants,
                 group=experience.group,
                 staleness_versions=experience.staleness_versions,
@@ -79,11 +82,11 @@ def group_samples(
 
 
 class ProcessedGap:
-    """The gap between processed and raw log-probabilities of a batch's trained tokens, where experiences have both.
+    """Gap between processed and raw log-probabilities of a batch's trained tokens, where experiences have both.
 
-    With top-k, top-p and min-p alone it is -log of the probability that they keep: a ratio of the whole distribution to
-    the processed one would be off by that share at every token, with no policy changed (TRL issue 6789). So ratios are
-    to the raw ones, and this figure says what is left out.
+    With top-k, top-p and min-p alone the gap is -log of the probability mass kept: a ratio of the whole distribution to
+    the processed one would be off by that factor at every token, without any change of policy (TRL issue 6789). Ratios
+    therefore use the raw ones, and this metric reports the neglected part.
     """
 
     def __init__(self) -> None:
@@ -91,7 +94,7 @@ class ProcessedGap:
         self._tokens = 0
 
     def add(self, event: ExperienceProduced) -> None:
-        """Counts an experience that is trained; one without processed log-probabilities changes nothing."""
+        """Counts a trained experience; one without processed log-probabilities changes nothing."""
         if event.processed_logprobs is None:
             return
         trained = event.loss_mask.view() != 0
@@ -101,41 +104,41 @@ class ProcessedGap:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The mean over tokens in nats; nothing if no token has both."""
+        """Returns the mean over tokens in nats; empty if no token has both."""
         return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
 
 
 class RolloutCounts:
-    """The rollouts of a batch: shares of which nothing, or little, can be learnt, and the parts of their rewards."""
+    """Counts over the rollouts of a batch: fractions with little or nothing to learn, and parts of rewards."""
 
     def __init__(self) -> None:
         self._rollouts = 0
         self._ended = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
-        self._parts: list[dict[str, float]] = []
+        self._reward_parts: list[dict[str, float]] = []
 
     def add(self, event: ExperienceProduced) -> None:
-        """Counts a rollout."""
+        """Counts a rollout by its finish, and adds the parts of its reward."""
         self._rollouts += 1
-        self._parts.append(event.metrics)
+        self._reward_parts.append(event.metrics)
         if event.finish == "prompt_truncated":
             self._ended[PROMPTS_CUT] += 1
         elif event.finish == "length":
             self._ended[ANSWERS_CUT] += 1
-        # An answer that ends by itself has the token that ends it.
+        # An answer that ends by itself contains its end token.
         elif len(event.loss_mask) <= 1:
             self._ended[ANSWERS_EMPTY] += 1
 
     def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
-        """The shares, with that of groups whose rewards are all equal, and the parts' means; nothing of no rollouts."""
+        """Returns the fractions, including groups with equal rewards, and the parts' means; empty without rollouts."""
         if not self._rollouts:
             return {}
         shares = {name: count / self._rollouts for name, count in self._ended.items()}
         equal = equal_groups([[member.reward for member in group.members] for group in closed])
-        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._parts), self._rollouts)
+        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._reward_parts), self._rollouts)
 
 
 def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
-    """The share of groups in which every reward is the same; of single rollouts 1 if all have the same, else 0."""
+    """Returns the fraction of groups with equal rewards throughout; for single rollouts 1 if all are equal, else 0."""
     equal = [len(set(of_group)) == 1 for of_group in rewards if len(of_group) > 1]
     if equal:
         return sum(equal) / len(equal)
@@ -143,10 +146,12 @@ def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
 
 
 def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[Sequence[TrainSample]]:
-    """The samples of each run; those of one group in the place of those of another, in turn."""
+    """Returns the samples of each run; runs of a substituted group are replaced by the substitute's, in turn."""
     by_group: dict[int, list[Sequence[TrainSample]]] = {}
     for run in runs:
         by_group.setdefault(run[0].group, []).append(run)
-    # In turn: the substitute's runs may be fewer than those that they stand in for.
-    turns = {group: cycle(by_group[other]) for group, other in substitutes.items() if other in by_group}
-    return [next(turns[run[0].group]) if run[0].group in turns else run for run in runs]
+    # In turn: the substitute's runs may be fewer than the replaced ones.
+    substitute_runs = {
+        group: cycle(by_group[substitute]) for group, substitute in substitutes.items() if substitute in by_group
+    }
+    return [next(substitute_runs[run[0].group]) if run[0].group in substitute_runs else run for run in runs]

@@ -1,4 +1,4 @@
-"""`RecordedGroups`: recorded rollouts of a dataset in their groups, as experiences that a batch trains on."""
+"""`RecordedGroups`: recorded rollouts of a dataset in their groups, as experiences for a batch to train on."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class RecordedGroups:
         self._max_model_len = max_model_len
         self._rollouts: dict[int, RecordedRollout] = {}
         self.closed: list[GroupClosed] = []
-        """The groups, in the order of their first rows in the batch."""
+        """Groups, in the order of their first rows in the batch."""
         self.members: dict[UUID, ExperienceProduced] = {}
-        """The experiences of all groups."""
+        """Experiences of all groups."""
         self.experiences: list[BatchExperience] = []
-        """The experiences of the rows, in order."""
+        """Experiences of the rows, in order."""
         indices: dict[int, int] = {}
-        for item in rows:
-            first, end = self._extent(item.row)
+        for planned in rows:
+            first, end = self._extent(planned.row)
             if first not in indices:
                 indices[first] = len(self.closed)
                 self._close(first, end)
-            self.experiences.append(BatchExperience(self.members[_id(item.row)], indices[first]))
+            self.experiences.append(BatchExperience(self.members[_id(planned.row)], indices[first]))
 
     def _rollout(self, row: int) -> RecordedRollout:
         if row not in self._rollouts:
@@ -48,7 +48,7 @@ class RecordedGroups:
         return self._rollouts[row]
 
     def _extent(self, row: int) -> tuple[int, int]:
-        """The first row of a row's group, and the row after its last."""
+        """Returns the first row of a row's group, and the row after the last one."""
         group = self._rollout(row).group
         first = row
         while first > 0 and row - first < limits.GROUP_MEMBERS and self._rollout(first - 1).group == group:
@@ -76,7 +76,7 @@ class RecordedGroups:
 
 
 def _id(row: int) -> UUID:
-    """The id of a row's experience within one batch."""
+    """Returns the id of a row's experience within one batch."""
     return UUID(int=row)
 
 
@@ -106,7 +106,7 @@ def _experience(rollout: RecordedRollout, row: int, first: int, number: int, sta
 
 
 def _spans(temperatures: Sequence[float]) -> tuple[SamplingSpan, ...]:
-    """The spans of equal temperatures."""
+    """Returns the spans of equal temperatures."""
     spans = []
     start = 0
     for temperature, run in groupby(temperatures):
