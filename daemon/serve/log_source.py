@@ -24,7 +24,7 @@ from rftd.storage.files.folder_owner import LogIdentity
 from rftd.streams.log.backend import LogUrl, backend_of
 from rftd.streams.log.log import EventLog
 from rftd.streams.sqlite.lock_file import LockFile
-from rftd.streams.sqlite.socket.door import Door
+from rftd.streams.sqlite.socket.append_gate import AppendGate
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
     log: EventLog
     worker_url: str
     """The address under which its workers find it; without secrets."""
-    door: Door | None = None
+    door: AppendGate | None = None
     """The door of the embedded log, through which its workers append nothing before it is opened."""
 
 
@@ -62,7 +62,7 @@ async def owned_log(
 
         # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss, lock=lock)
-        door = None if refuse_loss else Door()
+        door = None if refuse_loss else AppendGate()
         ours = False
         try:
             async with LogServer(embedded, folder.socket, file=embedded.path, door=door):

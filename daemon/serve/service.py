@@ -53,7 +53,7 @@ from rftd.storage.projector.projector import Projector
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.deadletters import DeadLetterBox
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 from rftd.streams.log.retention import enforce_retention
 from rftd.streams.sqlite.lock_file import LockFile
 

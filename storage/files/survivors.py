@@ -46,7 +46,7 @@ from rftd.streams.log.effective import effective_records, of_experiment
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.losses import Loss, Witness, heads_of
+from rftd.streams.log.lost_records import Loss, Witness, heads_of
 from rftd.streams.log.topics import CHECKPOINTS, TRUTH, partition_of
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads

@@ -35,8 +35,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
+from rftd.streams.portable.experiment_records import OwnRecords, closed_heads
 from rftd.streams.portable.export import OutsideNames
-from rftd.streams.portable.own import OwnRecords, closed_heads
 from rftd.streams.spec.spec import ExperimentSpec
 
 _PARTIAL: Final = "-partial"

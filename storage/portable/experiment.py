@@ -31,11 +31,11 @@ from rftd.streams.folds.spine import Kept
 from rftd.streams.log.chain import Heads
 from rftd.streams.log.log import EventLog
 from rftd.streams.portable.container import ArchiveReader, ArchiveWriter
+from rftd.streams.portable.experiment_records import ArchiveLog, OwnRecords, closed_heads
 from rftd.streams.portable.export import export_records
 from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import ExportManifest
 from rftd.streams.portable.load import Checked, check, load, look, note_import
-from rftd.streams.portable.own import ArchiveLog, OwnRecords, closed_heads
 from rftd.streams.portable.present import submitted_in, was_imported
 from rftd.streams.spec.spec import ExperimentSpec
 

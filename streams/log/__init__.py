@@ -24,9 +24,9 @@ announcement    a digest of the newest announcement of weights, carried by steps
 feed            delivery of records; a record counts as read once its handler returned
 follower        reads partitions into a fold
 role            a leased role: fenced, with appends read back
-patience        appends waiting for space
+append_retry    appends waiting for space
 decision        a decided event and its partition
-losses          remembered heads missing from the log
+lost_records    remembered heads missing from the log
 retention       truncation of old heartbeats
 payloads        the token arrays of experiences: dropped, restored, their space returned
 backend         `LogUrl`, the address of a log, and `LogBackend`, the interface of a kind of log; the table of kinds

@@ -18,10 +18,10 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events.catalogue import UnknownVersionError, definition_named
 from rftd.streams.events.worker import RecordDeadLettered
 from rftd.streams.log import topics
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer, decode_head, decode_with, place
 from rftd.streams.log.envelope import Decoded, Head, Record
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.topics import Partition, may_hold, partition_of
 
 _HOME: Final = Partition(topics.DEADLETTERS, 0)

@@ -43,7 +43,7 @@ class LogPlace(FieldMark):
 
 
 class RememberedHeads(LogPlace):
-    """Marks a field as heads: later readers of the event are witnesses of them (`rftd.streams.log.losses`)."""
+    """Marks a field as heads: later readers of the event are witnesses of them (`rftd.streams.log.lost_records`)."""
 
     def __init__(self) -> None:
         super().__init__(PlaceKind.HEADS)

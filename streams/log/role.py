@@ -10,13 +10,13 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError
 from rftd.ops.ids import Ids
 from rftd.streams.events.experiment import Fence, HeadRef
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.chain import Heads
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.fencing import Role
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import holder_source
 

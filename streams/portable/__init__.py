@@ -2,7 +2,7 @@
 
 format      the manifest, and records as bytes, one after the other
 container   the file: an uncompressed zip, written and read as streams, every member checked
-own         the records of one experiment as a separate log, out of a log or out of a file
+experiment_records  the records of one experiment as a separate log, out of a log or out of a file
 export      a log's records of one experiment into a file
 positions   the events' fields with positions in the log, and the mapping of old positions to new ones
 folders     absolute paths in events, moved to another folder

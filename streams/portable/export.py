@@ -22,8 +22,8 @@ from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 from rftd.streams.portable.container import ArchiveWriter
+from rftd.streams.portable.experiment_records import OwnRecords
 from rftd.streams.portable.format import PartitionPart, encode_frame
-from rftd.streams.portable.own import OwnRecords
 
 
 class OutsideNames:

@@ -21,7 +21,7 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.payloads import without_payload
 from rftd.streams.log.topics import Partition, partition_of
-from rftd.streams.portable.own import IMPORTED, OwnRecords
+from rftd.streams.portable.experiment_records import IMPORTED, OwnRecords
 from rftd.streams.portable.positions import Blank, Places, rewrite
 from rftd.streams.portable.source import ExportedRecord, encode
 

@@ -26,7 +26,7 @@ from rftd.streams.log.deadletters import decode_ours, head_of
 from rftd.streams.log.envelope import Decoded, Head, Position, Record, Stretch
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.losses import Life, Loss, unsettled
+from rftd.streams.log.lost_records import Life, Loss, unsettled
 from rftd.streams.log.requests import is_request
 from rftd.streams.log.topics import Partition
 from rftd.streams.verify import announcements, answers, rollouts, spine, tasks

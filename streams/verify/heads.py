@@ -9,7 +9,7 @@ from typing import Final
 
 from rftd.streams.events.experiment import HeadRef, LostHead
 from rftd.streams.log.chain import GENESIS
-from rftd.streams.log.losses import Loss
+from rftd.streams.log.lost_records import Loss
 from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.verify.scratch import Scratch, Spool
 

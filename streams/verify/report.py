@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.streams.events.experiment import LossAccepted
 from rftd.streams.log.envelope import Head
-from rftd.streams.log.losses import Loss
+from rftd.streams.log.lost_records import Loss
 
 
 class BrokenPromise(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from rftd.streams.kafka.topics import delete_topics
 from rftd.streams.log.chain import Heads
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Draft
-from rftd.streams.log.losses import Witness, comparable, losses_among, newest_of
+from rftd.streams.log.lost_records import Witness, comparable, losses_among, newest_of
 from rftd.streams.log.topics import EXPERIENCES, TOPICS, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -36,8 +36,8 @@ from rftd.streams.log.shared_history import fold_until, shared_history
 from rftd.streams.log.start import beginning_of
 from rftd.streams.log.topics import TRUTH, Partition, partition_of
 from rftd.streams.memory import MemoryLog
+from rftd.streams.portable.experiment_records import OwnRecords
 from rftd.streams.portable.export import OutsideNames
-from rftd.streams.portable.own import OwnRecords
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from rftd.streams.kafka.topics import configs_of
 from rftd.streams.log.chain import Mark
 from rftd.streams.log.codec import decode_head
 from rftd.streams.log.envelope import Draft, Position, Record, Stretch
-from rftd.streams.log.losses import Witness, deleted_from, losses_of, still_lost
+from rftd.streams.log.lost_records import Witness, deleted_from, losses_of, still_lost
 from rftd.streams.log.topics import TOPICS, Partition
 
 pytestmark = pytest.mark.anyio

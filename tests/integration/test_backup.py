@@ -24,7 +24,7 @@ from rftd.storage.files import backup
 from rftd.storage.files.backup import FILES, BackupManifest, back_up, manifest_of
 from rftd.storage.files.survivors import of_checkpoints, of_log_folder
 from rftd.streams.folds.spine import Status
-from rftd.streams.log.losses import losses_of
+from rftd.streams.log.lost_records import losses_of
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 

@@ -29,7 +29,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog, start_of
 from rftd.streams.log.topics import EXPERIMENTS, TRUTH, Partition, partition_of
 from rftd.streams.memory import MemoryLog
-from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.experiment_records import OwnRecords
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 

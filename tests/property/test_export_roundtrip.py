@@ -19,7 +19,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.topics import TRUTH
 from rftd.streams.memory import MemoryFaults, MemoryLog
-from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.experiment_records import OwnRecords
 from rftd.streams.portable.positions import Blank, rewrite
 from rftd.streams.portable.source import encode
 from rftd.streams.verify.checker import verify

@@ -23,9 +23,9 @@ from rftd.ops.tracing.tracer import Tracer
 from rftd.streams.events.worker import Heartbeat, WorkerStarted, WorkerStopped
 from rftd.streams.folds.sync_failure import SyncFailure
 from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.writers import source_of
 from rftd.workers.hosts.usage import UNTOLD, Usage
 

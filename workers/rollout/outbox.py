@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from rftd.ops import faults
 from rftd.ops.clock import Clock
 from rftd.ops.errors import LogFullError
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.envelope import Draft
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 
 CAPACITY_DRAFTS = 1024
 BATCH_DRAFTS = 256

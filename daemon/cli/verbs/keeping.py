@@ -234,7 +234,7 @@ async def _unread_tables(
 
     from rftd.ops.clock import SystemClock
     from rftd.storage.files.survivors import LossesFile, of_log_folder
-    from rftd.streams.log.losses import losses_of
+    from rftd.streams.log.lost_records import losses_of
 
     unused = await asyncio.to_thread(kept.unused, entries, now_ns=SystemClock().now_ns())
     if unused and (LossesFile(folder.losses).read() or await losses_of(log, of_log_folder(folder.log))):

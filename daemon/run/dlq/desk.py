@@ -24,10 +24,10 @@ from rftd.streams.folds.failed_tasks import FailedTask, FailedTasks
 from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.folds.letters import Letters, RecordPlace
 from rftd.streams.log import topics
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Position, Record
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.topics import Partition
 
 LOOK_S: Final = 15.0

@@ -46,9 +46,9 @@ from rftd.ops.tracing.trace_context import parsed
 from rftd.ops.tracing.tracer import SpanKind, Tracer, current
 from rftd.streams.events.experiment import ExperimentRejected, RequestRef
 from rftd.streams.folds.answered_requests import OpenRequest
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.requests import SPECVERSION, TYPES, CloudEvent, request_in
 
 ROUTES: Final[Mapping[str, CommandRoute[Any, Any]]] = {

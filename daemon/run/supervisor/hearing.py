@@ -37,7 +37,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Kept
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.losses import (
+from rftd.streams.log.lost_records import (
     Life,
     Loss,
     Witness,
@@ -53,7 +53,7 @@ from rftd.streams.log.losses import (
     remembered_within,
     still_lost,
 )
-from rftd.streams.sqlite.socket.door import Door
+from rftd.streams.sqlite.socket.append_gate import AppendGate
 from rftd.workers.hosts.executor import Executor
 
 GREETING_S: Final = 3.0
@@ -77,7 +77,7 @@ class Hearing:
         file: LossesFile | None,
         *,
         logger: Logger | None,
-        door: Door | None = None,
+        door: AppendGate | None = None,
         claims: FolderClaims | None = None,
     ) -> None:
         """Without a `file` what is noticed is forgotten with this object, and without a `logger` nothing is written.

@@ -26,11 +26,11 @@ from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import RunParts, RunState, partitions_of
 from rftd.streams.folds.snapshot import Snapshot
 from rftd.streams.folds.spine import Status
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.losses import Witness, heads_of
-from rftd.streams.log.patience import append_when_space
+from rftd.streams.log.lost_records import Witness, heads_of
 from rftd.streams.log.start import ExperimentStart, beginning_of
 from rftd.streams.log.writers import source_of
 from rftd.workers.control.liveness import Liveness

@@ -28,10 +28,10 @@ from rftd.ops.ids import NAMESPACE, derive
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.log.role import as_refs
 from rftd.streams.log.shared_history import shared_history
 from rftd.streams.spec.shared_fields import filled

@@ -18,7 +18,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError, LogLossError, explain
 from rftd.ops.logs import Logger
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0

@@ -39,10 +39,10 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.sweep import Halving, SweepCancelled, SweepHalved, SweepPoint, SweepRefused, SweepSubmitted
 from rftd.streams.folds.spine import Status
 from rftd.streams.folds.sweeps import RecordedSweep, config_of
+from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.patience import append_when_space
 from rftd.streams.spec.naming import Named, choose
 from rftd.streams.spec.schedule import eval_due, eval_steps
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec

@@ -3,7 +3,7 @@
 frames       length-prefixed frames of bounded size
 messages     requests and replies
 address      the socket's path, in a folder closed to other users
-door         the permission to append, and the heads remembered by returning clients
+append_gate  the permission to append, and the heads remembered by returning clients
 server       `LogServer`: serves any `EventLog`
 connection   the client's side of one connection: pipelined requests
 client       `SocketLog`: an `EventLog` with reconnects, retries and remembered heads

@@ -13,7 +13,7 @@ from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import CodecError, ConflictError, RftdError, UnreachableError
 from rftd.ops.own_folder import check_sockets_folder
 from rftd.streams.sqlite.socket import messages as wire
-from rftd.streams.sqlite.socket.door import user_of
+from rftd.streams.sqlite.socket.append_gate import user_of
 from rftd.streams.sqlite.socket.frames import FrameReader
 
 

@@ -18,7 +18,7 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.log import EventLog
 from rftd.streams.sqlite.socket import messages as wire
 from rftd.streams.sqlite.socket.address import listen
-from rftd.streams.sqlite.socket.door import Door, pid_of
+from rftd.streams.sqlite.socket.append_gate import AppendGate, pid_of
 from rftd.streams.sqlite.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
@@ -35,7 +35,7 @@ class LogServer:
     Clients receive `file`, the log's own path, and read it directly: 50 MB/s of experiences need not pass through here.
     """
 
-    def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: Door | None = None) -> None:
+    def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: AppendGate | None = None) -> None:
         """Creates the server; without a `door` every client may append at once."""
         self.log = log
         self.door = door

@@ -25,7 +25,7 @@ from rftd.streams.log.stored_path import moved
 from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import source_of
 from rftd.streams.memory import MemoryLog
-from rftd.streams.portable.own import OwnRecords
+from rftd.streams.portable.experiment_records import OwnRecords
 
 EVENTS = Path(__file__).parents[2] / "golden" / "events"
 OFFSET = 7_000_000_019

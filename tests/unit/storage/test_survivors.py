@@ -12,7 +12,7 @@ from rftd.storage.files.snapshots import FOLDER
 from rftd.storage.files.survivors import Job, LossesFile, leave_word, of_jobs, of_log_folder, of_registry
 from rftd.streams.events.experiment import HeadRef, LostHead
 from rftd.streams.log.chain import Heads, Mark
-from rftd.streams.log.losses import Loss
+from rftd.streams.log.lost_records import Loss
 from rftd.streams.log.topics import Partition
 from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 

@@ -14,12 +14,12 @@ from rftd.ops.ids import SeededIds
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
+from rftd.streams.log.append_retry import append_when_space, parts
 from rftd.streams.log.codec import Writer, decode
 from rftd.streams.log.envelope import Draft
 from rftd.streams.log.fencing import Role
 from rftd.streams.log.follower import Follower
 from rftd.streams.log.log import EventLog, start_of
-from rftd.streams.log.patience import append_when_space, parts
 from rftd.streams.log.role import RoleLease
 from rftd.streams.log.topics import partition_of
 from rftd.streams.memory import MemoryLog

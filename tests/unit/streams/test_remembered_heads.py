@@ -18,7 +18,7 @@ from rftd.streams.events.registry import NOBODY, Definition, Event, definition_o
 from rftd.streams.log import topics
 from rftd.streams.log.chain import Mark
 from rftd.streams.log.log_place import HEADS, RememberedHeads
-from rftd.streams.log.losses import remembered_within
+from rftd.streams.log.lost_records import remembered_within
 from rftd.streams.log.marked import mark_of
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryLog

@@ -13,7 +13,6 @@ from rftd.daemon.run.supervisor.runs import Runs
 from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.folds.replay_buffer import ReplayBuffer
 from rftd.streams.folds.spine import Status
-from rftd.streams.log import patience
 from rftd.streams.log.envelope import Draft
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.obstacle import REFUSALS, Trouble, of_refusal
@@ -74,7 +73,7 @@ BUGS = (
     Bug(
         "an append is as large as what was decided",
         "liveness",
-        instead(patience, "parts", _in_one_piece),
+        instead(append_retry, "parts", _in_one_piece),
         within_seeds=200,
     ),
     Bug(

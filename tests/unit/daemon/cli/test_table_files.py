@@ -24,7 +24,7 @@ from rftd.storage.files.folder_owner import write_owner
 from rftd.storage.files.survivors import LossesFile
 from rftd.storage.files.table_files import table_folder, table_name
 from rftd.streams.events.experiment import LostHead
-from rftd.streams.log.losses import Loss
+from rftd.streams.log.lost_records import Loss
 from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
 from rftd.streams.sqlite.log import SqliteLog
 

@@ -18,7 +18,7 @@ from rftd.daemon.serve.patience import opened_in_time, persistently
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio

@@ -26,11 +26,11 @@ from rftd.streams.log import topics
 from rftd.streams.log.chain import Mark
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Draft, Record, Stretch
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 from rftd.streams.log.topics import TRUTH, Partition, partition_of
 from rftd.streams.memory import MemoryLog
+from rftd.streams.sqlite.socket.append_gate import AppendGate
 from rftd.streams.sqlite.socket.client import SocketLog
-from rftd.streams.sqlite.socket.door import Door
 from rftd.streams.sqlite.socket.server import LogServer
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ class Scene:
         await log.append(self.tape.drafts if drafts is None else drafts)
         return log
 
-    async def heard(self, log: MemoryLog, *witnesses: Witness, door: Door | None = None) -> Hearing:
+    async def heard(self, log: MemoryLog, *witnesses: Witness, door: AppendGate | None = None) -> Hearing:
         hearing, registry = Hearing(log, self.file, logger=logger(), door=door), Registry(log)
         await hearing.note(witnesses)
         await registry.catch_up()
@@ -147,7 +147,7 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
     async with LogServer(before, path):
         worker = await SocketLog.connect(path)
         await worker.append([last])
-    log, door = await scene.log(left), Door()
+    log, door = await scene.log(left), AppendGate()
     async with LogServer(log, path, door=door):
         late = await SocketLog.connect(path)
         waiting = asyncio.ensure_future(late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)]))

@@ -18,7 +18,7 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.storage.files.survivors import LossesFile
 from rftd.streams.log import topics
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 from rftd.streams.log.topics import partition_of
 from rftd.streams.memory import MemoryLog
 from rftd.workers.hosts.local import LocalExecutor

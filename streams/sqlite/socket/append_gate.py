@@ -1,4 +1,4 @@
-"""`Door`: the permission to append through the log's socket, and the heads remembered by returning clients."""
+"""`AppendGate`: the permission to append through the log's socket, and the heads remembered by returning clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rftd.ops.errors import CodecError, LogLossError
 from rftd.streams.log.chain import Heads
 from rftd.streams.log.codec import decode_head
 from rftd.streams.log.envelope import Draft, Record
-from rftd.streams.log.losses import Witness
+from rftd.streams.log.lost_records import Witness
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class Door:
+class AppendGate:
     """A gate for appends: closed until all survivors have reported, then closed only to stopped experiments."""
 
     def __init__(self) -> None:

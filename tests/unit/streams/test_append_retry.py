@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogFullError, LogLossError, UnreachableError
+from rftd.streams.log.append_retry import RETRY_FULL_S, append_when_space, parts
 from rftd.streams.log.envelope import Draft, Position
-from rftd.streams.log.patience import RETRY_FULL_S, append_when_space, parts
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryLog
 
