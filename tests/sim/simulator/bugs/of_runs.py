@@ -13,6 +13,7 @@ from rftd.daemon.run.supervisor.runs import Runs
 from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.folds.replay_buffer import ReplayBuffer
 from rftd.streams.folds.spine import Status
+from rftd.streams.log import append_retry
 from rftd.streams.log.envelope import Draft
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.obstacle import REFUSALS, Trouble, of_refusal

@@ -34,7 +34,7 @@ from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.export import OutsideNames
 from rftd.streams.verify.checker import verify
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 EXPERIMENT = UUID(int=77)
 OWNED = [each for each in definitions() if each.owner and not each.commanded]
 FREE = [each for each in definitions() if not each.owner and not each.anywhere]

@@ -25,7 +25,7 @@ from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
 
-EVENTS = Path(__file__).parents[2] / "golden" / "events"
+EVENTS = Path(__file__).parents[3] / "golden" / "events"
 REFS = (HeadRef(topics.TASKS, 3, 7, b"c" * 16),)
 REMEMBERED = {Partition(topics.TASKS, 3): Mark(7, b"c" * 16)}
 

@@ -27,7 +27,7 @@ from rftd.streams.log.writers import source_of
 from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.experiment_records import OwnRecords
 
-EVENTS = Path(__file__).parents[2] / "golden" / "events"
+EVENTS = Path(__file__).parents[3] / "golden" / "events"
 OFFSET = 7_000_000_019
 """The offset of each record, and every place that an event names."""
 PATH = "/machine/of/this/log"

@@ -18,7 +18,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.envelope import Head, Record
 from rftd.streams.log.topics import Partition
 
-FOLDER = Path(__file__).parents[2] / "golden" / "events"
+FOLDER = Path(__file__).parents[3] / "golden" / "events"
 
 
 class Golden(msgspec.Struct):

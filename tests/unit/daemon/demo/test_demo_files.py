@@ -16,7 +16,7 @@ from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.workers.devices.host import Host
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "demo.yaml"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "demo.yaml"
 
 
 def questions(path: Path) -> set[str]:
