@@ -1,4 +1,5 @@
-"""The ground that every part stands on: to be watched, timed and broken on purpose. It imports nothing else of rftd.
+"""Foundations shared by all packages: errors, limits, time, identity, logging, metrics, fault points. Imports nothing
+else of rftd.
 
 In reading order:
 
@@ -6,38 +7,38 @@ errors      the one tree of errors, each with a code, an exit status and an HTTP
 limits      every bound: sizes, counts, depths, time-outs
 clock       the source of time (`Clock`), real or set by hand
 process_age the time since this process was started
-ids         the source of identity: UUIDv7 for what is new, UUIDv5 for what follows from a cause
-decoding    plain data as one type, for several threads at once
-cancelling  cancellation that an error has taken the place of, and work that goes on despite one
+ids         the source of identity: UUIDv7 for new objects, UUIDv5 for objects derived from a cause
+decoding    decoders of plain data into one type, safe for several threads
+cancelling  cancellation hidden by another error, and work that survives a cancellation
 durable     files and folders that survive a power cut
-own_folder  folders and files of this user alone, and the refusal of those that are not
-plugins     named extensions: our table, then entry points of third parties
-plugin_arguments  the arguments that an extension declares
-paths       paths that people write, in one form
+own_folder  folders and files private to this user, and the refusal of others
+plugins     named extensions: the built-in table, then entry points of third parties
+plugin_arguments  the arguments declared by an extension
+paths       paths written by people, in one normal form
 hub_id      names of models and datasets on the hub
-exchange    two names that change places at once
-cycles      cyclic garbage, looked for seldom, and memory that goes back to the system
-processors  the number of threads that a process may use
+exchange    atomic exchange of two names
+cycles      rare collections of cyclic garbage, and return of freed memory to the system
+processors  the number of threads for a process
 faults      named points at which a test may kill, fail or delay the process
-two_samples the test of Kolmogorov and Smirnov: do two samples come from one distribution?
-words       what a role does or waits for, as people read it
+two_samples the Kolmogorov-Smirnov test: do two samples come from one distribution?
+words       a role's work or wait, in words for people
 redaction   secrets that print as `***` and never enter an event
-machine_environment  the variables that a child process may have
-outbound    every address that a file, a worker or a record names is checked here
-outbound_transport  connections of httpx to public addresses alone
-log_file    files of log lines and of a process's output that stay small
-tracing/    spans of OpenTelemetry: which are made, their names, and their way out
-logs        structlog set-up: JSON or console, one line an event, equal ones counted
-histogram   counts of values by size, many at once
-metric_totals  totals that are read at a scrape and not counted
+machine_environment  the environment variables allowed for a child process
+outbound    checks of every address named by a file, a worker or a record
+outbound_transport  connections of httpx to public addresses only
+log_file    size-bounded files of log lines and of a process's output
+tracing/    spans of OpenTelemetry: which are made, their names, and their export
+logs        structlog set-up: JSON or console, one line an event, repeated lines counted
+histogram   bucket counts of observed values, many at once
+metric_totals  totals read at a scrape instead of counted
 metrics     every metric name, in one file
 releases    the installed releases of programs and libraries
 extras      optional packages that many installations do without
-commit      the commit that an installation was made from
+commit      the commit from which an installation was made
 tls         a certificate and its key, checked and renewed
-open_files  the number of files and connections that a process may have open
-http_connection  one client's connection: what is no request, or comes too slowly, is refused; its end
+open_files  the limit of open files and connections of a process
+http_connection  one client's connection: refusal of malformed or slow requests; its end
 bound_socket  the port of a server, and its URL
-http_server uvicorn on a bound socket, whose clients go where no file can be opened
+http_server uvicorn on a bound socket, which drops clients when no file can be opened
 health      liveness and readiness, as named checks; the lines of `rftd doctor`
 """

@@ -1,4 +1,4 @@
-"""Cancellation: that an error has taken the place of, and that work does not notice."""
+"""Cancellation hidden by another error, and work that continues despite a cancellation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ T = TypeVar("T")
 
 
 def end_if_cancelled() -> None:
-    """Raises CancelledError if this task was cancelled. A loop that goes on after an error calls it first.
+    """Raises CancelledError if this task was cancelled. A loop that continues after errors must call it first.
 
-    Cancelled code cleans up, and an error of the clean-up can take the place of the CancelledError (SQLAlchemy's of a
-    connection in the middle of a statement, for one): the task would go on for ever, and whoever ended it would wait.
+    Cancelled code cleans up, and an error of the clean-up can replace the CancelledError (for example SQLAlchemy's
+    error for a connection in the middle of a statement): the task would continue for ever, and its canceller would
+    wait.
     """
-    # `cancelling` counts requests, and only `uncancel` (a time-out's, a task group's) takes one back: it still tells of
+    # `cancelling` counts requests, and only `uncancel` (of a time-out or a task group) takes one back: it still reports
     # the cancellation when the exception is gone.
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -23,13 +24,13 @@ def end_if_cancelled() -> None:
 
 
 _UNDISTURBED: Final[set[asyncio.Future[Any]]] = set()
-"""Work whose callers may be gone: the loop itself keeps no task alive."""
+"""Running tasks whose callers may be gone: the loop itself keeps no task alive."""
 
 
 async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which goes on to its end even if the caller is cancelled meanwhile.
+    """Returns the outcome of `work`, which runs to its end even if the caller is cancelled meanwhile.
 
-    A statement of SQLAlchemy's that is cancelled costs its connection, which another one takes the place of.
+    A cancelled statement of SQLAlchemy costs its connection, which the pool must then replace.
     """
     task = asyncio.ensure_future(work)
     _UNDISTURBED.add(task)

@@ -1,4 +1,4 @@
-"""`Clock`, the source of time. Nothing else in rftd reads a clock."""
+"""`Clock`, the source of time. No other module of rftd reads a clock."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Clock(Protocol):
     """Wall time for people, monotonic time for waits, and sleeping."""
 
     def now_ns(self) -> int:
-        """Unix time in nanoseconds; for display, deadlines and `decided_at`, never for safety."""
+        """Returns Unix time in nanoseconds; for display, deadlines and `decided_at`, never for safety."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start, never backwards."""
+        """Returns seconds since an arbitrary start, never going backwards."""
         ...
 
     async def sleep(self, delay_s: float) -> None:
@@ -39,22 +39,22 @@ class SystemClock:
 
 
 class RecordedClock:
-    """A clock for decisions that the log records: max(wall, last recorded reading + monotonic time since) (rule 9).
+    """A clock for recorded decisions: max(wall, last recorded reading + monotonic time since) (rule 9).
 
-    So a wall clock that is set back, or forward and then back, makes nobody wait longer: from the last reading that
-    was recorded on, time goes on as fast as it passes. A clock that is set forward may end a wait early.
+    A wall clock set back, or forward and then back, therefore prolongs no wait: time advances from the last recorded
+    reading at its real pace. A clock set forward may end a wait early.
     """
 
     def __init__(self, clock: Clock, recorded_ns: Callable[[], int]) -> None:
-        """`recorded_ns` is the last reading that the log holds, as far as it was read; 0 if there is none."""
+        """`recorded_ns` returns the last reading in the log as read so far; 0 without one."""
         self._clock = clock
         self._recorded_ns = recorded_ns
         self._ahead_ns: int | None = None
-        """The largest lead of a recorded reading over the monotonic clock, at the moment when it was first seen."""
+        """The largest lead of a recorded reading over the monotonic clock, at the moment when it was first read."""
 
     def now_ns(self) -> int:
         passed_ns = int(self._clock.monotonic_s() * 1e9)
-        # The largest lead is kept: a reading that was seen later than it was written must not set time back.
+        # The largest lead is kept: a reading that arrives late must not set time back.
         if recorded_ns := self._recorded_ns():
             ahead_ns = recorded_ns - passed_ns
             self._ahead_ns = ahead_ns if self._ahead_ns is None else max(self._ahead_ns, ahead_ns)
@@ -69,7 +69,7 @@ class RecordedClock:
 
 
 class ManualClock:
-    """A clock that moves when a test says so, or when something sleeps on it."""
+    """A test clock, moved by `advance`, or by sleeping on it."""
 
     def __init__(self, start_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = start_ns
@@ -79,7 +79,7 @@ class ManualClock:
         return self._now_ns + self._set_ns
 
     def monotonic_s(self) -> float:
-        return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock moves no monotonic one
+        return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock does not move the monotonic one
 
     def advance(self, delay_s: float) -> None:
         """Moves the clock forward by `delay_s`."""
@@ -92,20 +92,24 @@ class ManualClock:
 
     async def sleep(self, delay_s: float) -> None:
         self.advance(max(0.0, delay_s))
-        await asyncio.sleep(0)  # a turn of the loop, as every real sleep is: else a loop of sleeps starves all others
+        await asyncio.sleep(
+            0
+        )  # yields to the loop, as every real sleep does: otherwise a loop of sleeps starves all other tasks
 
 
 def iso(time_ns: int) -> str:
-    """ISO-8601 UTC text of a Unix time in nanoseconds, with milliseconds."""
+    """Returns the ISO-8601 UTC text of a Unix time in nanoseconds, with milliseconds."""
     moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def time_ns_of(text: str) -> int:
-    """The Unix time in nanoseconds of an ISO-8601 text with a time zone, to the microsecond. Raises ValueError."""
+    """Returns the Unix time in nanoseconds of an ISO-8601 text with a time zone, exact to the microsecond. Raises
+    ValueError.
+    """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    # Integers all the way: the seconds since 1970 as floats are 240 ns apart.
+    # In integers throughout: the seconds since 1970 as floats are 240 ns apart.
     passed = moment - datetime.fromtimestamp(0, UTC)
     return passed // timedelta(microseconds=1) * 1000

@@ -1,4 +1,4 @@
-"""The commit that an installation of a package was made from."""
+"""The commit from which a package's installation was made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _DirInfo(msgspec.Struct):
 
 
 class _DirectUrl(msgspec.Struct):
-    """The origin of an installation, as pip and uv write it down."""
+    """The origin of an installation, as recorded by pip and uv."""
 
     url: str = ""
     vcs_info: _VcsInfo | None = None
@@ -32,9 +32,9 @@ class _DirectUrl(msgspec.Struct):
 
 
 def commit_of(package: str) -> str:
-    """The commit of the checkout that a package runs from, or was installed from; empty where that is not known.
+    """Returns the commit of a package's checkout or installation source; empty if unknown.
 
-    Of a checkout it is that of the process's start, whatever was changed in its files.
+    For a checkout, it is the commit at the start of the process, regardless of changed files.
     """
     try:
         text = distribution(package).read_text("direct_url.json")
@@ -44,7 +44,7 @@ def commit_of(package: str) -> str:
     if installed.vcs_info is not None:
         return _checked(installed.vcs_info.commit_id)
     url = urlsplit(installed.url)
-    # Files that were copied from a folder are those of no commit that is known later.
+    # Files copied from a folder belong to no commit that is known later.
     if url.scheme != "file" or installed.dir_info is None or not installed.dir_info.editable:
         return ""
     try:
@@ -54,7 +54,7 @@ def commit_of(package: str) -> str:
 
 
 def _head_of(git: Path) -> str:
-    """The commit that is checked out; `git` is the folder, or in a work tree the file that names it. Raises OSError."""
+    """Returns the checked-out commit; `git` is the folder, or the file that names it in a work tree. Raises OSError."""
     if git.is_file():
         git = git.parent / git.read_text().removeprefix("gitdir:").strip()
     common = git / "commondir"

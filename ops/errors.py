@@ -5,29 +5,29 @@
     │   ├── ConfigError       an experiment file, with file, line, column and field
     │   │   └── NotInstalledError  packages of an extra are not installed where they are needed
     │   ├── DataError         a model or dataset that is missing, empty or malformed
-    │   │   └── RowError      a row of one that is as it was accepted
-    │   └── ArchiveError      an export that is damaged, cut off, or of another format
+    │   │   └── RowError      a bad row of an unchanged dataset
+    │   └── ArchiveError      an export that is damaged, truncated, or of another format
     ├── NotFoundError         exit 3, HTTP 404
     ├── UnreachableError      the daemon or its log cannot be reached: exit 4, HTTP 503
     ├── ConflictError         an illegal transition, a second daemon: exit 5, HTTP 409
-    │   └── ReusedKeyError    an idempotency key that was used for something else: HTTP 422
+    │   └── ReusedKeyError    an idempotency key reused for another command: HTTP 422
     ├── WaitTimeoutError      exit 6, HTTP 504
     ├── LogError              the event log: exit 70, HTTP 503
     │   ├── LogCorruptError   a record does not match its checksum or chain
-    │   ├── LogLossError      a remembered head is gone
+    │   ├── LogLossError      a remembered head is missing
     │   │   └── OtherLogError  the experiment's folder remembers another log
     │   ├── LogFullError      no space: read-only until there is
-    │   ├── CodecError        a record that cannot be decoded or is over a limit
+    │   ├── CodecError        an undecodable record, or one over a limit
     │   └── FencedError       a newer owner of the role exists
     └── WorkError             a rollout, a reward, a step
-        ├── DiskFullError     weights or a checkpoint found no space
-        ├── DeviceMemoryError  an engine would find no memory
+        ├── DiskFullError     no space for weights or a checkpoint
+        ├── DeviceMemoryError  no memory for an engine
         ├── RankError         a process of a trainer engine is gone, hangs or differs
         ├── RolloutError
         └── TrainError
 
-A message says what, where, the value and what to do; `code` is stable and documented in docs/errors.md, with the
-`remedy`: what helps whoever meets the code, whatever the message says of the case at hand.
+A message names the fault, the place, the value and a fix; `code` is stable and documented in docs/errors.md, together
+with the `remedy`: general advice for the code, independent of the message of a single case.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ConfigError(UsageError):
 
 
 class NotInstalledError(ConfigError):
-    """What is asked for needs packages of an optional extra, which are not installed where it would run."""
+    """The request needs packages of an optional extra, which are not installed where they would be used."""
 
     code = "RFTD-INS-001"
     remedy = "Install the extra that the message names into the environment of whoever said it, and start that again."
@@ -171,7 +171,7 @@ class LogCorruptError(LogError):
 
 
 class LogLossError(LogError):
-    """A record that something remembers as acknowledged is missing from the log or differs."""
+    """An acknowledged record, remembered outside the log, is missing from the log or differs."""
 
     code = "RFTD-LOG-003"
     remedy = "Restore the newest log, or continue without the lost records: `rftd serve --accept-loss NAME`."
@@ -231,7 +231,7 @@ class RolloutTimeoutError(RolloutError):
 
 
 class OutputError(RftdError):
-    """Standard output or a file could not be written: there is no space for it."""
+    """Standard output or a file could not be written for lack of space."""
 
     code = "RFTD-OUT-001"
     remedy = "Free some space, or write to another place; then repeat the command."
@@ -239,7 +239,7 @@ class OutputError(RftdError):
 
 
 class DiskFullError(WorkError):
-    """A worker had no space for its files; it is restarted until there is some."""
+    """A worker had no space for its files; it is restarted until space is available."""
 
     code = "RFTD-WRK-006"
     remedy = "Free some space; the worker is restarted automatically."
@@ -305,11 +305,11 @@ class NonFiniteLossError(TrainError):
 
 
 def explain(error: BaseException) -> str:
-    """The error as one bounded text for an event."""
+    """Returns the error as one bounded text for an event."""
     if isinstance(error, RftdError):
         parts = [error.what, f"at {error.where}" if error.where else "", f"fix: {error.fix}" if error.fix else ""]
         text = "; ".join(filter(None, parts))
     else:
         text = f"{type(error).__name__}: {error}"
-    # Bounded: the text goes into an event, and errors of libraries may quote whole tensors.
+    # Bounded: the text becomes part of an event, and errors of libraries may quote whole tensors.
     return text[: limits.ERROR_TEXT_CHARS]

@@ -1,4 +1,4 @@
-"""`exchange`: two names of one file system that change places at once, so that nobody ever sees one of them missing."""
+"""`exchange`: atomic exchange of two names in one file system, so that neither name is ever missing."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_HERE: Final = -100
+_WORKING_FOLDER: Final = -100
 """AT_FDCWD: relative paths are relative to the process's folder."""
 _EXCHANGE: Final = 2
-# A kernel before 3.15, a file system without it, one that a container forbids it to: callers then rename twice.
+# A kernel before 3.15, an unsupported file system, or a container that forbids the call: callers then rename twice.
 _UNKNOWN: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two files or folders. Returns False, nothing done, where the system or the file system cannot.
+    """Swaps two files or folders. Returns False, without any change, if the system or the file system does not support
+    it.
 
-    Raises FileNotFoundError, nothing done, if one of them is not there.
+    Raises FileNotFoundError, without any change, if one of them is missing.
     """
     call = _renameat2()
     if call is None:
         return False
-    if call(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+    if call(_WORKING_FOLDER, os.fsencode(first), _WORKING_FOLDER, os.fsencode(second), _EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in _UNKNOWN:
@@ -34,7 +35,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     try:
-        # `use_errno` keeps a copy of errno per thread: the real one may be another call's by the time it is read.
+        # `use_errno` keeps a copy of errno per thread: the real one may belong to another call by the time it is read.
         call: Callable[[int, bytes, int, bytes, int], int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return None

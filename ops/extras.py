@@ -1,4 +1,4 @@
-"""The optional packages of rftd that many installations do without: which are missing, and how they are installed."""
+"""The optional packages of rftd: which are missing, and how to install them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Final
 from rftd.ops.errors import NotInstalledError
 
 TORCH: Final = "torch"
-"""The extra of whoever generates and trains here, or reads the tokenizer of a model folder."""
+"""The extra for generating and training on this machine, and for tokenizers of model folders."""
 PLOT: Final = "plot"
-"""The extra of whoever draws pictures."""
+"""The extra for drawing pictures."""
 DATA: Final = "data"
-"""The extra that reads Parquet and Arrow files."""
+"""The extra for reading Parquet and Arrow files."""
 PACKAGES: Final = {
     TORCH: ("safetensors", "tokenizers", "torch", "transformers"),
     PLOT: ("matplotlib",),
     DATA: ("pyarrow",),
 }
-"""The packages of each extra, by the name of its distribution, which is also that of its module."""
+"""The packages of each extra, by the distribution's name, which equals the module's name."""
 
 
 def missing_of(extra: str) -> list[str]:
-    """The packages of the extra that are not installed here. None of them is imported."""
+    """Returns the packages of the extra that are not installed here, without importing any."""
     return [name for name in PACKAGES[extra] if find_spec(name) is None]
 
 
 def check_extra(extra: str, whom: str) -> None:
-    """Raises NotInstalledError, which says how to install the extra, if `whom` would not find all of its packages."""
+    """Raises NotInstalledError, with the install command, unless all packages of the extra are installed for `whom`."""
     if missing := missing_of(extra):
         raise not_installed(extra, whom, missing)
 
 
 def not_installed(extra: str, whom: str, missing: list[str], *, field: str | None = None) -> NotInstalledError:
-    """The error of packages that `whom` needs and that are missing."""
+    """Returns the error for missing packages needed by `whom`."""
     verb = "are" if len(missing) > 1 else "is"
     return NotInstalledError(
         f"{whom} needs {', '.join(missing)}, which {verb} not installed here",

@@ -1,10 +1,10 @@
 """Named points at which a test may kill, fail or delay this process; free when none is armed.
 
-`RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the
-process dies (SIGKILL) at the third passage of the first, and sleeps at each passage of the second.
-`checkpoint.after_files=kill@3!FILE` dies only if it can create FILE, so that a process that is started again with the
-same environment lives. `NAME=stop@2` stops the process there (SIGSTOP), until somebody lets it go on. A point may be
-armed several times.
+`RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the process dies (SIGKILL)
+at the third passage of the first, and sleeps at each passage of the second. `checkpoint.after_files=kill@3!FILE` dies
+only if it can create FILE, so that a process restarted with the same environment survives. `NAME=stop@2` stops the
+process there (SIGSTOP), until SIGCONT. A point may be armed several times.
+
 `RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, so that a suite can prove coverage.
 """
 
@@ -80,7 +80,7 @@ POINTS: Final = frozenset(
 
 
 class InjectedFault(OSError):
-    """The failure that an armed `fail` point raises."""
+    """The failure raised by an armed `fail` point."""
 
 
 @dataclass(slots=True)
@@ -96,17 +96,17 @@ class Faults:
 
     def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
         self._armed: dict[str, list[_Armed]] = {}
-        for item in filter(None, specification.split(",")):
-            name, armed = _parse(item)
+        for arming in filter(None, specification.split(",")):
+            name, armed = _parse(arming)
             self._armed.setdefault(name, []).append(armed)
         self._hits_path = hits_path
-        self._seen: set[str] = set()
+        self._passed: set[str] = set()
 
     def point(self, name: str) -> None:
-        """Passes the point `name`: normally nothing, else what was armed for it."""
+        """Passes the point `name`: no effect unless armed, otherwise the armed action."""
         assert name in POINTS, name
-        if self._hits_path is not None and name not in self._seen:
-            self._seen.add(name)
+        if self._hits_path is not None and name not in self._passed:
+            self._passed.add(name)
             with self._hits_path.open("a") as hits:
                 hits.write(name + "\n")
         for armed in self._armed.get(name, ()):
@@ -128,24 +128,24 @@ def _strike(name: str, armed: _Armed) -> None:
 
 
 def _first(once: Path | None) -> bool:
-    """True if nobody struck for this item before; a file remembers that over processes."""
+    """True if this action has not struck before; the file remembers it across processes."""
     if once is None:
         return True
     try:
-        once.touch(exist_ok=False)  # O_EXCL: of several processes that come at once one makes the file
+        once.touch(exist_ok=False)  # O_EXCL: of several simultaneous processes only one creates the file
     except FileExistsError:
         return False
     return True
 
 
-def _parse(item: str) -> tuple[str, _Armed]:
-    name, _, action = item.partition("=")
+def _parse(arming: str) -> tuple[str, _Armed]:
+    name, _, action = arming.partition("=")
     action, _, once = action.partition("!")
     action, _, count = action.partition("@")
     kind, _, argument = action.partition(":")
     if name not in POINTS or kind not in {"kill", "stop", "fail", "sleep"}:
         raise UsageError(
-            f"{item!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|stop|fail|sleep:S[@N][!FILE]"
+            f"{arming!r} arms no fault point", field="RFTD_FAULTS", fix="use NAME=kill|stop|fail|sleep:S[@N][!FILE]"
         )
     return name, _Armed(kind, float(argument or 0), int(count or 1), Path(once) if once else None)
 

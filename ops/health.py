@@ -18,11 +18,13 @@ from rftd.ops.errors import RftdError
 CHECK_TIMEOUT_S: Final = 2.0
 
 Check = Callable[[], Awaitable[str | None]]
-"""A check answers None if all is well, a `Note` to be told, else the reason of its failure; raising is failing."""
+"""A check returns None if all is well, a `Note` for information, or the reason of its failure; an exception is a
+failure.
+"""
 
 
 class Note(str):
-    """A reason that is told, and does not count as failing."""
+    """A reason for information, which does not count as a failure."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +33,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ok: bool
     reason: str = ""
-    """The reason of its failure, or the text of a note."""
+    """The reason of the failure, or the text of a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line of the doctor's report; `fix` says what to do if it is not `ok`."""
+    """One line of the doctor's report; `fix` says what to do unless the status is `ok`."""
 
     check: str
     status: Literal["ok", "warn", "fail"]
@@ -52,7 +54,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health:
-    """The checks of one daemon; parts add theirs while it is being wired."""
+    """The checks of one daemon; its parts register theirs during start-up."""
 
     def __init__(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -60,38 +62,39 @@ class Health:
         self._ready: dict[str, Check] = {}
 
     def add(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Adds a check of readiness, or of liveness too: only where a restart would help."""
+        """Adds a check of readiness, and with `live` of liveness too: only where a restart would help."""
         assert name not in self._ready, name
         self._ready[name] = check
         if live:
             self._live[name] = check
 
     async def live(self) -> Verdict:
-        """The verdict on liveness: `ok` if the process should go on as it is."""
+        """Returns the verdict on liveness: `ok` if the process needs no restart."""
         return await self._run(self._live)
 
     async def ready(self) -> Verdict:
-        """The verdict on readiness: `ok` if requests can be served."""
+        """Returns the verdict on readiness: `ok` if requests can be served."""
         return await self._run(self._ready)
 
     async def _run(self, checks: dict[str, Check]) -> Verdict:
-        # At once, each with its own time-out: a probe takes as long as the slowest check, and not as their sum.
-        findings = await asyncio.gather(*(self._ask(name, check) for name, check in checks.items()))
+        # Concurrently, each with its own time-out: a probe takes as long as the slowest check, not as long as their
+        # sum.
+        findings = await asyncio.gather(*(self._run_check(name, check) for name, check in checks.items()))
         return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
 
-    async def _ask(self, name: str, check: Check) -> Finding:
+    async def _run_check(self, name: str, check: Check) -> Finding:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reason = await check()
         except TimeoutError:
             reason = f"no answer within {self._timeout_s:g} s"
         except RftdError as error:
-            reason = said(error)
-        except Exception as error:  # a check that breaks is a finding, not an outage of the probe
+            reason = finding_reason(error)
+        except Exception as error:  # a check that raises is a finding, not an outage of the probe
             reason = f"{type(error).__name__}: {error}"
         return Finding(name=name, ok=reason is None or isinstance(reason, Note), reason=str(reason or ""))
 
 
-def said(error: RftdError) -> str:
-    """The error as the reason of a finding: code, what is wrong, what to do."""
+def finding_reason(error: RftdError) -> str:
+    """Returns the error as the reason of a finding: code, fault, fix."""
     return f"{error.code}: {error.what}" + (f"; fix: {error.fix}" if error.fix else "")

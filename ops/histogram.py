@@ -1,4 +1,4 @@
-"""`Histogram`: counts of values up to each bound, by labels, for Prometheus; takes many values at once."""
+"""`Histogram`: cumulative bucket counts by labels, for Prometheus; takes many values at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Histogram(Collector):
-    """A histogram like that of `prometheus_client`, but of one thread: that one takes a lock for each value."""
+    """A histogram like that of `prometheus_client`, but for one thread: the library's takes a lock for each value."""
 
     def __init__(
         self,
@@ -33,37 +33,41 @@ class Histogram(Collector):
         self._series: dict[tuple[str, ...], Spread] = {}
         registry.register(self)
 
-    def labels(self, *values: str) -> Spread:
-        """The series with these values of the labels."""
-        assert len(values) == len(self._labels), values
-        found = self._series.get(values)
-        if found is None:
-            found = self._series[values] = Spread(self._bounds)
-        return found
+    def labels(self, *label_values: str) -> Spread:
+        """Returns the series with these label values."""
+        assert len(label_values) == len(self._labels), label_values
+        spread = self._series.get(label_values)
+        if spread is None:
+            spread = self._series[label_values] = Spread(self._bounds)
+        return spread
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
         """Drops every series with these labels."""
-        wanted = [(self._labels.index(name), value) for name, value in labels.items()]
-        for values in [values for values in self._series if all(values[i] == value for i, value in wanted)]:
-            del self._series[values]
+        required = [(self._labels.index(name), label_value) for name, label_value in labels.items()]
+        for label_values in [
+            label_values
+            for label_values in self._series
+            if all(label_values[i] == label_value for i, label_value in required)
+        ]:
+            del self._series[label_values]
 
     def collect(self) -> Iterator[Metric]:
         family = Metric(self._name, self._text, "histogram")
         names = [str(floatToGoString(bound)) for bound in self._bounds]  # type: ignore[no-untyped-call]
-        for values, spread in self._series.items():
-            labels = dict(zip(self._labels, values, strict=True))
+        for label_values, spread in self._series.items():
+            labels = dict(zip(self._labels, label_values, strict=True))
             counts = spread.up_to()
-            for place, (name, count) in enumerate(zip(names, counts, strict=True)):
-                exemplar = spread.exemplars.get(place)
+            for index, (name, count) in enumerate(zip(names, counts, strict=True)):
+                exemplar = spread.exemplars.get(index)
                 family.add_sample(f"{self._name}_bucket", {**labels, "le": name}, count, exemplar=exemplar)
             family.add_sample(f"{self._name}_count", labels, counts[-1])
-            if self._bounds[0] >= 0:  # else the sum may fall, which a counter must not
+            if self._bounds[0] >= 0:  # otherwise the sum could fall, which is not allowed for a counter
                 family.add_sample(f"{self._name}_sum", labels, spread.total)
         yield family
 
 
 class Spread:
-    """One series of a histogram."""
+    """One series of a histogram: the counts of its buckets."""
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
         self.total = 0.0
@@ -72,19 +76,20 @@ class Spread:
         self._bounds = bounds
         self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
 
-    def observe(self, values: Sequence[float]) -> None:
-        """Takes in some values. One that is not a number is in no bucket."""
-        # Left of an equal bound: `le` of Prometheus includes it. NaN sorts above infinity, into the one place beyond.
-        places = np.searchsorted(self._bounds, np.asarray(values, dtype=np.float64))
+    def observe(self, observed: Sequence[float]) -> None:
+        """Counts some values; NaN belongs to no bucket."""
+        # On the left of an equal bound: `le` of Prometheus includes it. NaN sorts above infinity, into the extra slot
+        # beyond.
+        places = np.searchsorted(self._bounds, np.asarray(observed, dtype=np.float64))
         self._counts += np.bincount(places, minlength=len(self._counts))
-        self.total += float(sum(values))
+        self.total += float(sum(observed))
 
-    def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
-        """Names the trace of one of the values."""
-        place = int(np.searchsorted(self._bounds, value))
-        if place < len(self._bounds):
-            self.exemplars[place] = Exemplar({"trace_id": trace_id}, value, time_s)
+    def exemplify(self, observed: float, trace_id: str, time_s: float) -> None:
+        """Attaches a trace id to the bucket of an observed value."""
+        index = int(np.searchsorted(self._bounds, observed))
+        if index < len(self._bounds):
+            self.exemplars[index] = Exemplar({"trace_id": trace_id}, observed, time_s)
 
     def up_to(self) -> list[float]:
-        """The number of values that are not above each bound."""
+        """Returns the cumulative count of values up to each bound."""
         return [float(count) for count in self._counts.cumsum()[:-1]]

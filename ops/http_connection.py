@@ -1,4 +1,4 @@
-"""`HttpConnection`: a connection of uvicorn's, with bounds on how long a client may keep it without getting on."""
+"""`HttpConnection`: a connection of uvicorn with bounds on how long a client may hold it without progress."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from rftd.ops import limits
 from rftd.ops.cycles import beneath, release
 
 Refusal: TypeAlias = Callable[[int, str], tuple[bytes, bytes]]
-"""The media type and body of an answer, by its status and what is wrong, to what never became a request."""
+"""Returns media type and body of an error response, from its status and message, for input that never became a request.
+"""
 
 
 def plain_refusal(_status: int, what: str) -> tuple[bytes, bytes]:
-    """A line of text."""
+    """Returns the message as a line of plain text."""
     return b"text/plain; charset=utf-8", f"{what}\n".encode()
 
 
 class Waits(IntEnum):
-    """The thing that a server waits for, in the order in which connections give way."""
+    """What the server is waiting for; connections are dropped in this order."""
 
     FIRST_BYTE = 0
     REQUEST = 1
-    """The rest of a request that has begun."""
+    """The remaining bytes of a request that has begun."""
     NEXT_REQUEST = 2
 
 
@@ -42,31 +43,32 @@ class ConnectionBounds:
     """The bounds of one server's connections."""
 
     head_s: float = limits.HTTP_HEAD_S
-    """The longest time from the first byte of a request, or from the connection, to the end of its head."""
+    """Maximum seconds from the first byte of a request, or from the connection, to the end of the request's head."""
     body_s: float = limits.HTTP_BODY_S
-    """The time from the end of the head in which a body may come at any rate."""
+    """Seconds after the end of the head during which a body may arrive at any rate."""
     body_bytes_per_s: float = limits.HTTP_BODY_BYTES_PER_S
-    """The least rate at which it must have come since."""
+    """Minimum rate of a body after `body_s`."""
     whole_body_s: float = limits.HTTP_WHOLE_BODY_S
-    """The longest time in which it must have come at any rate."""
+    """Maximum seconds for a whole body, at any rate."""
     unread_s: float = limits.HTTP_UNREAD_S
-    """The longest time that an answer may wait for its client to read on."""
+    """Maximum seconds that an answer may wait for its client to read."""
     connections: int = limits.HTTP_CONNECTIONS
-    """The most connections at once; beyond, those give way that wait without a whole request."""
+    """Maximum simultaneous connections; beyond it, connections without a whole request are dropped."""
 
 
 DEFAULT_BOUNDS: Final = ConnectionBounds()
 
 
 class HttpConnection(H11Protocol):
-    """One client's connection. What is no HTTP, comes too slowly or once too often is refused in the server's own form.
+    """One client's connection. Malformed or slow input, and connections over the limit, are refused in the server's own
+    format.
 
-    uvicorn bounds the wait between two requests only.
+    uvicorn itself bounds only the wait between two requests.
     """
 
-    def __init__(self, *, bounds: ConnectionBounds, refusal: Refusal, leaving: Leaving, **given: Any) -> None:
+    def __init__(self, *, bounds: ConnectionBounds, refusal: Refusal, leaving: Leaving, **options: Any) -> None:
         """`leaving` is shared by the connections of one server."""
-        super().__init__(**given)
+        super().__init__(**options)
         self._bounds: Final = bounds
         self._refusal: Final = refusal
         self._leaving: Final = leaving
@@ -82,7 +84,7 @@ class HttpConnection(H11Protocol):
         self._waits_since_s = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Counts the connection, and waits for its first request."""
+        """Counts the connection, and starts waiting for its first request."""
         super().connection_made(transport)
         self._socket = beneath(transport)
         if len(self.connections) > self._bounds.connections and not self._make_room():
@@ -90,22 +92,22 @@ class HttpConnection(H11Protocol):
         else:
             self._await_head()
 
-    def data_received(self, data: bytes) -> None:
-        """Takes what the client sent."""
-        if self._leaves or self.transport.is_closing():  # refused: what still comes is of no interest
+    def data_received(self, received: bytes) -> None:
+        """Handles bytes sent by the client."""
+        if self._leaves or self.transport.is_closing():  # already refused: further bytes are ignored
             return
         self._heard = True
-        self._body_bytes += len(data)
-        super().data_received(data)
+        self._body_bytes += len(received)
+        super().data_received(received)
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget_head()
             if self.cycle.more_body and self._body_due is None:
-                self._await_body(len(data))
+                self._await_body(len(received))
         elif self._head_due is None:
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends what waited for the client."""
+        """Cancels all timers of the connection."""
         self._forget_head()
         self._forget_read()
         self._forget_body()
@@ -113,13 +115,13 @@ class HttpConnection(H11Protocol):
         release(self._socket)
 
     def on_response_complete(self) -> None:
-        """Waits for the next request."""
+        """Starts waiting for the next request."""
         self._waits_since_s = self.loop.time()
         super().on_response_complete()
 
     @property
     def claim(self) -> tuple[Waits, float] | None:
-        """The reason and the time since when the client lets the server wait; None while an answer is made."""
+        """Returns what the server is waiting for, and since when; None while an answer is being made."""
         if self._leaves or self.transport.is_closing():
             return None
         if self.cycle is not None and not self.cycle.response_complete:
@@ -130,52 +132,52 @@ class HttpConnection(H11Protocol):
         return Waits.REQUEST if unfinished else Waits.NEXT_REQUEST, self._waits_since_s
 
     def give_way(self) -> None:
-        """Ends a connection whose client lets the server wait, so that others get in."""
+        """Ends a waiting connection, to make room for others."""
         self._leave(503, f"{self._bounds.connections} connections are open, and this one waited longest")
-        # Now, not once it is closed: until then each newcomer would show out as many again.
+        # Now, not once it is closed: until then each newcomer would drop as many connections again.
         self.connections.discard(self)
 
     def cut(self) -> None:
-        """Breaks off an answer that has begun and has not ended; leaves a connection without one as it is."""
+        """Aborts an answer that has begun and not ended; leaves any other connection unchanged."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Waits for the client to read."""
+        """Starts waiting for the client to read."""
         super().pause_writing()
         if self._read_due is None:
-            # Whatever is left of the answer is dropped: a client that reads nothing would not read an error either.
+            # The remaining answer is dropped: a client that reads nothing would not read an error either.
             self._read_due = self.loop.call_later(self._bounds.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Goes on with the answer."""
+        """Continues with the answer."""
         self._forget_read()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no HTTP; `msg` is uvicorn's own sentence."""
+        """Refuses malformed HTTP; `msg` is uvicorn's own sentence."""
         self._refuse(400, "what was sent is no valid HTTP/1.1 request")
 
     def _make_room(self) -> bool:
-        """Ends connections that have waited long, the silent ones first; False if all others are being answered."""
-        others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
-        claims = [(claim, id(each), each) for each in others if (claim := each.claim) is not None]
-        unread = _with_unread([each for claim, _, each in claims if claim[0] is Waits.FIRST_BYTE])
+        """Ends connections that have waited long, silent ones first; False if all others are being answered."""
+        peers = [peer for peer in self.connections if isinstance(peer, HttpConnection) and peer is not self]
+        claims = [(claim, id(peer), peer) for peer in peers if (claim := peer.claim) is not None]
+        unread = _with_unread([connection for claim, _, connection in claims if claim[0] is Waits.FIRST_BYTE])
         waiting = [claim for claim in claims if claim[2] not in unread]
-        # Several at once: looking through all of them for each newcomer would be the next thing to attack.
+        # Several at once: examining all of them for each newcomer would itself be open to attack.
         for _, _, connection in heapq.nsmallest(max(1, self._bounds.connections // 16), waiting):
             connection.give_way()
-        # Those with something unread are looked at in this turn of the loop or the next one.
+        # Connections with unread bytes are handled in this turn of the loop or the next one.
         return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
 
     def _await_body(self, size_bytes: int) -> None:
-        """Waits for the rest of a body; `size_bytes` came with the head of its request, or are that head."""
+        """Starts waiting for the remaining body; `size_bytes` arrived with the request's head, or are that head."""
         self._body_began_s = self.loop.time()
         self._body_bytes = size_bytes
         self._body_due = self.loop.call_later(self._bounds.body_s, self._weigh_body)
 
     def _weigh_body(self) -> None:
-        """Refuses a body that comes too slowly, or looks again when it would be."""
+        """Refuses a body that arrives too slowly, or schedules the next check."""
         self._body_due = None
         if self.transport.is_closing() or self.cycle is None or self.cycle.response_complete:
             return
@@ -184,7 +186,7 @@ class HttpConnection(H11Protocol):
         bounds = self._bounds
         allowed_s = min(bounds.body_s + self._body_bytes / bounds.body_bytes_per_s, bounds.whole_body_s)
         left_s = self._body_began_s + allowed_s - self.loop.time()
-        if left_s <= 0 and self.flow.read_paused:  # the application does not read: no fault of the client's
+        if left_s <= 0 and self.flow.read_paused:  # the application does not read: not the client's fault
             left_s = bounds.body_s
         if left_s > 0:
             self._body_due = self.loop.call_later(left_s, self._weigh_body)
@@ -201,7 +203,7 @@ class HttpConnection(H11Protocol):
             self._leave(408, f"the head of the request did not come within {self._bounds.head_s:g} s")
 
     def _leave(self, status: int, what: str) -> None:
-        """Refuses in a turn of the loop to come, and takes nothing more from the client until then."""
+        """Schedules a refusal in a later turn of the loop, and ignores further bytes of the client until then."""
         self._forget_head()
         self._forget_body()
         if not self._leaves:
@@ -209,7 +211,7 @@ class HttpConnection(H11Protocol):
             self._leaving.add(partial(self._refuse, status, what))
 
     def _refuse(self, status: int, what: str) -> None:
-        """Answers with an error and closes, or only closes where an answer has begun."""
+        """Answers with an error and closes, or only aborts if an answer has begun."""
         self._forget_head()
         self._forget_body()
         if self.transport.is_closing():
@@ -217,7 +219,7 @@ class HttpConnection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        # As bytes, past h11, and at once: a crowd that is shown out is refused hundreds of times a second.
+        # As bytes, bypassing h11, and at once: under a flood, hundreds of clients are refused each second.
         self.transport.write(_refusal_answer(self._refusal, status, what))
         self.transport.close()
 
@@ -239,7 +241,7 @@ class HttpConnection(H11Protocol):
 
 @lru_cache(maxsize=32)
 def _refusal_answer(refusal: Refusal, status: int, what: str) -> bytes:
-    """The whole answer that refuses a client and ends its connection."""
+    """Returns the complete answer that refuses a client and ends its connection."""
     media_type, body = refusal(status, what)
     reason = HTTPStatus(status).phrase.encode()
     head = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -247,7 +249,7 @@ def _refusal_answer(refusal: Refusal, status: int, what: str) -> bytes:
 
 
 def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
-    """Those whose clients have sent something that nobody has read yet: in a rush, the loop comes to it late."""
+    """Returns the connections with received bytes not yet read: in a burst, the loop reads them late."""
     poll = select.poll()
     by_number = {}
     for connection in connections:
@@ -259,21 +261,21 @@ def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
 
 
 _ENDS: Final = 8
-"""Connections that are ended in one turn of the loop."""
+"""Connections ended in one turn of the loop."""
 
 
 class Leaving:
-    """The connections of one server that wait for their end.
+    """The connections of one server waiting to be ended.
 
-    Hundreds of clients that came at once run into the same time-out at once: ending all of them in one turn would let
-    everybody else wait.
+    Hundreds of clients that connected together reach the same time-out together: ending all of them in one turn would
+    block everybody else.
     """
 
     def __init__(self) -> None:
         self._ends: Final[deque[Callable[[], None]]] = deque()
 
     def add(self, end: Callable[[], None]) -> None:
-        """Calls `end` in a turn of the loop to come, after those that were added before."""
+        """Calls `end` in a later turn of the loop, in the order of the calls of `add`."""
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._turn)
         self._ends.append(end)

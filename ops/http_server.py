@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn on a socket that is bound before anything else starts, inside the process's own loop."""
+"""The HTTP server: uvicorn on a socket bound before everything else starts, inside the process's own loop."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from rftd.ops.open_files import open_files
 from rftd.ops.tls import ServerTls
 
 _ACCEPTS: Final = 8
-"""Connections taken in one turn of the loop, so that others have their turn, too."""
+"""Connections accepted in one turn of the loop, so that other tasks get their turn, too."""
 _REST_S: Final = 0.25
-"""The pause where the system has nothing left to accept with."""
+"""Pause in seconds when the system has no resources left to accept with."""
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _HANDSHAKE_S: Final = 10.0
-"""The longest time that a client of TLS gets to come, and to go."""
+"""Maximum seconds for a TLS client's handshake, and for its shutdown."""
 
 GRACE_S = 2
-"""The time that open requests and event streams get at the end."""
+"""Seconds for open requests and event streams at shutdown."""
 TICK_S = 1.0
-"""The interval at which the header Date is renewed; nothing else waits for it."""
+"""Interval in seconds at which the header Date is renewed; nothing else waits for it."""
 
 
 class Listener:
-    """The accepting side of one server. It keeps a descriptor in reserve, so that a client can always be let go.
+    """The accepting side of one server. A reserve descriptor ensures that a client can always be accepted and closed.
 
-    asyncio's own tries again as often as its backlog is long where no file can be opened, and logs each try; a client
-    that it cannot accept waits without an answer. Here the client is taken with the reserve and hung up on, the loop
-    rests for a moment, and the trouble is one line of the log.
+    When no file can be opened, asyncio's own listener retries up to its backlog and logs each attempt; an unaccepted
+    client waits without an answer. Here the client is accepted with the reserve and disconnected, the loop pauses for a
+    moment, and the problem is one line of the log.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class Listener:
         handshakes: int = 256,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`connect` makes the protocol of a connection. Of more TLS `handshakes` at once the oldest ends."""
+        """`connect` creates the protocol of a connection. Beyond `handshakes` simultaneous TLS handshakes the oldest
+        one ends.
+        """
         self._listening: Final = listening
         self._connect: Final = connect
         self._logger: Final = logger
@@ -64,22 +66,22 @@ class Listener:
         self._tls: Final = tls
         self._loop: Final = asyncio.get_running_loop()
         self._beginning: Final[dict[asyncio.Task[None], None]] = {}
-        """The connections that are being made, the oldest first."""
+        """The connections being established, the oldest first."""
         self._resting: asyncio.TimerHandle | None = None
         self._reserve = -1
         self._closed = False
         self.hung_up = 0
-        """Clients that were let go because there was nothing left to accept them with."""
+        """Number of clients disconnected for lack of resources to accept them."""
 
     def listen(self) -> None:
-        """Begins to accept."""
+        """Starts accepting connections."""
         self._listening.setblocking(False)
         listen(self._listening, self._backlog)
         self._keep_reserve()
         self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accepts nothing from now on; connections that are open stay so. Idempotent."""
+        """Stops accepting; open connections stay open. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -93,7 +95,7 @@ class Listener:
         self._free_reserve()
 
     async def wait_closed(self) -> None:
-        """Returns once no connection is being made any more."""
+        """Returns once no connection is being established any more."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -116,7 +118,7 @@ class Listener:
             task.add_done_callback(self._forget)
 
     async def _begin(self, client: socket.socket) -> None:
-        # A client that breaks off a handshake, or knows no TLS, is its own affair.
+        # A client that breaks off a handshake, or does not speak TLS, is ignored.
         timeout_s = None if self._tls is None else _HANDSHAKE_S
         try:
             await self._loop.connect_accepted_socket(
@@ -124,7 +126,7 @@ class Listener:
                 client,
                 ssl=self._tls,
                 ssl_handshake_timeout=timeout_s,
-                # A client that is shown out is not waited for.
+                # A refused client is not waited for.
                 ssl_shutdown_timeout=timeout_s,
             )
         except OSError:
@@ -134,7 +136,7 @@ class Listener:
         self._beginning.pop(task, None)
 
     def _rest(self, error: OSError) -> None:
-        """Hangs up on the client that waits longest, by the reserve, and accepts nothing for a moment."""
+        """Disconnects the client that has waited longest, using the reserve, and pauses accepting for a moment."""
         self._free_reserve()
         with suppress(OSError):
             client, _address = self._listening.accept()
@@ -177,39 +179,39 @@ class _Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(GRACE_S, self._cut)
 
     def _cut(self) -> None:
-        """Ends what is still being answered: an event stream that somebody watches ends by nothing else."""
-        # As if the client had gone, which every handler of a stream looks out for. uvicorn would cancel it, and print
-        # the cancellation as an error with its traceback.
+        """Aborts answers still in progress: an event stream with a reader ends in no other way."""
+        # As if the client had disconnected, which every stream handler checks. uvicorn would cancel the handler, and
+        # print the cancellation as an error with a traceback.
         for connection in list(self.server_state.connections):
             if isinstance(connection, HttpConnection):
                 connection.cut()
 
     async def main_loop(self) -> None:
-        """Ticks once a second. uvicorn's own wakes ten times for that, to look whether it should leave."""
+        """Ticks once a second. uvicorn's own loop wakes ten times a second to check whether it should end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._leaving.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens, as uvicorn's own does, but by a listener that does not give way where no file can be opened."""
+        """Listens like uvicorn, but with a listener that survives running out of file descriptors."""
         await self.lifespan.startup()
-        made: Any = self.config.http_protocol_class
+        protocol: Any = self.config.http_protocol_class
         state = self.lifespan.state
-        connect = partial(made, config=self.config, server_state=self.server_state, app_state=state, _loop=None)
+        connect = partial(protocol, config=self.config, server_state=self.server_state, app_state=state, _loop=None)
         listeners = [
             Listener(bound, connect, logger=logger(), backlog=self.config.backlog, tls=self._tls)
             for bound in sockets or ()
         ]
         for listener in listeners:
             listener.listen()
-        self.servers = listeners  # type: ignore[assignment]  # uvicorn does no more with them than to close them
+        self.servers = listeners  # type: ignore[assignment]  # uvicorn only closes them
         self.started = True
         self.up.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the process, not to uvicorn."""
+        """Does nothing: signals belong to the process, not to uvicorn."""
         yield
 
 
@@ -223,18 +225,18 @@ async def serving_http(
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
     tls: ServerTls | None = None,
 ) -> AsyncIterator[None]:
-    """Serves `app` while the block runs; on its end requests under way are given `GRACE_S`.
+    """Serves `app` while the block runs; at its end, requests in progress get `GRACE_S` seconds.
 
-    A connection without a request is closed after `keep_alive_s`. `refusal` is the form of answers to what never
-    became a request. Connections take at most three quarters of the files that this process may open.
+    A connection without a request is closed after `keep_alive_s`. `refusal` formats answers to input that never became
+    a request. Connections use at most three quarters of the files that this process may open.
     """
     bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
-    # uvicorn makes each connection by calling it, as it would call a class.
+    # uvicorn creates each connection by calling it, like a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal, leaving=Leaving())
     config = uvicorn.Config(
         app,
         http=connection,
-        log_config=None,  # its lines go where all others go, and are counted there if they repeat
+        log_config=None,  # its lines go to the common log, and are counted there if they repeat
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -250,5 +252,5 @@ async def serving_http(
             yield
         finally:
             server.leave()
-            # Before the group ends: if the block failed, that would cut off the requests under way.
+            # Before the group ends: if the block failed, that would cut off the requests in progress.
             await asyncio.wait([serving], timeout=GRACE_S + 2)

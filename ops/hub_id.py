@@ -20,7 +20,7 @@ class HubId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The id that a text is; None for any other text."""
+        """Returns the parsed id; None for any other text."""
         match = HUB_ID.fullmatch(text)
         return None if match is None else cls(match["owner"], match["name"], match["revision"] or "main")
 
@@ -30,7 +30,7 @@ class HubId(NamedTuple):
         return f"{self.owner}/{self.name}"
 
     def fetch_command(self, kind: str) -> str:
-        """The command that puts it into the cache of the user who runs it."""
+        """Returns the command that downloads the repository into the cache of its user."""
         words = ["hf", "download", self.repository]
         words += ["--repo-type", DATASET] if kind == DATASET else []
         words += ["--revision", self.revision] if self.revision != "main" else []

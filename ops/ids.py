@@ -1,4 +1,4 @@
-"""The source of identity: UUIDv7 for what is new, UUIDv5 for what follows from a cause (RFC 9562)."""
+"""The source of identity: UUIDv7 for new objects, UUIDv5 for objects derived from a cause (RFC 9562)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 NAMESPACE = UUID("6f6e6520-6c6f-5f67-8000-726674640000")
 """The namespace of every derived id; changing it would make retries look new."""
 _BEGUN = sha1(NAMESPACE.bytes, usedforsecurity=False)
-"""The digest with which every derived id's begins, made once: five ids are derived for each rollout."""
+"""The common prefix digest of all derived ids, computed once: five ids are derived for each rollout."""
 _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
-"""The mask of all bits but those of version and variant."""
+"""The mask of all bits except version and variant."""
 _MARKED: Final = 0x5 << 76 | 0b10 << 62
 _UNKNOWN: Final = SafeUUID.unknown
-# A UUID refuses to be set, but its slots do not.
+# A UUID's attributes cannot be assigned, but its slots can.
 _set_int = UUID.__dict__["int"].__set__
 _set_is_safe = UUID.__dict__["is_safe"].__set__
 
@@ -30,7 +30,7 @@ class Ids(Protocol):
     """A source of fresh ids."""
 
     def new(self) -> UUID:
-        """A fresh, time-ordered id (UUIDv7)."""
+        """Returns a fresh, time-ordered id (UUIDv7)."""
         ...
 
 
@@ -42,7 +42,7 @@ class SystemIds:
         self._last = 0
 
     def new(self) -> UUID:
-        # Never below the last one: ids keep the order in which they were made, also when the wall clock is set back.
+        # Never below the last one: ids keep their order of creation even when the wall clock is set back.
         self._last = max(self._last + 1, (self._clock.now_ns() // 1_000_000) << 12)
         return _v7(self._last, int.from_bytes(os.urandom(8), "big"))
 
@@ -61,53 +61,53 @@ class SeededIds:
 
 
 def _v7(ticks: int, noise: int) -> UUID:
-    """RFC 9562 layout: 48 bits of milliseconds, 12 bits of sub-millisecond counter, 62 random bits."""
+    """Returns an id in RFC 9562 layout: 48 bits of milliseconds, 12 bits of sub-millisecond counter, 62 random bits."""
     milliseconds = ticks >> 12
     counter = ticks & 0xFFF
-    value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | counter << 64
-    return _uuid(value | 0b10 << 62 | (noise & (1 << 62) - 1))
+    head_bits = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | counter << 64
+    return _uuid(head_bits | 0b10 << 62 | (noise & (1 << 62) - 1))
 
 
-def _uuid(value: int) -> UUID:
-    """An equal of UUID(int=value), whose constructor costs as much as the rest of an id."""
-    made = object.__new__(UUID)
-    _set_int(made, value)
-    _set_is_safe(made, _UNKNOWN)
-    return made
+def _uuid(number: int) -> UUID:
+    """Returns UUID(int=number) without the constructor, which costs as much as the whole derivation."""
+    uuid = object.__new__(UUID)
+    _set_int(uuid, number)
+    _set_is_safe(uuid, _UNKNOWN)
+    return uuid
 
 
 def derive(cause: UUID, *parts: str | int) -> UUID:
-    """The id of a thing that follows from `cause`; the same parts give the same id, on any machine."""
+    """Returns the id of an object derived from `cause`; the same parts give the same id, on any machine."""
     named = cause.bytes.hex()
-    for part in parts:
-        named += f"/{part!s}"
+    for name in parts:
+        named += f"/{name!s}"
     digest = _BEGUN.copy()
     digest.update(named.encode())
     return _derived(digest.digest())
 
 
 def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[UUID]:
-    """`derive(cause, *parts, number)` for each number; what they have in common is digested once."""
+    """Returns `derive(cause, *parts, number)` for each number, digesting the common prefix once."""
     begun = _BEGUN.copy()
-    # The text must be that of `derive`, to the last slash: the same thing named through either has one id.
+    # The text must equal that of `derive`, to the last slash: an object named through either has one id.
     begun.update("/".join((cause.hex, *map(str, parts), "")).encode())
-    made = []
+    ids = []
     for number in numbers:
         digest = begun.copy()
         digest.update(b"%d" % number)
-        made.append(_derived(digest.digest()))
-    return made
+        ids.append(_derived(digest.digest()))
+    return ids
 
 
 def derive_from_each(causes: Iterable[UUID], *parts: str | int) -> list[UUID]:
-    """`derive(cause, *parts)` for each cause."""
-    end = "".join(f"/{part!s}" for part in parts).encode()
-    made = []
+    """Returns `derive(cause, *parts)` for each cause."""
+    end = "".join(f"/{name!s}" for name in parts).encode()
+    ids = []
     for cause in causes:
         digest = _BEGUN.copy()
         digest.update(hexlify(cause.bytes) + end)
-        made.append(_derived(digest.digest()))
-    return made
+        ids.append(_derived(digest.digest()))
+    return ids
 
 
 def _derived(digest: bytes) -> UUID:

@@ -1,4 +1,4 @@
-"""Files of a process that stay small: `LogFile` for its log lines, `OwnOutput` for standard error."""
+"""Size-bounded files of a process: `LogFile` for its log lines, `OwnOutput` for standard error."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ STANDARD_ERROR = 2
 
 
 class LogFile:
-    """A file of lines, of this user alone. A line may be lost: no process ends because it could not be written."""
+    """A log file private to this user. A line may be lost: no process fails because its log could not be written."""
 
     def __init__(self, path: Path, *, size_max_bytes: int = limits.DAEMON_LOG_SIZE_BYTES) -> None:
-        """The file and its folder are made with the first line."""
+        """The file and its folder are created with the first line."""
         self._path = path
         self._size_max_bytes = size_max_bytes
         self._descriptor = -1
-        # Threads log, too: two that found the file full would both put it away.
+        # Threads log, too: two that find the file full would both rotate it.
         self._lock = Lock()
 
     @property
     def older(self) -> Path:
-        """The file before this one."""
+        """Path of the previous, rotated file."""
         return older_of(self._path)
 
     def write(self, line: str) -> None:
         """Appends a line, which must not contain a line feed."""
-        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        encoded = line.encode("utf-8", "backslashreplace") + b"\n"
         with self._lock, suppress(OSError):
             if not self._is_open():
                 self._open()
-            if os.fstat(self._descriptor).st_size + len(data) > self._size_max_bytes:
+            if os.fstat(self._descriptor).st_size + len(encoded) > self._size_max_bytes:
                 os.replace(self._path, self.older)
                 self._open()
-            os.write(self._descriptor, data)  # one write: with O_APPEND lines of two processes do not mix
+            os.write(self._descriptor, encoded)  # one write: with O_APPEND, lines of two processes do not mix
 
     def close(self) -> None:
-        """Lets go of the file; the next line opens it again."""
+        """Closes the file; the next line opens it again."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
 
     def _is_open(self) -> bool:
-        """True if the path still names the file that is open: logrotate, or another process, may have moved it."""
+        """True if the path still names the open file: logrotate, or another process, may have moved it."""
         if self._descriptor < 0:
             return False
         try:
-            there = os.stat(self._path, follow_symlinks=False)
+            at_path = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return False
-        mine = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+        open_status = os.fstat(self._descriptor)
+        return (at_path.st_dev, at_path.st_ino) == (open_status.st_dev, open_status.st_ino)
 
     def _open(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not through a link, which somebody may have put there to have another file written.
+        # Not through a link, which somebody may have placed there to have another file written.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, 0o600)
         if self._descriptor >= 0:
@@ -70,12 +70,12 @@ class LogFile:
 
 
 def older_of(path: Path) -> Path:
-    """The place of the file before the one at `path`."""
+    """Returns the path of the rotated predecessor of the file at `path`."""
     return path.with_name(f"{path.name}.1")
 
 
 class OwnOutput:
-    """The file behind standard error, if it has the name that its owner gave it: no other file is touched."""
+    """The file behind standard error, if it has the name given by its owner: no other file is touched."""
 
     def __init__(
         self,
@@ -92,23 +92,23 @@ class OwnOutput:
 
     @property
     def full(self) -> bool:
-        """True if it is too large by now."""
+        """True if the file exceeds its maximum size."""
         try:
             status = os.fstat(self._descriptor)
             appends = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_APPEND
         except OSError:
             return False
-        # Who does not append would go on where it was, behind a hole as large as what was cut off.
+        # A process that does not append would continue at its old offset, behind a hole as large as the removed part.
         return stat.S_ISREG(status.st_mode) and bool(appends) and status.st_size > self._size_max_bytes
 
     def trim(self) -> None:
-        """Moves its end to the older file, and begins it anew. A line that is written meanwhile may be lost."""
-        # Emptied and not renamed: engines and programs that were started hold it open, and would fill the renamed one.
+        """Moves the end of the file to the older file, and truncates it. A line written meanwhile may be lost."""
+        # Truncated and not renamed: engines and child processes hold the file open, and would fill the renamed one.
         try:
             path = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
             if path.name != self._name or not self.full:
                 return
-            # Also without space for its end: what fills the disk may be this file.
+            # Even without space for the moved end: the disk may be full because of this file.
             with suppress(OSError):
                 older_of(path).write_bytes(self._end_of(path))
             os.ftruncate(self._descriptor, 0)

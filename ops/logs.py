@@ -1,6 +1,6 @@
 """structlog set-up: one line an event, JSON for machines, console for people; secrets are masked.
 
-Fields have one order: time, level, event, then whom it is about, then the others as they were given.
+Fields have one order: time, level, event, then the subject, then the others in call order.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from rftd.ops.redaction import mask_text, redact
 from rftd.ops.tracing.tracer import current
 
 WINDOW_S: Final = 60.0
-"""The time in which an equal line is only counted."""
+"""Seconds during which an equal line is only counted."""
 REMEMBERED: Final = 512
-"""The most different log lines that are counted at once; the oldest is then forgotten and its count written."""
+"""Maximum different log lines counted at once; beyond it the oldest is dropped and its count written."""
 COUNTED: Final = frozenset({"warning", "error", "critical"})
-"""The levels whose lines repeat when something is wrong; lines of other levels say each something new."""
+"""The levels with repetitive lines in case of trouble; every line of other levels is news."""
 _APART: Final = frozenset({"time", "trace_id", "exc_info", "stack_info"})
-"""The fields that make no difference."""
+"""The fields ignored when lines are compared."""
 
 FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
-"""The fields that stand first in each line, in this order."""
+"""The fields at the beginning of each line, in this order."""
 
 
 class RepeatedLines:
-    """A processor of structlog: the first of equal lines passes; later ones are one line a minute, `repeated` times.
+    """A structlog processor that passes the first of equal lines; later ones become one line a minute with `repeated`.
 
-    It comes before the time is stamped. `write` writes the line that tells a count, which comes here again and passes.
+    It runs before the time stamp. `write` writes a line with a count, which passes through here again unchanged.
     """
 
     def __init__(self, write: Callable[[str, dict[str, Any]], None], clock: Clock | None = None) -> None:
         self._write = write
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
         """The counted lines by level and text, in the order of their first appearance."""
 
     def __call__(self, _logger: Any, method: str, event: Any) -> Any:
@@ -52,51 +52,51 @@ class RepeatedLines:
         now_s = self._clock.monotonic_s()
         if method not in COUNTED:
             with self._lock:
-                ended = self._ended(now_s)
-            self._tell(ended)
+                expired = self._expired(now_s)
+            self._write_counts(expired)
             return event
-        key = (method, repr([(name, value) for name, value in event.items() if name not in _APART]))
+        key = (method, repr([(name, field) for name, field in event.items() if name not in _APART]))
         with self._lock:
-            ended = self._ended(now_s)
-            line = self._seen.get(key)
+            expired = self._expired(now_s)
+            line = self._lines.get(key)
             if line is None:
-                self._seen[key] = _Line(now_s, method, event)
+                self._lines[key] = _Line(now_s, method, event)
             else:
                 line.repeated += 1
-        self._tell(ended)
+        self._write_counts(expired)
         if line is not None:
             raise structlog.DropEvent
         return event
 
     def flush(self) -> None:
-        """Writes the counts that nothing has told yet; for the end of the process."""
+        """Writes all pending counts; for the end of the process."""
         with self._lock:
-            lines = list(self._seen.values())
-            self._seen.clear()
-        self._tell(lines)
+            lines = list(self._lines.values())
+            self._lines.clear()
+        self._write_counts(lines)
 
-    def _ended(self, now_s: float) -> list[_Line]:
-        """Takes out the lines whose time is over, and the oldest ones beyond those that are remembered."""
-        ended = []
-        for key, line in list(self._seen.items()):
-            if now_s - line.since_s < WINDOW_S and len(self._seen) <= REMEMBERED:
+    def _expired(self, now_s: float) -> list[_Line]:
+        """Removes and returns the lines whose window is over, and the oldest ones beyond `REMEMBERED`."""
+        expired = []
+        for key, line in list(self._lines.items()):
+            if now_s - line.since_s < WINDOW_S and len(self._lines) <= REMEMBERED:
                 break
-            ended.append(self._seen.pop(key))
-        return ended
+            expired.append(self._lines.pop(key))
+        return expired
 
-    def _tell(self, lines: list[_Line]) -> None:
+    def _write_counts(self, lines: list[_Line]) -> None:
         for line in lines:
             if line.repeated:
                 self._write(line.method, {**line.fields, "repeated": line.repeated})
 
 
 class _Line:
-    """One text, and how often it came again."""
+    """One line, and the number of its repetitions."""
 
     def __init__(self, since_s: float, method: str, event: Any) -> None:
         self.since_s = since_s
         self.method = method
-        self.fields = {name: value for name, value in event.items() if name not in _APART}
+        self.fields = {name: field for name, field in event.items() if name not in _APART}
         self.repeated = 0
 
 
@@ -117,10 +117,10 @@ def configure(
     file: LogFile | None = None,
     libraries: bool = False,
 ) -> None:
-    """Sets this process's logging: to standard error, since standard output is for data; and as JSON to a `file`.
+    """Sets up this process's logging: to standard error, because standard output is for data; and as JSON to a `file`.
 
-    `fit` may break long lines of standard error. With a file, or with `libraries`, warnings of libraries that use
-    Python's own logging are lines like all others. Equal warnings and errors are counted, and told once a minute.
+    `fit` may break long lines of standard error. With a file, or with `libraries`, warnings from Python's own logging
+    become lines like all others. Equal warnings and errors are counted, and reported once a minute.
     """
     repeats = RepeatedLines(_write_line)
     atexit.register(repeats.flush)
@@ -134,21 +134,21 @@ def configure(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             structlog.processors.format_exc_info,
-            _mask,  # what the processors above added is masked too
+            _mask,  # also masks fields added by the processors above
             _in_order,
             *([_Copy(file)] if file is not None else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(_StandardError(fit)),  # type: ignore[arg-type]
-        cache_logger_on_first_use=False,  # a logger that was used before this call would keep its old settings
+        cache_logger_on_first_use=False,  # a logger used before this call would keep its old settings
     )
     if file is not None or libraries:
         logging.basicConfig(handlers=[_OfLibraries()], level=logging.WARNING, force=True)
 
 
 def logger(**fields: Any) -> Logger:
-    """A logger whose lines carry these fields."""
+    """Returns a logger whose lines carry these fields."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
 
@@ -159,10 +159,10 @@ def _write_line(level: str, fields: dict[str, Any]) -> None:
 
 
 class _StandardError:
-    """Standard error as it is at each line. A line may be lost: no process ends because it could not be written."""
+    """Standard error as of each line. A line may be lost: no process fails because its log could not be written."""
 
-    # A full disk gives OSError; a stream that its owner has closed or taken away, ValueError or AttributeError.
-    # So the stream is looked up at each line: the one of `configure` may have been replaced, and closed, since.
+    # A full disk raises OSError; a closed or removed stream, ValueError or AttributeError. The stream is looked up for
+    # each line: the one at `configure` may have been replaced, and closed, since.
 
     def __init__(self, fit: Callable[[str], str] | None) -> None:
         self._fit = fit
@@ -177,16 +177,16 @@ class _StandardError:
 
 
 def _name_trace(_logger: Any, _method: str, event: Any) -> Any:
-    """Adds the trace of the open span, by which `rftd logs --trace` finds the line."""
+    """Adds the open span's trace id, by which `rftd logs --trace` finds the line."""
     span = current()
-    # A task that an engine began within a rollout, and that outlives it, is in no trace.
+    # A task started by an engine within a rollout, and outliving it, belongs to no trace.
     if span is not None and not span.end_ns:
         event["trace_id"] = f"{span.context.trace_id:032x}"
     return event
 
 
 class _Copy:
-    """Writes each line to a file as well, as JSON: what somebody put into a field cannot begin a line of its own."""
+    """Writes each line to a file as well, as JSON: a field's content cannot start a new line."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
@@ -198,20 +198,20 @@ class _Copy:
 
 
 class _OfLibraries(logging.Handler):
-    """Makes lines of this log of what comes by Python's own logging."""
+    """Turns records of Python's own logging into lines of this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
-        except (TypeError, ValueError):  # arguments that do not fit are the library's fault, and no reason to fail
+        except (TypeError, ValueError):  # mismatched arguments are the library's fault, and no reason to fail
             text = str(record.msg)
         level = "error" if record.levelno >= logging.ERROR else "warning"
         getattr(logger(library=record.name), level)(text, exc_info=record.exc_info)
 
 
 def _mask(_logger: Any, _method: str, event: Any) -> Any:
-    masked = {name: redact(value, name) for name, value in event.items()}
-    return {name: mask_text(value) if isinstance(value, str) else value for name, value in masked.items()}
+    masked = {name: redact(field, name) for name, field in event.items()}
+    return {name: mask_text(field) if isinstance(field, str) else field for name, field in masked.items()}
 
 
 def _in_order(_logger: Any, _method: str, event: Any) -> Any:

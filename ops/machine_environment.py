@@ -1,7 +1,7 @@
-"""`machine_environment`: what a child process may know of the environment of this one, by a list of what is allowed.
+"""`machine_environment`: the environment variables passed on to a child process, by an allow-list.
 
-It has what a program needs on its machine: places, languages, devices, numbers of threads, certificates. It has no key,
-no password and nothing that chooses the code which Python runs.
+Allowed are variables needed by programs of the machine: folders, languages, devices, numbers of threads, certificates;
+no key, no password, and nothing that selects the code run by Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAMILIES: Final = (
     *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "NUMEXPR_*", "MALLOC_*"),
     *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "TRITON_*", "VLLM_*", "FLASHINFER_*", "HF_*", "TRANSFORMERS_*"),
 )
-"""Settings of devices, libraries and engines; those among them whose names are like a secret's stay here."""
+"""Settings of devices, libraries and engines; those with a name like a secret's are not passed on."""
 PROXIES: Final = tuple(
     spelled for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY") for spelled in (name, name.lower())
 )
@@ -33,12 +33,12 @@ PROXIES: Final = tuple(
 
 
 def machine_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `environ` that any program of this machine may have."""
-    return {name: value for name, value in environ.items() if _is_machines(name)}
+    """Returns the variables of `environ` allowed for any program of this machine."""
+    return {name: content for name, content in environ.items() if _is_machines(name)}
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """True if a variable's name is one of the patterns, in which `*` stands for anything."""
+    """True if a variable's name matches one of the patterns, in which `*` stands for any text."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -1,4 +1,4 @@
-"""Totals that are read and not counted: `StreamTotals` of the log, and `ReadTotals` of whatever the tables add up."""
+"""Totals read at a scrape instead of counted: `StreamTotals` of the log, and `ReadTotals` of sums over the tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 class ReadTotals(Collector):
-    """A counter whose values are given as they are read at a scrape. It never falls while the process lives."""
+    """A counter whose values are set from readings. It never falls while the process lives."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
         """`name` ends in `_total`, as in every exposition of a counter."""
@@ -21,32 +21,32 @@ class ReadTotals(Collector):
         self._shown: dict[tuple[str, ...], float] = {}
         registry.register(self)
 
-    def update(self, found: Mapping[tuple[str, ...], float]) -> None:
-        """Shows these values by labels, and none of the series that are not among them."""
-        # A value that fell would be taken for a restart, and all of it for an increase.
-        self._shown = {labels: max(value, self._shown.get(labels, 0.0)) for labels, value in found.items()}
+    def update(self, totals: Mapping[tuple[str, ...], float]) -> None:
+        """Sets the totals by labels, and drops all other series."""
+        # A falling value would be taken for a restart, and the whole value for an increase.
+        self._shown = {labels: max(total, self._shown.get(labels, 0.0)) for labels, total in totals.items()}
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in sorted(self._shown.items()):
-            family.add_metric(labels, value)
+        for labels, total in sorted(self._shown.items()):
+            family.add_metric(labels, total)
         yield family
 
 
 class StreamTotals(Collector):
-    """The records that the log holds and that the tables have, told at the moment of a scrape."""
+    """The numbers of records in the log and in the tables, reported at a scrape."""
 
     def __init__(self) -> None:
         self._produced: dict[str, int] = {}
         self._consumed: dict[str, int] = {}
 
     def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
-        """Remembers the number of records of each stream, and of those that the projector has applied."""
+        """Stores the number of records of each stream, and of those applied by the projector."""
         self._produced = dict(produced)
         self._consumed = dict(consumed)
 
     def collect(self) -> Iterator[Metric]:
-        taken = CounterMetricFamily(
+        produced = CounterMetricFamily(
             "rftd_stream_produced_records", "Records acknowledged by the log", labels=["stream"]
         )
         applied = CounterMetricFamily(
@@ -60,10 +60,10 @@ class StreamTotals(Collector):
         )
         for stream, total in sorted(self._produced.items()):
             done = self._consumed.get(stream)
-            taken.add_metric([stream], total)
+            produced.add_metric([stream], total)
             if done is not None:
                 applied.add_metric([stream, "projector"], done)
-                # Both numbers were read at different moments: the projector may be ahead of the older one.
+                # The numbers were read at different moments: the projector may be ahead of the older one.
                 lag.add_metric([stream, "projector"], max(0, total - done))
         behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
-        yield from (taken, applied, lag, behind)
+        yield from (produced, applied, lag, behind)

@@ -1,9 +1,8 @@
 """Every metric of rftd: its name, labels, unit and help.
 
-What happens is counted: `rftd.daemon.observe.metrics_feed` adds it up from events. What stands is read:
-`rftd.daemon.observe.metrics_state` shows it from the tables at each scrape, so that a restart changes none of it.
-
-Labels have few values: never a task, a rollout, a version or a process id. Unit last in the name; a ratio is 0 to 1.
+Events are counted: `rftd.daemon.observe.metrics_feed` adds them up. State is read: `rftd.daemon.observe.metrics_state`
+sets it from the tables at each scrape, so that a restart changes none of it. Labels have few values: never a task, a
+rollout, a version or a process id. Unit last in the name; a ratio is 0 to 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ M = TypeVar("M", Counter, Gauge, Summary, Histogram)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-# Bounds are few: each is a series, and an experiment has at most 150 of them, this one's and all others.
+# Few bounds: each is a series, and an experiment has at most 150 series over all metrics.
 _ROLLOUT_S: Final = (1, 5, 30, 120, 600)
 _STEP_S: Final = (1, 10, 60)
 _CHECKPOINT_S: Final = (10, 60)
@@ -39,12 +38,12 @@ _AGE: Final = (2.5, 10, 60, 600)
 
 
 def label_of(name: str, number: int) -> str:
-    """The label of an experiment, the n-th of its name: as people write it, `NAME` or `NAME@2`."""
+    """Returns the label of the n-th experiment of a name, as people write it: `NAME` or `NAME@2`."""
     return name if number == 1 else f"{name}@{number}"
 
 
 def shortened(label: str) -> str:
-    """A label that somebody chose freely, without its end if it is long: each series repeats it at each scrape."""
+    """Returns a user-chosen label, truncated if long: each series repeats it at each scrape."""
     return label if len(label) <= _LABEL_CHARS else f"{label[: _LABEL_CHARS - 1]}…"
 
 
@@ -57,7 +56,7 @@ class Metrics:
         self._of_state: list[Gauge] = []
         self._life(version, commit)
         self._workers()
-        self._held()
+        self._accelerators()
         self._exploring()
         self._buffering()
         self._weights()
@@ -65,7 +64,7 @@ class Metrics:
         self._streams()
 
     def expose(self, *, open_metrics: bool = False) -> bytes:
-        """The text that Prometheus scrapes; as OpenMetrics it names traces beside buckets of histograms."""
+        """Returns the text for Prometheus; in OpenMetrics format, buckets of histograms carry trace ids."""
         shown = _Shown(self.registry, open_metrics=open_metrics)
         if open_metrics:
             text: bytes = generate_open(shown)  # type: ignore[no-untyped-call]
@@ -73,7 +72,7 @@ class Metrics:
         return generate_latest(shown)
 
     def handled(self, consumer_group: str, seconds: float, repeated: Mapping[str, int]) -> None:
-        """Counts some records that a consumer has handled, and those that it had before, by each of their streams."""
+        """Counts records handled by a consumer, and repeated ones by stream."""
         for stream, count in repeated.items():
             self.handler_duration.labels(stream, consumer_group).observe([seconds])
             self.duplicates.labels(stream, consumer_group).inc(count)
@@ -138,7 +137,7 @@ class Metrics:
             "rftd_role_state_seconds_total", "Time spent by the workers of a role per state", "role", "state"
         )
 
-    def _held(self) -> None:
+    def _accelerators(self) -> None:
         self.accelerator_seconds = ReadTotals(
             "rftd_accelerator_seconds_total",
             "Seconds for which workers held accelerators; one without a GPU counts as one of kind cpu",
@@ -256,7 +255,7 @@ class Metrics:
             "Weight version: the newest that the trainer published, the oldest that a live explorer serves",
             "holder",
         )
-        # A summary: of four phases, bounds that say more than the mean would be a third of an experiment's series.
+        # A summary: for four phases, bounds more telling than the mean would be a third of an experiment's series.
         self.weight_sync_duration = self._own(
             Summary(
                 "rftd_weight_sync_duration_seconds",
@@ -383,7 +382,7 @@ class Metrics:
 
 
 class _Shown(Collector):
-    """The metrics of a registry without the times at which series began, which nobody asks for."""
+    """The metrics of a registry without the creation times of series, which nobody needs."""
 
     def __init__(self, registry: CollectorRegistry, *, open_metrics: bool) -> None:
         self._registry = registry
@@ -392,9 +391,9 @@ class _Shown(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
             left_out = {f"{metric.name}_created"}
-            summed = any(each.name == f"{metric.name}_sum" for each in metric.samples)
+            summed = any(sample.name == f"{metric.name}_sum" for sample in metric.samples)
             if self._open_metrics and metric.type == "histogram" and not summed:
-                # There a histogram with bounds below zero has no sum, and only one with a sum has a count.
+                # In OpenMetrics, a histogram with bounds below zero has no sum, and only one with a sum has a count.
                 left_out.add(f"{metric.name}_count")
-            metric.samples = [each for each in metric.samples if each.name not in left_out]
+            metric.samples = [sample for sample in metric.samples if sample.name not in left_out]
             yield metric

@@ -1,4 +1,4 @@
-"""The number of files and connections that a process may have open at once."""
+"""The limit of files and connections that a process may have open at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import resource
 from typing import Final
 
 WANTED: Final = 65_536
-"""Enough for every bound in `limits`. No more: some programs walk over all numbers up to the limit."""
+"""Enough for every bound in `limits`. Not more: some programs iterate over all descriptors up to the limit."""
 
 
-def raise_open_files(wanted: int = WANTED) -> int:
-    """Raises the process's own limit as far as its hard limit lets it, up to `wanted`; the limit that holds then."""
+def raise_open_files(desired: int = WANTED) -> int:
+    """Raises the process's soft limit up to `desired`, as far as the hard limit allows; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    target = desired if hard == resource.RLIM_INFINITY else min(desired, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
@@ -23,6 +23,6 @@ def raise_open_files(wanted: int = WANTED) -> int:
 
 
 def open_files() -> int:
-    """The most files that this process may have open."""
+    """Returns the maximum number of files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED if soft == resource.RLIM_INFINITY else soft

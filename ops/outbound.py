@@ -1,7 +1,7 @@
-"""The check of every address that a file, a worker or a record names, by its text alone: no name is resolved here.
+"""Checks of every address named by a file, a worker or a record, by its text alone: no name is resolved here.
 
-A submission that is not the owner's reaches public addresses and those that the configuration allows. Names are checked
-once more where a connection is made, by `outbound_transport`: they may lead anywhere.
+A submission by anybody but the owner may reach only public addresses and those allowed by the configuration. Names are
+checked again when a connection is made, by `outbound_transport`: they may resolve to any address.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from rftd.ops.errors import ConfigError
 
 _PORTS: Final = {"http": 80, "https": 443}
 _UNWRITABLE: Final = re.compile(r"[^\x21-\x7e]|\\")
-"""Characters that no address has, and that parsers of addresses drop, replace or disagree on."""
+"""Characters outside of valid addresses, which URL parsers drop, replace or interpret differently."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")
 _NAME_CHARS: Final = 254
 _NUMBER: Final = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
 _PRIVATE_ENDS: Final = (
     *("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "svc", "arpa"),
 )
-"""Ends of names that no public address has."""
+"""Suffixes of names without a public address."""
 _CARRIERS: Final = (0, 0xFFFF << 16, 0x64FF9B << 64)
-"""The first 96 bits of IPv6 addresses whose last 32 are one of IPv4: `::`, `::ffff:0:`, `64:ff9b::`."""
+"""The first 96 bits of IPv6 addresses that embed an IPv4 address in their last 32: `::`, `::ffff:0:`, `64:ff9b::`."""
 
 
 class PrivateAddressError(ConfigError):
-    """An address that only the owner may name, unless the configuration allows it."""
+    """An address reserved to the owner, unless the configuration allows it."""
 
 
 class WebAddress(NamedTuple):
@@ -37,15 +37,15 @@ class WebAddress(NamedTuple):
 
     scheme: str
     host: str
-    """In lower case, without brackets and without a dot at its end."""
+    """In lower case, without brackets and without a trailing dot."""
     port: int
 
 
 def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str] = ()) -> None:
-    """Returns if `text` is an http address; with `public_only` one whose host may be public, or is `allowed`.
+    """Raises unless `text` is an http address; with `public_only`, unless its host may be public, or is `allowed`.
 
-    `allowed` are hosts, as HOST or HOST:PORT. Nothing is resolved. Raises ConfigError for no http address and
-    PrivateAddressError for one that is refused; neither repeats what may be a secret.
+    `allowed` are hosts, as HOST or HOST:PORT. Nothing is resolved. Raises ConfigError for a malformed http address and
+    PrivateAddressError for a refused one; neither repeats parts that may be a secret.
     """
     address = web_address(text, field=field)
     if public_only and not names_host(allowed, address) and not may_be_public(address.host):
@@ -57,7 +57,7 @@ def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str
 
 
 def web_address(text: str, *, field: str) -> WebAddress:
-    """The parts of an http address. Raises ConfigError, which does not repeat the text, for anything else."""
+    """Returns the parts of an http address. Raises ConfigError, which does not repeat the text, for anything else."""
     if _UNWRITABLE.search(text):
         raise _error(
             "has a character that no address has", field, "write it in ASCII: a name as xn--..., a path as %XX"
@@ -77,7 +77,7 @@ def web_address(text: str, *, field: str) -> WebAddress:
 
 
 def host_and_port(text: str, *, field: str) -> tuple[str, int]:
-    """The host and the port of `HOST:PORT`, as records name other workers. Raises ConfigError for anything else."""
+    """Returns host and port of `HOST:PORT`, as records name other workers. Raises ConfigError for anything else."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise _error("is no HOST:PORT", field, "write a host and a port from 1 to 65535")
@@ -87,7 +87,9 @@ def host_and_port(text: str, *, field: str) -> tuple[str, int]:
 
 
 def host_of(text: str, *, field: str) -> str:
-    """The name or IP address in its one form. Raises ConfigError for other spellings of numbers, and for no host."""
+    """Returns the host name or IP address in normal form. Raises ConfigError for unusual spellings of numbers, and for
+    no host.
+    """
     if ":" in text:
         try:
             address = IPv6Address(text)
@@ -99,7 +101,7 @@ def host_of(text: str, *, field: str) -> str:
     if not _NAME.fullmatch(text) or len(text) > _NAME_CHARS:
         raise _error("has no name of a host", field, "take letters, digits, dots and dashes")
     host = text.lower().removesuffix(".")
-    # As browsers and C libraries read it: what ends in a number is an IPv4 address, in whatever base it is written.
+    # As browsers and C libraries read it: a host ending in a number is an IPv4 address, in any base.
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         try:
             return str(IPv4Address(host))
@@ -109,7 +111,7 @@ def host_of(text: str, *, field: str) -> str:
 
 
 def may_be_public(host: str) -> bool:
-    """False for an IP address that is not of the internet at large, and for a name that no public address has."""
+    """False for an IP address outside of the public internet, and for a name with a private suffix."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -118,9 +120,11 @@ def may_be_public(host: str) -> bool:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """True if anybody on the internet has this address, and not this machine, its networks, or several machines."""
+    """True for an address of a single host on the public internet: not of this machine, its networks, or several
+    machines.
+    """
     if isinstance(address, IPv6Address) and (carried := _carried(address)) is not None:
-        # Somebody turns it into the other one on the way.
+        # A gateway translates it to the embedded address on the way.
         return is_public(carried)
     return address.is_global and not (
         address.is_private
@@ -133,14 +137,14 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     )
 
 
-def names_host(entries: Iterable[str], address: WebAddress) -> bool:
-    """True if one of the entries, each HOST or HOST:PORT, is the address's."""
-    own = {address.host, f"{_host_text(address.host)}:{address.port}", _host_text(address.host)}
-    return any(entry.strip().lower().removesuffix(".") in own for entry in entries)
+def names_host(hosts: Iterable[str], address: WebAddress) -> bool:
+    """True if one of `hosts`, each HOST or HOST:PORT, names the address."""
+    spellings = {address.host, f"{_host_text(address.host)}:{address.port}", _host_text(address.host)}
+    return any(host.strip().lower().removesuffix(".") in spellings for host in hosts)
 
 
 def _carried(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address within one of IPv6: mapped, compatible, translated (NAT64), 6to4 or Teredo."""
+    """Returns the IPv4 address embedded in an IPv6 one: mapped, compatible, translated (NAT64), 6to4 or Teredo."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
@@ -148,7 +152,7 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
     if address.teredo is not None:
         return address.teredo[1]
     number = int(address)
-    if number >> 32 in _CARRIERS and number > 1:  # 0 and 1 are addresses of IPv6's own
+    if number >> 32 in _CARRIERS and number > 1:  # 0 and 1 are IPv6's own addresses
         return IPv4Address(number & 0xFFFFFFFF)
     return None
 

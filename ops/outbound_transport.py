@@ -1,7 +1,7 @@
-"""`PublicTransport`: connections of httpx to public addresses alone, checked where each is made.
+"""`PublicTransport`: connections of httpx to public addresses only, checked when each connection is made.
 
-A name is resolved once, all that it leads to is checked, and the connection goes to one of these very addresses: what
-the name leads to a moment later does not matter. The certificate is still that of the name.
+A name is resolved once, all its addresses are checked, and the connection goes to one of exactly these addresses: later
+changes of the name do not matter. The certificate is still checked against the name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import httpx
 from rftd.ops.outbound import WebAddress, check_url, host_of, is_public, names_host
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The IP addresses of a name, for a port; none if there are none."""
+"""Returns the IP addresses of a name, for a port; empty if there are none."""
 
 _REFUSED: Final = "it has no address that this experiment may reach"
-"""Said of a name that leads nowhere as well: nobody learns which names there are."""
+"""Used for an unresolvable name as well, so that nobody learns which names exist."""
 
 
 class PublicTransport(httpx.AsyncBaseTransport):
-    """Sends each request to a public address, or to one that is allowed; else raises httpx.ConnectError."""
+    """Sends each request to a public or an allowed address; otherwise raises httpx.ConnectError."""
 
     def __init__(self, allowed: Sequence[str] = (), *, field: str, resolve: Resolve | None = None) -> None:
         """`allowed` are hosts, as HOST or HOST:PORT, that may have any address; `field` is named by errors."""
@@ -36,7 +36,7 @@ class PublicTransport(httpx.AsyncBaseTransport):
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to a request. Raises ConfigError for an address that is refused by its text."""
+        """Returns the answer to a request. Raises ConfigError for an address refused by its text."""
         url = request.url
         check_url(str(url.copy_with(query=None)), field=self._field, public_only=True, allowed=self._allowed)
         port = url.port or (443 if url.scheme == "https" else 80)
@@ -45,7 +45,7 @@ class PublicTransport(httpx.AsyncBaseTransport):
         if not names_host(self._allowed, address) and not all(map(is_public, map(ip_address, addresses))):
             raise httpx.ConnectError(_REFUSED, request=request)
         if (proxy := _proxy_of(url)) is not None:
-            # It resolves the name by itself; what is known of the name here was checked.
+            # The proxy resolves the name itself; the addresses known here were checked.
             return await self._through(proxy).handle_async_request(request)
         failed: httpx.ConnectError | None = None
         for ip in addresses:
@@ -57,8 +57,8 @@ class PublicTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        for each in (self._direct, *self._proxied.values()):
-            await each.aclose()
+        for transport in (self._direct, *self._proxied.values()):
+            await transport.aclose()
 
     def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
         if proxy not in self._proxied:
@@ -67,8 +67,8 @@ class PublicTransport(httpx.AsyncBaseTransport):
 
 
 def _to(request: httpx.Request, address: str) -> httpx.Request:
-    """The request to an address of its host, by whose name the certificate is checked."""
-    # Its headers have the name already.
+    """Returns the request redirected to an address of its host; the certificate is checked against the host's name."""
+    # The headers contain the name already.
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),
@@ -83,7 +83,7 @@ def _transport(proxy: str | None = None) -> httpx.AsyncHTTPTransport:
 
 
 def _proxy_of(url: httpx.URL) -> str | None:
-    """The owner's proxy for a URL, as other programs find it in the environment."""
+    """Returns the owner's proxy for a URL, as other programs find it in the environment."""
     proxies = getproxies()
     if proxy_bypass(url.netloc.decode("ascii")):
         return None

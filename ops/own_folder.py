@@ -1,4 +1,4 @@
-"""Folders and files of this user alone: made closed, and refused where somebody else has a hand in them."""
+"""Folders and files private to this user: created closed, and refused if another user can change them."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from typing import Final
 from rftd.ops.errors import ConflictError
 
 OTHERS: Final = 0o077
-"""The rights of everybody but the owner."""
+"""The permissions of all users except the owner."""
 PASSAGE: Final = 0o011
-"""The right to pass through a folder whose names one knows."""
+"""The permission to pass through a folder, for those who know the names inside."""
 _WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderAccess(StrEnum):
-    """The users who may enter the folders that a process makes."""
+    """The users allowed into the folders created by a process."""
 
     PRIVATE = "private"
-    """Its own user alone: mode 0700, files 0600."""
+    """The owner only: mode 0700, files 0600."""
     GROUP = "group"
-    """The users of its group as well: mode 0770, files 0660."""
+    """The users of the owner's group as well: mode 0770, files 0660."""
 
     @property
     def umask(self) -> int:
-        """The rights that are taken from everything the process makes."""
+        """The umask for this access."""
         return OTHERS if self is FolderAccess.PRIVATE else 0o007
 
 
 def close_to_others(access: FolderAccess = FolderAccess.PRIVATE) -> None:
-    """Closes everything that this process makes from now on, and its children make; for the start of a program."""
+    """Sets the umask of this process and its children; for the start of a program."""
     os.umask(access.umask)
 
 
 def process_umask() -> int:
-    """The rights that are taken from everything this process makes."""
+    """Returns the umask of this process."""
     try:
-        # Not by os.umask, which can only tell by setting it: other threads make files meanwhile.
+        # Not by os.umask, which can only read by writing: other threads create files meanwhile.
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-    except (OSError, StopIteration, ValueError):  # not Linux, or not its /proc
+    except (OSError, StopIteration, ValueError):  # not Linux, or no /proc
         mask = os.umask(OTHERS)
         os.umask(mask)
         return mask
 
 
 def close_folder(folder: Path) -> bool:
-    """Takes from a folder that is there what this process's umask takes from new ones; True if that changed it.
+    """Removes the permissions masked by this process's umask from an existing folder; True if that changed it.
 
-    A folder of another user stays as it is.
+    A folder of another user is left alone.
     """
     return tighten(folder, process_umask())
 
 
 def tighten(path: Path, rights: int = OTHERS) -> bool:
-    """Takes `rights` from a file or folder of this user; True if that changed it. A link is not followed."""
+    """Removes `rights` from a file or folder of this user; True if that changed it. A link is not followed."""
     try:
         status = path.lstat()
     except OSError:
@@ -70,9 +70,9 @@ def tighten(path: Path, rights: int = OTHERS) -> bool:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Makes the folder with mode 0700, or takes it if it is this user's already and closed to others.
+    """Creates the folder with mode 0700, or accepts an existing one that belongs to this user and is closed to others.
 
-    Raises ConflictError where it is not: whoever else can enter it may put his own files in the place of ours.
+    Raises ConflictError otherwise: another user with access may replace the files in it.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -84,9 +84,9 @@ def make_own_folder(folder: Path) -> None:
 def check_own_folder(folder: Path, *, rights: int = OTHERS) -> None:
     """Raises ConflictError unless `folder` is a real folder of this user that gives others none of `rights`.
 
-    Raises OSError if nothing is there.
+    Raises OSError if the path does not exist.
     """
-    # lstat: a link that somebody made under this name leads to a folder of his choice, now or later.
+    # lstat: a link created by another user under this name leads to a folder of that user's choice, now or later.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         wrong = "is no folder"
@@ -104,9 +104,9 @@ def check_own_folder(folder: Path, *, rights: int = OTHERS) -> None:
 
 
 def check_sockets_folder(folder: Path) -> None:
-    """Raises ConflictError if somebody else could have put the sockets there that lie in `folder`.
+    """Raises ConflictError if another user could have created the sockets in `folder`.
 
-    A folder that is missing passes: then there is no socket either.
+    A missing folder passes: there is no socket either.
     """
     try:
         check_own_folder(folder, rights=_WRITE)
@@ -115,5 +115,5 @@ def check_sockets_folder(folder: Path) -> None:
 
 
 def give_umask_rights(descriptor: int) -> None:
-    """Gives a file the rights of new ones: what `tempfile` makes is 0600, whatever the process shares."""
+    """Gives a temporary file the permissions of new files: `tempfile` creates 0600, whatever the process's umask."""
     os.fchmod(descriptor, 0o666 & ~process_umask())

@@ -1,4 +1,4 @@
-"""The one form of paths that people write, in every verb and every event, so that equal folders are equal text."""
+"""The one normal form of paths written by people, in every verb and event, so that equal folders are equal text."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def absolute_path(text: str | Path, *, below: Path | None = None) -> str:
-    """The path from the root, below the working folder (or `below`) if it is relative, without `~`, `.`, `..` or `//`.
+    """Returns the absolute path, relative to the working folder (or `below`), without `~`, `.`, `..` or `//`.
 
-    Links are not followed: the text has to mean the same on machines that mount folders in different ways.
+    Links are not followed: the text must have the same meaning on machines with different mounts.
     """
     joined = os.path.join(below if below is not None else Path.cwd(), os.path.expanduser(text))
     return plain_path(joined)
 
 
 def plain_path(text: str) -> str:
-    """An absolute path, perhaps of another machine, in the same form."""
-    normal = os.path.normpath(text)  # POSIX lets two leading slashes mean something else, so this keeps them
+    """Returns an absolute path, perhaps of another machine, in the same form."""
+    normal = os.path.normpath(text)  # keeps two leading slashes, which POSIX allows to have another meaning
     return "/" + normal.lstrip("/") if normal.startswith("//") else normal

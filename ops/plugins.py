@@ -1,7 +1,8 @@
-"""`Plugins`, named extensions: ours from a table, third parties' from an entry-point group, none imported early.
+"""`Plugins`, named extensions: built-in ones from a table, third parties' from an entry-point group, none imported
+early.
 
-A third party needs no packaging tool: a folder on PYTHONPATH with a module and a `<name>-0.dist-info` folder that
-holds METADATA and entry_points.txt is enough.
+A third party needs no packaging tool: a folder on PYTHONPATH with a module and a `<name>-0.dist-info` folder that holds
+METADATA and entry_points.txt is enough.
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ T = TypeVar("T")
 
 
 class Plugins(Generic[T]):
-    """The extensions of one kind, by name; `open` gives an instance."""
+    """The extensions of one kind, by name; `open` creates an instance."""
 
     def __init__(
         self, kind: str, *, group: str, table: Mapping[str, str], extras: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
-        """`extras` has the module that one of ours needs, and the extra of rftd that installs it."""
+        """`extras` maps a built-in name to the module that it needs, and to the extra of rftd that installs it."""
         self.kind = kind
         self.group = group
         self._table = dict(table)
         self._extras = dict(extras or {})
 
     def names(self) -> tuple[str, ...]:
-        """Every name that `open` knows, ours first; imports none of them."""
+        """Returns every name known to `open`, built-in ones first, without importing any."""
         return (*self._table, *(name for name in sorted(self._third_parties()) if name not in self._table))
 
     def ours(self) -> tuple[str, ...]:
-        """The names in our table; imports none of them."""
+        """Returns the built-in names, without importing any."""
         return tuple(self._table)
 
     def builtin(self, name: str) -> bool:
-        """True if the name is ours; a third party cannot replace one of ours."""
+        """True if the name is built-in; a third party cannot replace it."""
         return name in self._table
 
     def origin(self, name: str) -> str:
-        """The origin of a third party's: `package 1.2 (module:name)`; empty if it is not installed, or ours."""
+        """Returns the origin of a third party's extension: `package 1.2 (module:name)`; empty if not installed, or
+        built-in.
+        """
         point = self._third_parties().get(name)
         if point is None or self.builtin(name):
             return ""
@@ -52,7 +55,7 @@ class Plugins(Generic[T]):
         return f"{package} ({point.value})"
 
     def check(self, name: str) -> None:
-        """Raises ConfigError if `open` would not know this one, with the nearest name, or lacks its extra.
+        """Raises ConfigError if `open` does not know the name, with the nearest name, or if its extra is missing.
 
         Imports nothing.
         """
@@ -72,43 +75,48 @@ class Plugins(Generic[T]):
         )
 
     def load(self, name: str) -> Any:
-        """The class or factory behind the name. Raises ConfigError if it is unknown or cannot be imported."""
+        """Returns the class or factory behind the name. Raises ConfigError if it is unknown or cannot be imported."""
         self.check(name)
         try:
             if name not in self._table:
                 return self._third_parties()[name].load()
             module, _, attribute = self._table[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # a third party's module may raise anything while it is imported
+        except Exception as error:  # a third party's module may raise anything on import
             raise ConfigError(
                 f"{self.kind} {name!r} cannot be imported: {type(error).__name__}: {error}",
                 fix="install what it needs in the environment of the workers",
             ) from error
 
     def arguments(self, name: str) -> tuple[str, ...] | None:
-        """The names of the arguments that the extension takes; None if it takes any. Raises ConfigError as `load`."""
+        """Returns the names of the extension's arguments; None if it takes any. Raises ConfigError as `load`."""
         declaration = self.declaration(name)
         return None if declaration is None else declaration.kind.__struct_fields__
 
     def declaration(self, name: str) -> Declaration | None:
-        """The arguments with their types and bounds; None if the extension takes any. Raises ConfigError as `load`."""
+        """Returns the arguments with their types and bounds; None if the extension takes any. Raises ConfigError as
+        `load`.
+        """
         return declared(self.load(name))
 
     def check_arguments(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Raises ConfigError, whose field is the argument, for one that `open` refuses. Makes no instance.
+        """Raises ConfigError, with the argument as its field, for arguments that `open` would refuse. Creates no
+        instance.
 
-        That is by names, types and bounds that the signature declares, then by the `check_arguments` of the extension
-        itself if it has one: a static method that takes the same arguments and may look at files.
+        Checks names, types and bounds declared by the signature, then calls the extension's own `check_arguments` if it
+        has one: a static method with the same arguments, which may look at files.
         """
         declaration = self.declaration(name)
-        known = () if declaration is None else declaration.kind.__struct_fields__
-        unknown = [each for each in arguments if declaration is not None and each not in known]
+        known_names = () if declaration is None else declaration.kind.__struct_fields__
+        unknown = [
+            argument_name for argument_name in arguments if declaration is not None and argument_name not in known_names
+        ]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], known, 1)
+            near = difflib.get_close_matches(unknown[0], known_names, 1)
             raise ConfigError(
                 f"{self.kind} {name!r} takes no argument {unknown[0]!r}",
                 field=unknown[0],
-                fix=f"did you mean {near[0]!r}?" if near else f"it takes: {', '.join(known) or 'none'}",
+                fix=f"did you mean {near[0]!r}?" if near else f"it takes: {', '.join(known_names) or 'none'}",
             )
         for argument, why in declaration.wrong(arguments) if declaration is not None else ():
             raise ConfigError(
@@ -116,16 +124,18 @@ class Plugins(Generic[T]):
                 field=argument,
                 fix=f"correct the arguments of the {self.kind}",
             )
-        own = getattr(self.load(name), "check_arguments", None)
-        if own is not None:
-            own(**arguments)
+        own_check = getattr(self.load(name), "check_arguments", None)
+        if own_check is not None:
+            own_check(**arguments)
 
     def open(self, name: str, arguments: Mapping[str, Any] | None = None) -> T:
-        """An instance made with the arguments of the experiment file. Raises ConfigError if they do not fit."""
+        """Returns an instance created with the arguments of the experiment file. Raises ConfigError if they are
+        invalid.
+        """
         factory = self.load(name)
         self.check_arguments(name, arguments or {})
         try:
-            made: T = factory(**dict(arguments or {}))
+            instance: T = factory(**dict(arguments or {}))
         except ConfigError:
             raise
         except Exception as error:
@@ -133,8 +143,8 @@ class Plugins(Generic[T]):
                 f"{self.kind} {name!r} does not take its arguments {dict(arguments or {})!r}: {error}",
                 fix=f"correct the arguments of the {self.kind}",
             ) from error
-        return made
+        return instance
 
     def _third_parties(self) -> dict[str, EntryPoint]:
-        # Read anew each time: it is asked once per name and runner, and module-level state would outlive a test.
+        # Read anew each time: it is called once per name and runner, and module-level state would outlive a test.
         return {point.name: point for point in entry_points(group=self.group)}

@@ -1,4 +1,4 @@
-"""The age of this process, its imports included: what a person waited who started it."""
+"""The age of this process, including its imports: the time waited by the person who started it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 _IMPORTED_S: Final = time.monotonic()
 _START_TICKS: Final = 19
-"""The place of a process's start among the fields of /proc/self/stat that follow its name."""
+"""Index of a process's start time among the fields of /proc/self/stat that follow the name."""
 
 
 def process_age_s() -> float:
-    """Seconds since the system started this process; where it does not tell, since this module was imported."""
+    """Returns the seconds since the system started this process; if unknown, since this module was imported."""
     since_import_s = time.monotonic() - _IMPORTED_S
     try:
-        # After the last bracket: the name before it may hold blanks and brackets.
+        # After the last bracket: the name before it may contain blanks and brackets.
         fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
         start_s = int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_s
-    except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or not its /proc
+    except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or no /proc
         return since_import_s
-    # A sandbox whose processes all seem to have started with the machine says nothing of this one.
+    # A sandbox in which all processes seem to have started with the machine says nothing about this one.
     return max(age_s, since_import_s) if start_s > 0 else since_import_s

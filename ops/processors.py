@@ -1,4 +1,4 @@
-"""The number of threads that a process may use."""
+"""The number of threads for a process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ ALL: Final = 0
 """Stands for as many threads as this process has processors."""
 
 
-def threads_of(asked: int) -> int:
-    """The number that was asked for, `ALL` counted out on this machine."""
-    if asked != ALL:
-        return asked
+def threads_of(requested: int) -> int:
+    """Returns the requested number of threads, with `ALL` resolved on this machine."""
+    if requested != ALL:
+        return requested
     # In a container or under taskset a process may have fewer processors than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def most(asked: Iterable[int]) -> int:
-    """The largest of several such numbers; `ALL` is the largest of all."""
-    given = list(asked)
-    return ALL if ALL in given else max(given)
+def most(requested: Iterable[int]) -> int:
+    """Returns the largest of several requested numbers; `ALL` is the largest of all."""
+    numbers = list(requested)
+    return ALL if ALL in numbers else max(numbers)

@@ -1,4 +1,4 @@
-"""Secrets that print as `***`, and the test of what counts as one (rule 12: secrets stay home)."""
+"""Secrets that print as `***`, and the rules of what counts as one (rule 12: secrets stay home)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _VARIABLE_WORDS: Final = frozenset(
     _SECRET_WORDS
     | {"key", "keys", "tokens", "passwords", "pass", "private", "session", "cert", "signature", "license", "pat", "sas"}
 )
-"""Words anywhere in the names of variables that are taken for secrets: whose variable it is, nobody here knows."""
+"""Words anywhere in the names of variables taken for secrets, because nobody here knows whose variables they are."""
 _PARAMETER_WORDS: Final = frozenset({"key", "sig", "signature", "sas", "code"})
-"""Names of parameters of URLs, and last words of them, that are secrets there alone."""
+"""Names, or last words of names, that are secrets only as URL parameters."""
 _ROW_KEYS: Final = frozenset(
     {"prompt", "response", "messages", "message", "tools", "image", "video", "audio", "workflow", "fn", "chosen"}
     | {
@@ -41,24 +41,24 @@ _ROW_KEYS: Final = frozenset(
 )
 """Words before `key` in the names of columns and entries, which are no secrets: `response_key`, `label_key`."""
 _SLIP: Final = 0.8
-"""The likeness of a word and its misspelling."""
+"""The similarity of a word and its misspelling."""
 _SUFFIXES: Final = frozenset({"value", "text", "b", "base", "hex"})
-"""Words behind a name, digits aside, that say in what form the secret is: `token_b64`."""
+"""Trailing words of a name, besides digits, that state the form of the secret: `token_b64`."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _JOINED: Final = re.compile(
     r"(?:api|access|secret|private|openai|hf|signing|master|service)key|"
     r"(?:auth|access|bearer|api|hf|session|refresh|id)token|"
     r"[a-z]*(?:password|passwd|passphrase|credentials?)|(?:client|app)secret"
 )
-"""Secrets whose name is a single word, such as `apikey` and `sslpassword`."""
+"""Secrets with a single-word name, such as `apikey` and `sslpassword`."""
 _NAME_CHARS: Final = 256
 _KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
 _MAPS: Final = frozenset({"env_vars"})
-# None begins with a repetition: over one long word of a line the search would take the square of its length.
+# No pattern begins with a repetition: over one long word of a line the search would take quadratic time.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 _NAMED: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]{1,127}[\"']?\s{0,8}[=:]\s{0,8}[\"']?")
 _REFERENCE: Final = r"\{\s?[\"']?env[\"']?\s?:\s?[\"']?[A-Z_][A-Z0-9_]{0,63}[\"']?\s?\}"
-"""`{env: NAME}`: where a secret is, and not the secret itself."""
+"""`{env: NAME}`: the location of a secret, not the secret itself."""
 _MASKED: Final = r"(?:(?i:bearer|basic)\s+)?\*\*\*"
 _BRACED: Final = r"\{[^{}\n]{1,200}\}"
 _PLAIN: Final = r"(?:(?i:bearer|basic)\s+)?[^\s\"',;&}]{4,}"
@@ -67,15 +67,15 @@ _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
 class Secret:
-    """A value that is never printed, encoded or compared by accident; `reveal()` gives it."""
+    """A value that is never printed, encoded or compared by accident; `reveal()` returns it."""
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: str) -> None:
-        self._value = value
+    def __init__(self, secret: str) -> None:
+        self._value = secret
 
     def reveal(self) -> str:
-        """The secret itself; call it where it is used, nowhere else."""
+        """Returns the secret itself; call it only where the secret is used."""
         return self._value
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Secret:
 def is_secret_field(name: str) -> bool:
     """True if a field, variable, header or parameter of this name holds a secret (`api_key`, `x-api-key`, `hfToken`).
 
-    `key` alone is none, nor is the name of a column (`response_key`).
+    `key` alone is no secret, nor is the name of a column (`response_key`).
     """
     words = _words(name)
     while len(words) > 1 and (words[-1].isdigit() or words[-1] in _SUFFIXES):
@@ -101,13 +101,13 @@ def is_secret_field(name: str) -> bool:
 
 @lru_cache(1024)
 def _names_a_column(word: str) -> bool:
-    # A typing error in one is none that hides a secret, and is told by the nearest name.
+    # A misspelt column name hides no secret, and is reported with the nearest name elsewhere.
     return bool(get_close_matches(word, _ROW_KEYS, 1, _SLIP))
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have the same two."""
-    # Names come from strangers: the end tells what a long one is.
+    """Returns the words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have the same two."""
+    # Names come from untrusted sources: the end of a long name decides.
     return [word.lower() for word in _WORD.findall(name[-_NAME_CHARS:])]
 
 
@@ -116,16 +116,16 @@ def is_secret_map(name: str) -> bool:
     return name in _MAPS
 
 
-def is_plain_variable(name: str, value: object) -> bool:
-    """True if a variable of the environment may be written openly: neither its name nor its value is like a secret's.
+def is_plain_variable(name: str, content: object) -> bool:
+    """True if an environment variable may be written openly: neither name nor value looks like a secret.
 
-    A value that is long and mixes letters and digits in one word may be a key, whatever it is called.
+    A long value that mixes letters and digits in one word may be a key, whatever the name.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(content, bool) or not isinstance(content, str | int | float):
         return False
     if is_secret_field(name) or not _VARIABLE_WORDS.isdisjoint(_words(name)):
         return False
-    text = str(value)
+    text = str(content)
     return len(text.splitlines()) <= 1 and not has_url_credentials(text) and not any(map(_is_key, text.split()))
 
 
@@ -133,58 +133,58 @@ def _is_key(word: str) -> bool:
     return _KEY.fullmatch(word) is not None and any(map(str.isdigit, word)) and any(map(str.isalpha, word))
 
 
-def has_url_credentials(value: str) -> bool:
-    """True if `value` is a URL with a password in it: before the host, or as a parameter (`?key=...`)."""
+def has_url_credentials(text: str) -> bool:
+    """True if `text` is a URL with a password: before the host, or as a parameter (`?key=...`)."""
     try:
-        parts = urlsplit(value)
-        return "://" in value and (parts.password is not None or _masked_query(parts.query) != parts.query)
+        parts = urlsplit(text)
+        return "://" in text and (parts.password is not None or _masked_query(parts.query) != parts.query)
     except ValueError:
         return False
 
 
 def mask_text(text: str) -> str:
-    """The text without what looks like a secret in it."""
+    """Returns the text with everything that looks like a secret masked."""
     text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
     text = _BEARER.sub(rf"\g<1>{MASK}", text)
-    kept = []
+    pieces = []
     at = 0
     for named in _NAMED.finditer(text):
         if named.start() < at or not is_secret_field(named[0].rstrip("\"'=: \t")):
             continue
-        if value := _VALUE.match(text, named.end()):
-            kept += [text[at : named.end()], MASK]
-            at = value.end()
-    return "".join((*kept, text[at:]))
+        if secret := _VALUE.match(text, named.end()):
+            pieces += [text[at : named.end()], MASK]
+            at = secret.end()
+    return "".join((*pieces, text[at:]))
 
 
-def redact(value: Any, name: str = "") -> Any:
-    """`value` with every secret replaced by `***`; for logs and error texts."""
-    if isinstance(value, dict):
-        # All below a secret field is secret, but for the name of the variable that has it.
-        if is_secret_map(name) or (is_secret_field(name) and set(value) != {"env"}):
-            return dict.fromkeys(value, MASK)
-        return {key: redact(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact(item, name) for item in value]
-    if isinstance(value, Secret) or (isinstance(value, str) and value and is_secret_field(name)):
+def redact(content: Any, name: str = "") -> Any:
+    """Returns `content` with every secret replaced by `***`; for logs and error texts."""
+    if isinstance(content, dict):
+        # Everything below a secret field is secret, except the name of the variable that holds the secret.
+        if is_secret_map(name) or (is_secret_field(name) and set(content) != {"env"}):
+            return dict.fromkeys(content, MASK)
+        return {key: redact(inner, str(key)) for key, inner in content.items()}
+    if isinstance(content, list | tuple):
+        return [redact(inner, name) for inner in content]
+    if isinstance(content, Secret) or (isinstance(content, str) and content and is_secret_field(name)):
         return MASK
-    if isinstance(value, str) and has_url_credentials(value):
-        # The user stays: it tells people which account is wrong, and is no secret.
-        parts = urlsplit(value)
+    if isinstance(content, str) and has_url_credentials(content):
+        # The user name stays: it tells people which account is wrong, and is not secret.
+        parts = urlsplit(content)
         host = parts.netloc.rpartition("@")[2]
-        place = parts.netloc if parts.password is None else f"{parts.username or ''}:{MASK}@{host}"
-        return parts._replace(netloc=place, query=_masked_query(parts.query)).geturl()
-    return value
+        authority = parts.netloc if parts.password is None else f"{parts.username or ''}:{MASK}@{host}"
+        return parts._replace(netloc=authority, query=_masked_query(parts.query)).geturl()
+    return content
 
 
 def _masked_query(query: str) -> str:
-    """The parameters of a URL as they are written, those that hold a secret masked."""
-    return "&".join(_masked_parameter(each) for each in query.split("&"))
+    """Returns the parameters of a URL as written, with secret ones masked."""
+    return "&".join(_masked_parameter(parameter) for parameter in query.split("&"))
 
 
 def _masked_parameter(parameter: str) -> str:
-    name, equals, value = parameter.partition("=")
-    return f"{name}{equals}{MASK}" if value and _is_secret_parameter(unquote(name)) else parameter
+    name, equals, parameter_value = parameter.partition("=")
+    return f"{name}{equals}{MASK}" if parameter_value and _is_secret_parameter(unquote(name)) else parameter
 
 
 def _is_secret_parameter(name: str) -> bool:

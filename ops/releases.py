@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def release_of(package: str) -> str:
-    """The installed release, or `0` for sources that were never installed."""
+    """Returns the installed release, or `0` for sources that were never installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`ServerTls`: a server's certificate and key, checked before anything starts, and read anew when the files change."""
+"""`ServerTls`: a server's certificate and key, checked before start-up, and reloaded when the files change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from rftd.ops.errors import UsageError
 
 WATCH_S: Final = 10.0
-"""The interval at which the files are looked at: a certificate is renewed weeks before it ends."""
+"""Interval in seconds between checks of the files: a certificate is renewed weeks before it ends."""
 _EXPIRED: Final = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
 
@@ -25,28 +25,32 @@ class ServerTls:
     """A certificate with its key, from two PEM files."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises CertificateFileError."""
+        """Loads and checks both files. Raises CertificateFileError."""
         self._certificate = certificate
         self._key = key
         self._stamp = self._stamped()
         self.context = _context_of(certificate, key)
-        """What the server's connections use; `renew` changes it in place."""
+        """The context used by the server's connections; `renew` changes it in place."""
         self.names, self.addresses = _subject_of(self.context, certificate)
         """The host names and the IP addresses that the certificate is for."""
 
     def renew(self) -> bool:
-        """Takes the files if they have changed; then True. Raises CertificateFileError; then what is in use stays."""
+        """Reloads changed files; True if they changed. Raises CertificateFileError and keeps the current pair if
+        invalid.
+        """
         stamp = self._stamped()
         if stamp == self._stamp:
             return False
-        # Tried apart: the context in use must not be left with a certificate and the key of another.
+        # Tried separately: the context in use must not end up with a certificate and the key of another.
         _subject_of(_context_of(self._certificate, self._key), self._certificate)
         self.context.load_cert_chain(self._certificate, self._key)
         self._stamp = stamp
         return True
 
     def host_for(self, bound: str) -> str:
-        """The host at which clients find what is bound to an address: one that the certificate is for, if there is."""
+        """Returns a host name of the certificate by which clients can reach a bound address; the address itself if
+        there is none.
+        """
         if bound in self.addresses or bound in self.names:
             return bound
         if "localhost" in self.names:
@@ -55,7 +59,7 @@ class ServerTls:
         return (plain or [bound])[0]
 
     def trusting(self) -> ssl.SSLContext:
-        """A client's context that trusts this certificate and no other, by whatever name it is reached."""
+        """Returns a client's context that trusts only this certificate, under any host name."""
         context = _trusting(self._certificate)
         context.check_hostname = False
         return context
@@ -80,15 +84,15 @@ def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With an empty passphrase: OpenSSL would ask for one at the terminal.
+        # With an empty passphrase: OpenSSL would otherwise prompt for one at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise CertificateFileError(
                 f"the key in {key} is not that of the certificate", where=str(certificate), field="--tls-key"
             ) from None
-        what = f"no certificate and key in PEM form without a passphrase: {error.reason or error}"
-        raise CertificateFileError(what, where=f"{certificate}, {key}", field="--tls-cert") from None
+        message = f"no certificate and key in PEM form without a passphrase: {error.reason or error}"
+        raise CertificateFileError(message, where=f"{certificate}, {key}", field="--tls-cert") from None
     return context
 
 
@@ -101,9 +105,9 @@ def _trusting(certificate: Path) -> ssl.SSLContext:
 
 
 def _subject_of(server: ssl.SSLContext, certificate: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names and addresses of a certificate, as a client sees them that connects in memory.
+    """Returns names and addresses of a certificate, as seen by a client connecting in memory.
 
-    Raises CertificateFileError for one that has expired or is not valid yet.
+    Raises CertificateFileError for a certificate that has expired or is not valid yet.
     """
     client = _trusting(certificate)
     client.check_hostname = False
@@ -113,19 +117,19 @@ def _subject_of(server: ssl.SSLContext, certificate: Path) -> tuple[tuple[str, .
         client.wrap_bio(to_client, to_server, server_side=False),
     )
     try:
-        for _ in range(8):  # a handshake takes three turns at most
+        for _ in range(8):  # a handshake takes three rounds at most
             for end in ends:
                 try:
                     end.do_handshake()
                 except ssl.SSLWantReadError:
                     continue
     except ssl.SSLCertVerificationError as error:
-        what = "it has expired" if error.verify_code == _EXPIRED else error.verify_message
-        what = f"no client would take it: {what}"
-        raise CertificateFileError(what, where=str(certificate), field="--tls-cert") from None
+        reason = "it has expired" if error.verify_code == _EXPIRED else error.verify_message
+        reason = f"no client would take it: {reason}"
+        raise CertificateFileError(reason, where=str(certificate), field="--tls-cert") from None
     except ssl.SSLError as error:
         raise CertificateFileError(f"it cannot be used: {error}", where=str(certificate), field="--tls-cert") from None
     peer: dict[str, Any] = ends[1].getpeercert() or {}
-    alternatives = [(kind, str(value)) for kind, value in peer.get("subjectAltName", ())]
-    names = tuple(value.lower() for kind, value in alternatives if kind == "DNS")
-    return names, tuple(value for kind, value in alternatives if kind == "IP Address")
+    alternatives = [(kind, str(name)) for kind, name in peer.get("subjectAltName", ())]
+    names = tuple(name.lower() for kind, name in alternatives if kind == "DNS")
+    return names, tuple(name for kind, name in alternatives if kind == "IP Address")

@@ -1,4 +1,4 @@
-"""`ks_test`, the two-sample test of Kolmogorov and Smirnov: do two samples come from one distribution?"""
+"""`ks_test`, the two-sample Kolmogorov-Smirnov test: do two samples come from one distribution?"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class KsTest(NamedTuple):
     statistic: float
     """The largest gap between the two empirical distribution functions, 0 to 1."""
     p: float
-    """The probability of a gap at least so large if both samples come from one distribution."""
+    """The probability of a gap at least this large if both samples come from one distribution."""
 
 
 def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
-    """The test with the asymptotic p, good from some dozens of values on; with no value on one side p is 1.
+    """Returns the test with the asymptotic p, accurate from some dozens of values on; p is 1 if a sample is empty.
 
     Values that occur often (ties) make p larger than it should be, never smaller.
     """
@@ -33,7 +33,7 @@ def ks_test(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
 
 
 def ks_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
-    """The test of two histograms: the counts of the same values, in ascending order, in each sample."""
+    """Returns the test of two histograms: counts of equal values, in ascending order, in each sample."""
     a = np.cumsum(np.asarray(first, dtype=np.int64))
     b = np.cumsum(np.asarray(second, dtype=np.int64))
     if not a.size or not a[-1] or not b[-1]:
@@ -43,8 +43,8 @@ def ks_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> KsTest:
 
 
 def kolmogorov(x: float) -> float:
-    """The survival function of Kolmogorov's distribution: 2 * sum of (-1)^(k-1) * exp(-2 k^2 x^2)."""
+    """Returns the survival function of Kolmogorov's distribution: 2 * sum of (-1)^(k-1) * exp(-2 k^2 x^2)."""
     if x < 0.2:
-        return 1.0  # to 15 digits; the series needs ever more terms there
+        return 1.0  # exact to 15 digits; the series needs ever more terms there
     total = math.fsum((-1) ** (k - 1) * math.exp(-2.0 * k * k * x * x) for k in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2.0 * total))

@@ -1,4 +1,4 @@
-"""`Words`: what a role does or waits for, as people read it: whoever decides says so, and a client shows it."""
+"""`Words`: a role's work or wait in words for people, written by the deciding code and shown by clients."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Level(IntEnum):
     """The severity of a wait, the worst first."""
 
     STUCK = 0
-    """It goes on only if something is mended or somebody acts."""
+    """Continues only after a repair or an action by a person."""
     WAITS = 1
-    """It goes on by itself once somebody else has done his part."""
+    """Continues by itself once another party has done its part."""
     WORKS = 2
     DONE = 3
 
@@ -23,9 +23,9 @@ class Words(NamedTuple):
     state: str
     """The wait's name; stable."""
     waiting_for: str = ""
-    """The missing thing; of a role that works, what it does."""
+    """The missing condition; for a working role, the current work."""
     on_whom: str = ""
-    """The party whose move comes next: a role, `you`, `the log`, ..."""
+    """The party whose action comes next: a role, `you`, `the log`, ..."""
     unblock: str = ""
     """The event or command that would end the wait."""
     level: Level = Level.WAITS

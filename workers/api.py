@@ -1,6 +1,6 @@
-"""The names that packages of third parties import: `from rftd.workers.api import Message`.
+"""The names imported by packages of third parties: `from rftd.workers.api import Message`.
 
-These names stay where they are when files move; docs/extending.md says what each is for. Nothing here imports torch.
+These names stay here when files move; docs/extending.md explains each of them. This module does not import torch.
 """
 
 from rftd.ops.errors import (

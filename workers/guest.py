@@ -1,7 +1,7 @@
-"""`Guest`: a worker inside a process that is somebody else's, on a thread and an event loop of its own.
+"""`Guest`: a worker inside a process owned by somebody else, on a thread and an event loop of its own.
 
-It sets no signal handler, needs no main thread and takes any event loop: an actor of a cluster can run it, and stop it
-from another thread.
+It sets no signal handler, needs no main thread and accepts any event loop: an actor of a cluster can run it, and stop
+it from another thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rftd.workers.process import run_explorer, run_trainer
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one worker."""
+    """Identity and work of one worker."""
 
     worker: UUID
     experiment: UUID
@@ -36,14 +36,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     log_url: str
     spine_offset: int = 0
     traces: TraceOptions | None = None
-    """The receiver of its spans; None: it makes none."""
+    """The receiver of its spans; None: no tracing."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a guest."""
 
     code: int
-    """The exit status that a process of its own would have; 0: it drained cleanly."""
+    """The exit status of an equivalent process; 0: it drained cleanly."""
     reason: str = ""
 
 
@@ -57,7 +57,7 @@ class Guest:
         *,
         make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
-        """`make_loop` makes the event loop that it runs on."""
+        """`make_loop` creates its event loop."""
         self._assignment = assignment
         self._logger = logger
         self._loop = make_loop()
@@ -71,40 +71,42 @@ class Guest:
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks it to drain and leave; from any thread, and again."""
+        """Asks the guest to drain and leave; callable from any thread, repeatedly."""
         if not self._over.is_set():
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def outcome(self, timeout_s: float | None = None) -> Outcome | None:
-        """Its end, once it has ended; None if it has not within the time. None as time: however long that takes."""
+        """Returns the outcome, once ended; None if still running after `timeout_s`. Without a time-out, waits for the
+        end.
+        """
         return self._outcome if self._over.wait(timeout_s) else None
 
     def _run(self) -> None:
-        ours = self._assignment
+        assignment = self._assignment
         try:
             with (
-                tracing(ours.traces, ours.role, clock=SystemClock(), logger=self._logger) as tracer,
+                tracing(assignment.traces, assignment.role, clock=SystemClock(), logger=self._logger) as tracer,
                 asyncio.Runner(loop_factory=lambda: self._loop) as runner,
             ):
                 runner.run(self._until_stopped(tracer))
         except RftdError as error:
             self._outcome = Outcome(code=error.exit_status, reason=f"{error.code}: {explain(error)}")
-        except BaseException as error:  # whoever asks how it ended is told, whatever it was
+        except BaseException as error:  # any error at all becomes the outcome
             self._logger.error("worker.crashed", exc_info=error)
             self._outcome = Outcome(code=1, reason=explain(error))
         finally:
             self._over.set()
 
     async def _until_stopped(self, tracer: Tracer | None) -> None:
-        ours = self._assignment
+        assignment = self._assignment
         clock = SystemClock()
         ids = SystemIds(clock)
-        url = log_url(ours.log_url)
+        url = log_url(assignment.log_url)
         backend = backend_of(url)
         opening = asyncio.ensure_future(backend.open(backend.checked(url.text), clock=clock, ids=ids))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            # A log that does not answer must not keep a worker that is not wanted any more.
+            # An unresponsive log must not block a worker that is no longer wanted.
             await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
                 return
@@ -113,16 +115,16 @@ class Guest:
             opening.cancel()
             stopping.cancel()
         try:
-            work = run_trainer if ours.role == "trainer" else partial(run_explorer, slot=ours.slot)
+            work = run_trainer if assignment.role == "trainer" else partial(run_explorer, slot=assignment.slot)
             await work(
                 log,
-                ours.experiment,
+                assignment.experiment,
                 stop=self._stop,
                 clock=clock,
                 ids=ids,
                 logger=self._logger,
-                spine_offset=ours.spine_offset,
-                worker=ours.worker,
+                spine_offset=assignment.spine_offset,
+                worker=assignment.worker,
                 tracer=tracer,
             )
         finally:

@@ -1,4 +1,4 @@
-"""A worker process around its loop: finds its experiment in the log, joins, works, and says why it left."""
+"""A worker process around its loop: finds its experiment in the log, joins, works, and announces why it ended."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ async def run_explorer(
 ) -> None:
     """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
 
-    `worker` is the id that its order carries; None: nobody ordered it. Without a `tracer` nothing is traced.
+    `worker` is the id in its order; None: it was not ordered. Without a `tracer` nothing is traced.
     """
-    # Each role imports its own half of the workers, and starts the sooner.
+    # Each role imports only its own half of the workers, and starts faster.
     from rftd.workers.rollout.explorer import Explorer
     from rftd.workers.rollout.view import ExplorerParts, ExplorerView
 
@@ -64,11 +64,11 @@ async def run_explorer(
     )
     view = ExplorerView(member.id)
     heads = await log.heads()
-    # From its end: only workers that come and go from now on are news to an explorer.
+    # From its end: an explorer needs only workers that come and go from now on.
     workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
     spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
-    # Offers lie among the experiences: an explorer that serves has to know what was promised.
+    # Offers are among the experiences: a serving explorer must know the promised rows.
     serves = any(stage.serving is not None for stage in beginning.spec.stages)
     offers = [partition_of(topics.EXPERIENCES, experiment)] if serves else []
     follower = await resumed_follower(
@@ -76,7 +76,8 @@ async def run_explorer(
         view,
         beginning,
         experiment=experiment,
-        # Earlier leases of the slot name other workers, but the fences among them say whose leases count from now on.
+        # Earlier leases of the slot name other workers, but the fences among them decide whose leases count from now
+        # on.
         partitions=[spine, weights, slot_partition(slot), *offers],
         adopt=view.adopt,
         kind=Snapshot[ExplorerParts],
@@ -103,7 +104,7 @@ async def run_trainer(
 ) -> None:
     """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
 
-    `worker` is the id that its order carries; None: nobody ordered it. Without a `tracer` nothing is traced.
+    `worker` is the id in its order; None: it was not ordered. Without a `tracer` nothing is traced.
     """
     from rftd.workers.learning.engine_registry import make_engine
     from rftd.workers.training.trainer import Trainer
@@ -148,9 +149,9 @@ async def run_trainer(
 async def _announced(
     member: Membership, follower: Follower, work: Callable[[], Awaitable[None]], logger: Logger, *, job_dir: str
 ) -> None:
-    """Runs the work; its end, clean or not, is announced if the log can still be reached."""
+    """Runs the work; its end, clean or not, is announced if the log is still reachable."""
     error: RftdError | None = None
-    # Another program may have made it open to everybody.
+    # Another program may have opened it to all users.
     await asyncio.to_thread(close_folder, Path(job_dir))
     try:
         await work()
@@ -166,9 +167,9 @@ async def _announced(
         logger.error("worker.crashed", exc_info=_first_any(failures))
     finally:
         await follower.close()
-    # Left in the job's folder: the log that has lost records may lose the announcement too.
+    # Stored in the job's folder: the log that has lost records may lose the announcement too.
     if isinstance(error, LogLossError):
-        from rftd.storage.files.survivors import leave_word  # it knows the tables, and is slow to import
+        from rftd.storage.files.survivors import leave_word  # it imports the tables, and is slow to import
 
         who = f"{member.role}-{max(member.slot, 0)}"
         await asyncio.to_thread(leave_word, job_dir, who, follower.marks())
@@ -179,7 +180,7 @@ async def _announced(
 
 
 def _as_error(failure: BaseException, where: str) -> RftdError:
-    # The writer of safetensors gives no errno, only its text.
+    # The writer of safetensors provides no errno, only its text.
     no_space = isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if no_space or f"(os error {errno.ENOSPC})" in str(failure):
         return DiskFullError(explain(failure), where=where, fix="free space; the experiment goes on by itself")
@@ -187,14 +188,14 @@ def _as_error(failure: BaseException, where: str) -> RftdError:
 
 
 def _first(group: BaseExceptionGroup[RftdError]) -> RftdError:
-    found = _first_any(group)
-    assert isinstance(found, RftdError)
-    return found
+    error = _first_any(group)
+    assert isinstance(error, RftdError)
+    return error
 
 
 def _first_any(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first: BaseException = group
-    # Task groups nest; the first leaf is what happened first, the others were cancelled by it.
+    # Task groups nest; the first leaf happened first, the others were cancelled by it.
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first

@@ -1,21 +1,21 @@
 """Every name of a span and of an attribute, in one place.
 
 OpenTelemetry's own conventions for messaging and for generative models are still in development: names as of
-semantic-conventions 1.44 and semantic-conventions-genai of August 2026. No attribute holds a prompt, an answer, a
-header or an error's text: ids, names, counts and durations alone.
+semantic-conventions 1.44 and semantic-conventions-genai of August 2026. Attributes hold only ids, names, counts and
+durations; never a prompt, an answer, a header or an error's text.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Spans of ours
+# Spans of rftd.
 ROLLOUT: Final = "invoke_workflow"
 """Followed by the workflow's name: one rollout, with all its attempts."""
 AGENT: Final = "invoke_agent"
 TOOL: Final = "execute_tool"
 MODEL_CALL: Final = "chat"
-"""Followed by the model's name, as the two before it by theirs."""
+"""Followed by the model's name, like the two before by the agent's and the tool's."""
 REWARD: Final = "reward"
 EVALUATION: Final = "evaluate"
 PLAN_BATCH: Final = "plan_batch"
@@ -29,7 +29,7 @@ PUBLISH_WEIGHTS: Final = "publish_weights"
 LOAD_WEIGHTS: Final = "load_weights"
 CHECKPOINT: Final = "save_checkpoint"
 
-# Attributes of ours
+# Attributes of rftd.
 EXPERIMENT_ID: Final = "rftd.experiment.id"
 GROUP_ID: Final = "rftd.group.id"
 LEASE_ID: Final = "rftd.lease.id"
@@ -58,7 +58,7 @@ SKIPPED: Final = "rftd.step.skipped"
 # OpenTelemetry: general
 ERROR_TYPE: Final = "error.type"
 CANCELLED: Final = "cancelled"
-"""The type of error of what was given up; ours have their codes, others the names of their classes."""
+"""The error type of cancelled work; rftd's errors have their codes, others their class names."""
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
@@ -75,7 +75,7 @@ MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGING_DESTINATION: Final = "messaging.destination.name"
 MESSAGING_PARTITION: Final = "messaging.destination.partition.id"
 SYSTEM: Final = "rftd"
-"""The log's name as a messaging system, whatever backend it has."""
+"""The log's name as a messaging system, with any backend."""
 
 # OpenTelemetry: generative models
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"
@@ -96,12 +96,12 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 
 
 def http_method(method: str) -> str:
-    """The method of a request; one that no standard knows is what strangers write."""
+    """Returns the method of a request, or `_OTHER` for a non-standard one, whose text is under the client's control."""
     return method if method in _METHODS else "_OTHER"
 
 
 def messaging(operation: str, stream: str, partition: int) -> dict[str, str]:
-    """The attributes of a span that does `operation` (create, send, process) with a record of a stream."""
+    """Returns the attributes of a span for `operation` (create, send, process) on a record of a stream."""
     return {
         MESSAGING_SYSTEM: SYSTEM,
         MESSAGING_OPERATION_NAME: operation,
@@ -112,5 +112,5 @@ def messaging(operation: str, stream: str, partition: int) -> dict[str, str]:
 
 
 def generative(operation: str) -> dict[str, str]:
-    """The attributes of a span of a generative model's, an agent's or a tool's."""
+    """Returns the attributes of a span of a generative model, an agent or a tool."""
     return {GEN_AI_OPERATION: operation, GEN_AI_PROVIDER: SYSTEM}

@@ -1,6 +1,6 @@
-"""`SpanExporter`: the spans of a process on their way out, by a bounded queue and a thread that empties it.
+"""`SpanExporter`: exports a process's spans through a bounded queue, emptied by a thread.
 
-Nobody waits for it: what finds no room, or no receiver, is dropped and counted.
+It never blocks callers: spans without room, or without a receiver, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rftd.ops.tracing.tracer import TraceSpan
 CAPACITY_SPANS: Final = 8192
 BATCH_SPANS: Final = 512
 INTERVAL_S: Final = 1.0
-"""The longest wait of a span for its batch."""
+"""Maximum seconds that a span waits for its batch."""
 FLUSH_S: Final = 2.0
-"""The longest wait at the end of a process for what is left."""
+"""Maximum seconds to wait for remaining spans at the end of a process."""
 
 Send: TypeAlias = Callable[[Sequence[TraceSpan]], bool]
-"""Sends a batch; False if it did not arrive. It may block for as long as its own time-out lasts, and may raise."""
+"""Sends a batch; False if it did not arrive. May block up to its own time-out, and may raise."""
 
 
 class SpanExporter:
-    """Implements `SpanSink`. `close` ends it."""
+    """Exports spans in the background; implements `SpanSink`. `close` ends it."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SpanExporter:
         capacity: int = CAPACITY_SPANS,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """`connect` gives what sends; it is called on the exporter's thread, for it may have much to import."""
+        """`connect` returns the send function; it runs on the exporter's thread, because its imports may be slow."""
         self._connect = connect
         self._logger = logger
         self._capacity = capacity
@@ -44,22 +44,22 @@ class SpanExporter:
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
-        """True while the receiver has not taken the newest batch."""
+        """True while the receiver has not accepted the newest batch."""
         self._counting = threading.Lock()
         self._dropped = 0
-        self._told = 0
-        """The number of drops at which it said so last."""
-        # A daemon: a receiver that does not answer must not keep the process from ending.
+        self._reported = 0
+        """The number of drops at the last report."""
+        # A daemon thread: an unresponsive receiver must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
     @property
     def dropped_total(self) -> int:
-        """Spans that never arrived: the queue was full, or the receiver away."""
+        """Number of spans that never arrived: the queue was full, or the receiver away."""
         return self._dropped
 
     def put(self, span: TraceSpan) -> None:
-        """Takes a span; drops it if too many wait."""
+        """Queues a span; drops it if the queue is full."""
         if len(self._waiting) >= self._capacity or self._closing:
             self._drop(1)
             return
@@ -68,17 +68,17 @@ class SpanExporter:
             self._wake.set()
 
     def close(self, timeout_s: float = FLUSH_S) -> None:
-        """Sends what is left, as far as that succeeds within `timeout_s`; blocks for no longer.
+        """Sends remaining spans, as far as possible within `timeout_s`; blocks for no longer.
 
-        It waits not at all for a receiver that did not take the batch before.
+        It does not wait at all for a receiver that rejected the previous batch.
         """
         self._closing = True
         self._wake.set()
         if not self._failing:
             self._thread.join(timeout_s)
-        left = len(self._waiting)
+        remaining = len(self._waiting)
         self._waiting.clear()
-        self._drop(left)
+        self._drop(remaining)
 
     def _run(self) -> None:
         send: Send | None = None
@@ -91,7 +91,7 @@ class SpanExporter:
             try:
                 send = send or self._connect()
                 arrived = send(batch)
-            except Exception as error:  # of a library: whatever it is, spans are not worth a thread's end
+            except Exception as error:  # of a library: no error of a span is worth a thread's end
                 self._logger.warning("traces.failed", reason=type(error).__name__)
                 arrived = False
             self._failing = not arrived
@@ -99,12 +99,12 @@ class SpanExporter:
                 self._drop(len(batch))
 
     def _batch(self) -> list[TraceSpan]:
-        """The next spans, in the order in which they ended."""
+        """Returns the next spans, in the order of their ends."""
         batch: list[TraceSpan] = []
         try:
             while len(batch) < BATCH_SPANS:
                 batch.append(self._waiting.popleft())
-        except IndexError:  # not looked at before: whoever closes may clear it meanwhile
+        except IndexError:  # not checked before: `close` may clear the queue meanwhile
             pass
         return batch
 
@@ -113,9 +113,9 @@ class SpanExporter:
             return
         with self._counting:
             self._dropped += count
-            # At the first, and whenever there are twice as many: a receiver may be away for days.
-            tell = self._dropped >= 2 * self._told
-            if tell:
-                self._told = self._dropped
-        if tell:
+            # At the first drop, and whenever the number has doubled: a receiver may be away for days.
+            report = self._dropped >= 2 * self._reported
+            if report:
+                self._reported = self._dropped
+        if report:
             self._logger.warning("traces.dropped", spans=self._dropped)

@@ -1,4 +1,4 @@
-"""`joined_by_libraries`: what OpenTelemetry's own instrumentation does within a block is below a span of ours."""
+"""`joined_by_libraries`: places spans of OpenTelemetry's own instrumentation within a block below a span of rftd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def joined_by_libraries(span: TraceSpan) -> Iterator[None]:
 
     Their own spans are below it, and their requests carry its `traceparent`, wherever they set that up.
     """
-    # Here: only where something is traced is anything of OpenTelemetry imported.
+    # Imported here: nothing of OpenTelemetry is imported unless tracing is on.
     from opentelemetry import context, trace
 
     flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)

@@ -1,7 +1,7 @@
-"""Spans as OTLP over HTTP, by OpenTelemetry's SDK. Importing this imports the SDK: it happens where spans are sent.
+"""Spans as OTLP over HTTP, by OpenTelemetry's SDK. Importing this module imports the SDK: only senders of spans do.
 
-The environment's `OTEL_EXPORTER_OTLP_HEADERS`, `..._CERTIFICATE` and `..._COMPRESSION` hold, as for any program that
-exports by that SDK: a key for the receiver stays there, and is in no option of ours.
+The environment's `OTEL_EXPORTER_OTLP_HEADERS`, `..._CERTIFICATE` and `..._COMPRESSION` apply, as for any program that
+exports with that SDK: a key for the receiver stays there, and is in no option of rftd.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from rftd.ops.tracing.trace_context import TraceContext
 from rftd.ops.tracing.tracer import NO_PARENT, SpanKind, TraceSpan
 
 TIMEOUT_S: Final = 5.0
-"""The longest wait for the receiver's answer to one batch, tries included."""
+"""Maximum seconds for the receiver's answer to one batch, including retries."""
 ANSWER_SIZE_BYTES: Final = 4096
-"""The most that is read of the receiver's answer. Most have less than a hundred bytes."""
+"""Maximum bytes read of the receiver's answer. Most answers have less than a hundred bytes."""
 _KINDS: Final = {kind: SdkKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
 _ERROR: Final = Status(StatusCode.ERROR)
 
 
 def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:
-    """The function that sends spans of this `resource` to the receiver at `url`."""
-    # It would write a line for each try at each batch; what was dropped is counted and said by the exporter.
+    """Returns the function that sends spans of this `resource` to the receiver at `url`."""
+    # The SDK would log each attempt at each batch; dropped spans are counted and reported by the exporter.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_S, session=_session())
     ours = _OwnResource(dict(resource))
@@ -48,7 +48,7 @@ def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:
 
 
 def _session() -> requests.Session:
-    """A session that does not read an answer of any length, as the SDK's own does: its status says it all."""
+    """Returns a session that does not read answers of arbitrary length, as the SDK's own does: the status is enough."""
     session = requests.Session()
     session.stream = True
     session.hooks["response"].append(_read_little)
@@ -56,9 +56,9 @@ def _session() -> requests.Session:
 
 
 def _read_little(answer: requests.Response, **_: object) -> None:
-    """Reads an answer of the usual length, so that the connection is used again; closes it at one without an end."""
+    """Reads an answer of the usual length, so that the connection is reused; closes the connection if it is longer."""
     until_s = time.monotonic() + TIMEOUT_S
-    # Byte by byte: a read of more waits until all of it is there, and a receiver may send one each second.
+    # Byte by byte: a larger read waits until all of it has arrived, and a receiver may send a byte each second.
     for length, _byte in enumerate(answer.raw.stream(1, decode_content=False), start=1):
         if length > ANSWER_SIZE_BYTES or time.monotonic() > until_s:
             answer.close()
@@ -66,7 +66,7 @@ def _read_little(answer: requests.Response, **_: object) -> None:
 
 
 class _OwnResource(Resource):
-    """The one resource of this process; the SDK hashes it for each span, by writing all of it as JSON."""
+    """This process's only resource, hashed by identity; the SDK's hash writes all of it as JSON for each span."""
 
     def __hash__(self) -> int:
         return id(self)

@@ -1,4 +1,4 @@
-"""`TraceContext`: the place in a trace that travels between processes, as the header `traceparent` of W3C's."""
+"""`TraceContext`: the part of a span sent between processes, as W3C's header `traceparent`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from uuid import UUID
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 0x01
 _FLAG_PLACE: Final = 54
-"""The place of the digit that says whether a trace is exported, in the first version's header."""
+"""Index of the digit with the sampled flag, in the header's first version."""
 _EVEN: Final = frozenset("02468ace")
 
 
 class TraceContext(NamedTuple):
-    """A span, as others refer to it."""
+    """Identifiers of a span for references from elsewhere."""
 
     trace_id: int
     """128 bits, not 0."""
@@ -31,9 +31,9 @@ class TraceContext(NamedTuple):
 
 
 def parsed(traceparent: str | None) -> TraceContext | None:
-    """The context that a header names; None for what is none: a caller's mistake must not refuse his request."""
+    """Returns the context named by a header; None for a malformed one, so that a bad header refuses no request."""
     match = _FORM.fullmatch(traceparent.strip()) if traceparent and len(traceparent) <= 512 else None
-    # A later version may have more fields, the first one has not, and ff is no version.
+    # A later version may have more fields, the first one may not, and ff is no version.
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5] is not None):
         return None
     trace_id = int(match[2], 16)
@@ -44,7 +44,7 @@ def parsed(traceparent: str | None) -> TraceContext | None:
 
 
 def exported(traceparent: str | None) -> TraceContext | None:
-    """The context that a header names if its trace is exported; most are not, which is seen without parsing them."""
+    """Returns the header's context if its trace is exported; most are not, which is recognised without parsing."""
     if traceparent is None or (traceparent.startswith("00-") and traceparent[_FLAG_PLACE : _FLAG_PLACE + 1] in _EVEN):
         return None
     context = parsed(traceparent)
@@ -52,9 +52,9 @@ def exported(traceparent: str | None) -> TraceContext | None:
 
 
 def root_of(cause: UUID) -> tuple[int, int]:
-    """The ids of the trace and of the root span that follow from a cause: whoever knows it knows them.
+    """Returns the ids of the trace and of the root span derived from a cause, equal for everybody who knows the cause.
 
-    A digest, for a UUID has bits that are the same in all, and sampling goes by these.
+    A digest, because some bits are equal in all UUIDs, and sampling depends on these bits.
     """
     digest = blake2b(cause.bytes, digest_size=24, person=b"rftd.trace").digest()
     return int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:], "big") or 1

@@ -1,4 +1,4 @@
-"""`TraceOptions`: where the spans of a daemon and its workers go, and how many; `tracing()` is a tracer for a block."""
+"""`TraceOptions`: receiver and share of the spans of a daemon and its workers; `tracing()` is a tracer for a block."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from rftd.ops.tracing.exporter import Send, SpanExporter
 from rftd.ops.tracing.tracer import Tracer
 
 RATIO: Final = 0.01
-"""The share of rollouts and of requests that are traced unless it is said otherwise."""
+"""The default share of rollouts and requests that are traced."""
 _PATH: Final = "/v1/traces"
 HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-"""Variables of OpenTelemetry's that hold what a receiver wants to know its clients by."""
+"""OpenTelemetry's variables with headers that authenticate clients at a receiver."""
 
 
 class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The receiver of traces, and the share of them that it gets."""
+    """The receiver of traces, and the share of traces sent to it."""
 
     url: str
     """The receiver's full address."""
     ratio: float = RATIO
-    """The sampled share of traces that begin here; errors, weights, checkpoints, evaluations and steps always are."""
+    """The sampled share of traces that begin here; errors, weights, checkpoints, evaluations and steps are always
+    sampled.
+    """
 
 
 def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
-    """The options in their checked form; None without a URL, which leaves tracing off. Raises ConfigError."""
+    """Returns the checked options; None without a URL, which leaves tracing off. Raises ConfigError."""
     if not url:
         return None
     field = "--traces"
@@ -65,16 +67,16 @@ def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
 
 @contextmanager
 def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger: Logger) -> Iterator[Tracer | None]:
-    """The tracer of a process that is called `service`, while the block runs; None without options.
+    """Context of a tracer for the process `service`, while the block runs; None without options.
 
-    On its end what is left is sent, for a moment at most.
+    At its end remaining spans are sent, for a moment at most.
     """
     if options is None:
         yield None
         return
     exporter = span_exporter(options, service, logger)
     try:
-        # An own source of chance, seeded by the system's: it draws from nothing that training draws from.
+        # A separate random source, seeded by the system: it shares no state with the random numbers of training.
         random = Random(os.urandom(16))  # noqa: S311 - ids of spans are no secret
         yield Tracer(exporter, clock=clock, random=random, ratio=options.ratio)
     finally:
@@ -82,7 +84,7 @@ def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger:
 
 
 def span_exporter(options: TraceOptions, service: str, logger: Logger) -> SpanExporter:
-    """The exporter to the receiver that the options name."""
+    """Returns an exporter to the receiver named by the options."""
     release = release_of("rftd")
     resource = {
         SERVICE_NAME: f"rftd-{service}",
@@ -91,7 +93,7 @@ def span_exporter(options: TraceOptions, service: str, logger: Logger) -> SpanEx
     }
 
     def connect() -> Send:
-        from rftd.ops.tracing.otlp import otlp_sender  # here, for it imports the SDK
+        from rftd.ops.tracing.otlp import otlp_sender  # here, because it imports the SDK
 
         return otlp_sender(options.url, resource, release=release)
 
@@ -106,5 +108,5 @@ def _missing() -> bool:
 
 
 def _shown(url: str) -> str:
-    """The URL without what stands before its host, which may be a password."""
+    """Returns the URL without the part before its host, which may be a password."""
     return url.rpartition("@")[2][:80]

@@ -1,4 +1,4 @@
-"""`Tracer` makes the spans that are to be exported, and no others; `current()` is the `TraceSpan` that is open."""
+"""`Tracer` creates only the spans that will be exported; `current()` is the open `TraceSpan`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rftd.ops.tracing.trace_context import TraceContext, root_of
 Attribute: TypeAlias = str | int | float | bool | Sequence[str]
 NO_PARENT: Final = 0
 _RANDOM_BITS: Final = 56
-"""The bits of a trace's id, the last ones, that sampling goes by: those that W3C's Level 2 holds to be random."""
+"""Number of trailing bits of a trace id used for sampling: those defined as random by W3C's Level 2."""
 
 
 class SpanKind(IntEnum):
-    """The part that a span plays between processes, with the numbers of OTLP."""
+    """The role of a span between processes, with the numbers of OTLP."""
 
     INTERNAL = 1
     SERVER = 2
@@ -33,7 +33,7 @@ class SpanKind(IntEnum):
 
 
 class TraceSpan:
-    """An operation that is exported when it ends. As a block it is current meanwhile, and ends with the block."""
+    """An operation exported at its end. As a context manager it is current inside the block, and ends with it."""
 
     __slots__ = (
         "_token",
@@ -63,7 +63,7 @@ class TraceSpan:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> None:
-        """`remote_parent` says that another process made the parent."""
+        """`remote_parent` is true if another process made the parent."""
         self.tracer = tracer
         self.name = name
         self.context = context
@@ -74,9 +74,9 @@ class TraceSpan:
         self.links = links
         self.start_ns = start_ns
         self.end_ns = 0
-        """0 while it is open."""
+        """0 while the span is open."""
         self.error = ""
-        """The type of the error that it ended with; empty if it ended well."""
+        """The type of the error that ended the span; empty after success."""
         self._token: Token[TraceSpan | None] | None = None
 
     def child(
@@ -87,16 +87,16 @@ class TraceSpan:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan:
-        """A new span below this one, begun now."""
+        """Returns a new span below this one, begun now."""
         return self.tracer.below(self.context, name, kind, attributes=attributes, links=links)
 
     def fail(self, error: BaseException | str) -> None:
-        """Notes that it ended with an error, by the error's type alone: texts may quote prompts."""
+        """Marks the span as failed, by the error's type alone: texts may quote prompts."""
         self.error = error if isinstance(error, str) else error_type(error)
         self.attributes[ERROR_TYPE] = self.error
 
     def end(self, end_ns: int | None = None) -> None:
-        """Ends it, now unless it is said when, and exports it. A second end has no effect."""
+        """Ends the span, now or at `end_ns`, and exports it. A second call has no effect."""
         if not self.end_ns:
             # The wall clock may have been set back meanwhile.
             self.end_ns = max(self.start_ns, self.tracer.now_ns() if end_ns is None else end_ns)
@@ -104,7 +104,7 @@ class TraceSpan:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Makes it current while the block runs, and leaves its end to somebody else."""
+        """Makes the span current while the block runs, without ending it."""
         token = _current.set(self)
         try:
             yield
@@ -128,12 +128,12 @@ class TraceSpan:
 _current: Final[ContextVar[TraceSpan | None]] = ContextVar("span", default=None)
 
 current: Final = _current.get
-"""The span that is open where it is called; None where nothing is traced. It is the one check of the hot path."""
+"""Returns the open span; None without tracing. The only check on the hot path."""
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Lets no span be current while the block runs: what happens in it is traced by itself, or not at all."""
+    """Clears the current span while the block runs: work inside has a trace of its own, or none."""
     token = _current.set(None)
     try:
         yield
@@ -142,42 +142,42 @@ def untraced() -> Iterator[None]:
 
 
 def error_type(error: BaseException) -> str:
-    """The code of an error of ours, else the name of its class."""
+    """Returns the code of an error of rftd, else the name of its class."""
     if isinstance(error, RftdError):
         return error.code
     name = type(error).__qualname__
-    # By its name: a command that needs no loop imports none.
+    # By its name: a command without an event loop does not import asyncio.
     return CANCELLED if name == "CancelledError" else name
 
 
 def current_traceparent() -> str | None:
-    """The header of the span that is open; None without one."""
+    """Returns the header of the open span; None without one."""
     span = current()
     return None if span is None else span.context.traceparent
 
 
 class SpanSink(Protocol):
-    """Takes the spans that have ended, from any thread. It never blocks and never raises."""
+    """Receives ended spans, from any thread. It never blocks and never raises."""
 
     def put(self, span: TraceSpan) -> None:
-        """Takes one."""
+        """Accepts one span."""
         ...
 
     @property
     def dropped_total(self) -> int:
-        """Spans that never arrived anywhere."""
+        """Number of spans that never arrived anywhere."""
         ...
 
 
 class Tracer:
     """The tracer of one process.
 
-    A trace that somebody else began is sampled if he samples it; one that begins here by its id, the same share of them
-    in every process. What must not be missed is `always` sampled.
+    A trace begun elsewhere is sampled if its originator samples it; one that begins here by its id, with the same share
+    in every process. Rare and important spans use `always`.
     """
 
     def __init__(self, sink: SpanSink, *, clock: Clock, random: Random, ratio: float) -> None:
-        """`random` makes the ids of spans, and nothing else may draw from it; `ratio` is the share of traces."""
+        """`random` generates the ids of spans, and is used for nothing else; `ratio` is the share of traces."""
         self._sink = sink
         self._clock = clock
         self._random = random
@@ -194,9 +194,9 @@ class Tracer:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan | None:
-        """A span below one of another process, or the root of a trace; None if that is not sampled.
+        """Returns a span below one of another process, or the root of a trace; None if that trace is not sampled.
 
-        The root's ids follow from its `cause`, if one is given.
+        The root's ids are derived from its `cause`, if given.
         """
         if parent is not None:
             if not (parent.sampled or always):
@@ -218,9 +218,9 @@ class Tracer:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan:
-        """A span, whatever is sampled: of what is rare and must not be missed.
+        """Returns a span regardless of sampling, for rare and important work.
 
-        It is below the parent, else below the span that is open, else the root of a trace.
+        Its parent is `parent`, else the open span; without either, it is the root of a trace.
         """
         if parent is None and (open_span := current()) is not None:
             return open_span.child(name, kind, attributes=attributes, links=links)
@@ -238,7 +238,7 @@ class Tracer:
         links: Sequence[TraceContext] = (),
         remote: bool = False,
     ) -> TraceSpan:
-        """A span below another, begun now; `remote` says that another process made that."""
+        """Returns a span below another one, begun now; `remote` is true if another process made the parent."""
         return TraceSpan(
             self,
             name,
@@ -252,7 +252,7 @@ class Tracer:
         )
 
     def root(self, cause: UUID | None = None, *, always: bool = False) -> TraceContext:
-        """The context of a new trace's root span; both ids follow from the `cause`, if one is given."""
+        """Returns the context of a new trace's root span; both ids are derived from the `cause`, if given."""
         trace_id, span_id = root_of(cause) if cause is not None else (self._new_id(128), self._new_id(64))
         return TraceContext(trace_id, span_id, always or self.samples(trace_id))
 
@@ -266,31 +266,31 @@ class Tracer:
         attributes: Mapping[str, Attribute],
         error: str = "",
     ) -> None:
-        """Exports a root span that ends now, and whose context others have been told; `error` is its type of error."""
+        """Exports a root span ending now, whose context other processes already know; `error` is its type of error."""
         span = TraceSpan(self, name, context, kind=kind, attributes=attributes, start_ns=start_ns)
         if error:
             span.fail(error)
         span.end()
 
     def samples(self, trace_id: int) -> bool:
-        """True if a trace of this id, which begins here, is sampled."""
+        """True if a trace of this id, beginning here, is sampled."""
         return trace_id & ((1 << _RANDOM_BITS) - 1) < self._bound
 
     def wants(self, parent: TraceContext | None, cause: UUID) -> bool:
-        """True if `begin` would make a span of these: asked before the span's attributes are put together."""
+        """True if `begin` would create a span for these arguments: a check before the attributes are computed."""
         return parent.sampled if parent is not None else self.samples(root_of(cause)[0])
 
     def export(self, span: TraceSpan) -> None:
-        """Hands a span over that has ended."""
+        """Hands an ended span to the sink."""
         self._sink.put(span)
 
     @property
     def dropped_total(self) -> int:
-        """Spans that were made and never arrived at the receiver."""
+        """Number of created spans that never arrived at the receiver."""
         return self._sink.dropped_total
 
     def now_ns(self) -> int:
-        """The time, as spans are stamped."""
+        """Returns the current time for spans."""
         return self._clock.now_ns()
 
     def _new_id(self, bits: int) -> int:

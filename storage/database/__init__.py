@@ -1,11 +1,11 @@
 """The database of the tables. In reading order:
 
 tables/           the tables, one file for each noun
-table_statistics  what Postgres plans queries from
-visit             work on a connection to a SQLite file, all at once
+table_statistics  statistics for the query planner of Postgres
+visit             work on a SQLite connection in a single visit to its thread
 engine            SQLite by default, Postgres by a URL
-connection_pool   connections to the tables, bounded; idle ones are closed
-postgres          connections to Postgres: bounds, errors that say what to do
-schema            tables made, upgraded, filled anew
+connection_pool   bounded pool of connections to the tables; closes idle connections
+postgres          connections to Postgres: time-outs, and errors with a fix
+schema            creation, upgrade and refill of the tables
 migrations/       the revisions of the tables, for both databases
 """

@@ -1,4 +1,4 @@
-"""`ConnectionPool`: a bounded pool of connections to a database, which closes those that nobody needs any more."""
+"""`ConnectionPool`: a bounded pool of database connections that closes idle ones."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from rftd.ops.clock import Clock
 
 
 class ConnectionPool(AsyncAdaptedQueuePool):
-    """SQLAlchemy's pool, which by itself keeps as many connections as were ever in use at once."""
+    """SQLAlchemy's queue pool plus closing of idle connections; the base class keeps every connection until the pool
+    ends.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._most_in_use = 0
 
     def close_idle(self) -> None:
-        """Closes the connections beyond the most that were in use at once since the call before this one."""
+        """Closes the connections beyond the peak number in use at once since the previous call."""
         surplus = self.checkedin() + self.checkedout() - self._most_in_use
         self._most_in_use = self.checkedout()
         for _ in range(surplus):
             try:
                 record = self._pool.get(False)
-            except Empty:  # all are in use again
+            except Empty:  # all connections are in use again
                 return
-            # Counted before it is closed, which takes a moment: a reader may open another meanwhile.
+            # Decremented before closing, which takes a moment: a reader may open another connection meanwhile.
             self._dec_overflow()
             record.close()
 
@@ -40,9 +42,9 @@ class ConnectionPool(AsyncAdaptedQueuePool):
 
 
 async def close_idle_connections(engine: AsyncEngine, clock: Clock) -> None:
-    """Closes an engine's idle connections again and again, until cancelled.
+    """Closes an engine's idle connections periodically, until cancelled.
 
-    Each one to a SQLite file is a thread, open files and a cache.
+    Each open connection to a SQLite file costs a thread, open files and a page cache.
     """
     pool = engine.pool
     while True:

@@ -1,4 +1,4 @@
-"""The database of the projections: a SQLite file, or Postgres by its URL. It holds nothing that the log does not."""
+"""Opens the database of the projections: a SQLite file, or Postgres by URL. The log can rebuild everything in it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NARROW: Final = f"cache_size=-{limits.READER_CACHE_KIB}"
 BUSY_TIMEOUT: Final = "busy_timeout=10000"
 _PRAGMAS: Final = (
     "journal_mode=WAL",
-    # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
+    # A power cut may lose the newest commits as a whole: rows and positions together, so the log fills them in again.
     "synchronous=NORMAL",
     BUSY_TIMEOUT,
-    # Each connection has a cache of its own, on top of the operating system's: what is read costs little without one.
-    # What a query sorts or groups goes to temporary files beyond it: in memory it would be as large as the history.
+    # Each connection has a page cache besides the operating system's: reads cost little without a large cache. Sorts
+    # and groupings beyond the cache go to temporary files: in memory they would be as large as the history.
     _NARROW,
-    # Of 4 KiB: pages that several transactions change are copied into the file once.
+    # In pages of 4 KiB: a page changed by several transactions is copied into the database file once.
     "wal_autocheckpoint=4000",
 )
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
@@ -43,25 +43,24 @@ _REFUSED_CLASSES: Final = ("22", "23", "54")
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file."""
+    """Returns the SQLAlchemy URL of a SQLite file."""
     return f"sqlite+aiosqlite:///{path}"
 
 
 def open_database(url: str) -> AsyncEngine:
-    """Connections to the database at `url`; nothing is opened yet. Raises UsageError.
+    """Returns an engine for the database at `url` without connecting yet. Raises UsageError for an unreadable URL.
 
-    `sqlite:///PATH`, or `postgresql://USER@HOST:5432/DATABASE` with what asyncpg takes after a `?`: `host=/FOLDER` of
-    a Unix socket, `sslmode=verify-full`, `sslrootcert=FILE`, `passfile=FILE`, `target_session_attrs=primary`.
-
-    The password comes from PGPASSWORD, from PGPASSFILE (else ~/.pgpass), or from the URL, which then belongs in an
-    environment variable; no error or log line shows it. Our tables lie in the schema `rftd` of that database. A pooler
-    in between must pool sessions, not transactions. Use of the engine raises UnreachableError for a server that does
-    not answer or refuses the connection.
+    Accepts `sqlite:///PATH`, or `postgresql://USER@HOST:5432/DATABASE` with asyncpg's options after a `?`:
+    `host=/FOLDER` of a Unix socket, `sslmode=verify-full`, `sslrootcert=FILE`, `passfile=FILE`,
+    `target_session_attrs=primary`. The password comes from PGPASSWORD, from PGPASSFILE (else ~/.pgpass), or from the
+    URL, which then belongs in an environment variable; no error or log line shows the password. The tables lie in the
+    schema `rftd` of that database. A connection pooler in between must pool sessions, not transactions. Use of the
+    engine raises UnreachableError for a server that does not answer or refuses the connection.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        # Without its cause, which may quote the password.
+        # Without the cause, which may quote the password.
         fix = "sqlite:///PATH or postgresql://..."
         raise UsageError("the state database's URL cannot be read", fix=fix) from None
     driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
@@ -72,19 +71,20 @@ def open_database(url: str) -> AsyncEngine:
 
 
 def is_refused(error: BaseException) -> bool:
-    """True if the database cannot hold a value, so that trying again is in vain."""
+    """True if the database cannot store a value, so that a retry would fail again."""
     if isinstance(error, OverflowError | RefusedDataError | IntegrityError):
         return True
-    # A connection that broke says nothing of the values: to bury a record for it would lose that record for ever.
+    # A broken connection says nothing about the values: dead-lettering a record because of it would lose the record for
+    # ever.
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = getattr(error.orig, "sqlstate", None)
-    # asyncpg finds a value of a wrong kind itself.
+    # asyncpg itself detects a value of a wrong type.
     return state[:2] in _REFUSED_CLASSES if state else isinstance(getattr(error.orig, "__cause__", None), ValueError)
 
 
 def _postgres(url: URL) -> AsyncEngine:
-    # A server that was restarted left dead connections in the pool: hence the ping.
+    # A restarted server leaves dead connections in the pool: hence the ping.
     return create_async_engine(
         url,
         async_creator=connector(url),
@@ -98,7 +98,7 @@ def _postgres(url: URL) -> AsyncEngine:
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    # Tables in memory are those of one connection, for which SQLAlchemy has another pool.
+    # In-memory tables belong to a single connection, for which SQLAlchemy uses another pool.
     in_file = url.database not in (None, "", ":memory:")
     engine = create_async_engine(url, hide_parameters=True, **(_FILE_POOL if in_file else {}))
     _tune(engine.sync_engine)
@@ -106,24 +106,26 @@ def _sqlite(url: URL) -> AsyncEngine:
 
 
 async def widen(connection: AsyncConnection, *, bulk: bool) -> None:
-    """Gives a connection to a SQLite file the page cache of one that writes, many records at a time if in `bulk`.
+    """Enlarges the page cache of a SQLite connection for writing: `limits.BULK_CACHE_KIB` for `bulk` writes, else
+    `limits.WRITER_CACHE_KIB`.
 
-    Keys are random, so a transaction changes many pages, which are written once if they fit.
+    Keys are random, so a transaction changes many pages; each page that fits in the cache is written once.
     """
     await connection.exec_driver_sql(f"PRAGMA cache_size=-{limits.BULK_CACHE_KIB if bulk else limits.WRITER_CACHE_KIB}")
     await connection.rollback()
 
 
 async def narrow(connection: AsyncConnection) -> None:
-    """Gives a connection to a SQLite file the page cache of one that reads."""
+    """Sets the page cache of a SQLite connection back to the size for readers."""
     await connection.exec_driver_sql(f"PRAGMA {_NARROW}")
     await connection.rollback()
 
 
 class _Opening:
-    """A connection that aiosqlite's thread opens, and that is closed if whoever wanted it was cancelled meanwhile.
+    """Factory of a SQLite connection opened in aiosqlite's thread and closed if the caller was cancelled meanwhile.
 
-    It refers to itself through its cache of statements: left alone it stays open until all cycles are collected.
+    A connection refers to itself through its statement cache: an abandoned one stays open until the cyclic garbage is
+    collected.
     """
 
     def __init__(self) -> None:
@@ -131,11 +133,11 @@ class _Opening:
         self._abandoned = False
 
     def __call__(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
-        """Opens the connection, in its thread."""
+        """Opens the connection, in aiosqlite's thread, and applies the pragmas."""
         connection = sqlite3.Connection(*arguments, **options)
         try:
-            # Transactions begin where SQLAlchemy says, so that several reads see one snapshot: Python's own driver
-            # would begin one before the first write only.
+            # Transactions begin where SQLAlchemy says, so that several reads see one snapshot; Python's driver would
+            # begin a transaction only before the first write.
             connection.isolation_level = None
             for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}").close()
@@ -167,4 +169,6 @@ def _tune(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:
         dbapi: Any = connection.connection.dbapi_connection
-        dbapi.run_async(lambda driver: driver.execute("BEGIN"))  # one visit to its thread, where a cursor needs three
+        dbapi.run_async(
+            lambda driver: driver.execute("BEGIN")
+        )  # one visit to the connection's thread instead of the three of a cursor

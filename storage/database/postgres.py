@@ -1,4 +1,4 @@
-"""Connections to Postgres through asyncpg: bounded waits, a schema of rftd's own, and errors that say what to do."""
+"""Connections to Postgres through asyncpg: bounded waits, the schema `rftd`, and errors that name a fix."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rftd.ops import limits
 from rftd.ops.errors import RftdError, UnreachableError, UsageError
 
 SCHEMA: Final = "rftd"
-"""The schema of the tables in the database, apart from the tables of others."""
+"""Name of the Postgres schema that holds rftd's tables, apart from the tables of other programs."""
 
 _SETTINGS: Final = {
     "application_name": "rftd",
     "search_path": SCHEMA,
     "statement_timeout": f"{limits.DATABASE_STATEMENT_TIMEOUT_S * 1000:.0f}",
     "lock_timeout": f"{limits.DATABASE_LOCK_TIMEOUT_S * 1000:.0f}",
-    # A stopped process must not hold locks for ever, nor a machine that is gone.
+    # A stopped process or a vanished machine must not hold locks for ever.
     "idle_in_transaction_session_timeout": f"{2 * limits.DATABASE_STATEMENT_TIMEOUT_S * 1000:.0f}",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
-    # A power cut may take the newest commits, whole: rows and positions together, so the log fills them in again.
+    # A power cut may lose the newest commits as a whole: rows and positions together, so the log fills them in again.
     "synchronous_commit": "off",
-    "jit": "off",  # it would compile the page's longer queries anew each time, for a few rows each
+    "jit": "off",  # compiling the page's longer queries each time would cost more than reading their few rows
 }
 _CLIENT_GRACE_S: Final = 5.0
-"""The server ends a slow statement first; this much later the connection counts as lost."""
+"""Seconds after the server's statement time-out until the client counts the connection as lost."""
 
 
 def connector(url: URL) -> Callable[[], Awaitable[Any]]:
-    """A function that opens one connection to the Postgres at `url`. It raises UnreachableError and UsageError."""
+    """Returns a function that opens one connection to the Postgres at `url`, raising UnreachableError or UsageError."""
     dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
 
     async def connect() -> Any:
@@ -52,7 +52,7 @@ def connector(url: URL) -> Callable[[], Awaitable[Any]]:
 
 
 def refusal(error: BaseException, url: URL) -> RftdError:
-    """The error of rftd for a failed connection; it names the server and never the password."""
+    """Returns the error for a failed connection, which names the server and never the password."""
     where = _place(url)
     user = url.username or "(of this process)"
     match getattr(error, "sqlstate", None):
@@ -75,7 +75,7 @@ def refusal(error: BaseException, url: URL) -> RftdError:
             )
         case "57P03" | "57P01":
             return UnreachableError("Postgres is starting or stopping", where=where, fix="wait; it is tried again")
-        case None if isinstance(error, TimeoutError):  # before OSError, of which it is a kind
+        case None if isinstance(error, TimeoutError):  # before OSError, the base class of TimeoutError
             waited = f"within {limits.DATABASE_CONNECT_TIMEOUT_S:g} s"
             return UnreachableError(f"Postgres does not answer {waited}", where=where, fix=_ADDRESS)
         case None if isinstance(error, OSError):
@@ -86,7 +86,7 @@ def refusal(error: BaseException, url: URL) -> RftdError:
 
 
 def forbidden(url: URL) -> RftdError:
-    """The error for a user that has no right to make the tables."""
+    """Returns the error for a database user without the right to create the tables."""
     user = url.username or "USER"
     name = url.database or "DATABASE"
     return UnreachableError(

@@ -1,4 +1,4 @@
-"""The tables of a database: made, brought up to this release, or dropped. The log can fill all of them again."""
+"""Creates, upgrades or drops the tables of a database. The log can fill all of them again."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FILLED: Final = "filled_s"
 
 
 async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
-    """Makes or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
+    """Creates or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
 
-    If a projection has another version than the tables were filled with, all of them are made anew: they share one
-    position in the log. Raises ConflictError for a database of another release, with foreign tables under our names, of
-    another encoding than UTF-8; UnreachableError for a server that is read-only.
+    If a projection's version differs from the one that filled the tables, all tables are created anew, because they
+    share one position in the log. Raises ConflictError for a database of another release, with foreign tables under
+    rftd's names, or with another encoding than UTF-8; UnreachableError for a read-only server.
     """
     if connection.dialect.name == "postgresql":
         await _prepare_server(connection)
@@ -38,20 +38,20 @@ async def prepare(connection: AsyncConnection, projections: Iterable[Projection]
 
 
 async def reset(connection: AsyncConnection) -> None:
-    """Drops every table of ours in the caller's transaction; the next `prepare` makes them anew."""
+    """Drops all tables of rftd in the caller's transaction; the next `prepare` creates them anew."""
     await connection.run_sync(_drop)
 
 
 async def write_filled(connection: AsyncConnection, duration_s: float) -> None:
-    """Notes, in the caller's transaction, how long it took to fill the tables from the first record on."""
+    """Stores, in the caller's transaction, the seconds taken to fill the tables from the first record on."""
     await connection.execute(delete(_meta).where(_meta.c.name == _FILLED))
     await connection.execute(insert(_meta), [{"name": _FILLED, "value": repr(duration_s)}])
 
 
 async def read_filled(connection: AsyncConnection) -> float | None:
-    """The time that it took to fill the tables from the first record on; None if they grew with the log."""
-    found: str | None = await connection.scalar(_value(_FILLED))
-    return None if found is None else float(found)
+    """Returns the seconds taken to fill the tables from the first record on; None if they grew with the log."""
+    duration_s: str | None = await connection.scalar(_value(_FILLED))
+    return None if duration_s is None else float(duration_s)
 
 
 async def _prepare_server(connection: AsyncConnection) -> None:
@@ -70,35 +70,38 @@ async def _prepare_server(connection: AsyncConnection) -> None:
 
 
 def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
-    wanted = msgspec.json.encode(versions, order="sorted").decode()
+    wanted_versions = msgspec.json.encode(versions, order="sorted").decode()
     stored = _revision(connection)
     if stored is None:
         _refuse_foreign(connection)
-    elif stored != HEAD and stored not in _known():
+    elif stored != HEAD and stored not in _known_revisions():
         raise _of_another_release(stored)
     if stored != HEAD:
         _upgrade(connection)
-    if stored is not None and connection.scalar(_value("projections")) == wanted:
+    if stored is not None and connection.scalar(_value("projections")) == wanted_versions:
         return False
     if stored is not None:
-        # All of them, not only the projection's own: they share one position per partition, which goes back to 0.
+        # All tables, not only those of the changed projection: they share one position per partition, which goes back
+        # to 0.
         _drop(connection)
         _upgrade(connection)
-    names = msgspec.json.encode(sorted(_ours())).decode()
+    names = msgspec.json.encode(sorted(_own_tables())).decode()
     connection.execute(delete(_meta).where(_meta.c.name.in_(("projections", "tables"))))
-    connection.execute(insert(_meta), [{"name": "projections", "value": wanted}, {"name": "tables", "value": names}])
+    connection.execute(
+        insert(_meta), [{"name": "projections", "value": wanted_versions}, {"name": "tables", "value": names}]
+    )
     return True
 
 
 async def check_revision(connection: AsyncConnection) -> None:
-    """Raises ConflictError unless the tables are those of this release."""
+    """Raises ConflictError unless the tables belong to this release."""
     stored = await connection.run_sync(_revision)
     if stored != HEAD:
         raise _of_another_release(stored)
 
 
 def _of_another_release(stored: str | None) -> ConflictError:
-    # Left alone: dropped, the other release's daemon would have to fill all of them again.
+    # Left alone: after a drop, the other release's daemon would have to fill all tables again.
     return ConflictError(
         f"the tables were made by another release of rftd (schema {stored}; this release knows {HEAD})",
         fix="use the release that made them, or another database, which the log fills: this one was left as it is",
@@ -112,7 +115,7 @@ def _revision(connection: Connection) -> str | None:
     return revision
 
 
-def _known() -> set[str]:
+def _known_revisions() -> set[str]:
     from alembic.script import ScriptDirectory
 
     return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
@@ -125,16 +128,18 @@ def _upgrade(connection: Connection) -> None:
 
 
 def config(connection: Connection | None = None) -> Config:
-    """Alembic's view of our revisions, bound to a connection."""
-    from alembic.config import Config  # only where tables are made or changed: it takes a while to import
+    """Returns Alembic's configuration for rftd's revisions, bound to a connection."""
+    from alembic.config import Config  # only where tables are created or changed: the import is slow
 
-    made = Config()
-    made.set_main_option("script_location", str(FOLDER).replace("%", "%%"))  # `%` begins an interpolation there
-    made.attributes["connection"] = connection
-    return made
+    configured = Config()
+    configured.set_main_option(
+        "script_location", str(FOLDER).replace("%", "%%")
+    )  # Alembic reads `%` as the start of an interpolation
+    configured.attributes["connection"] = connection
+    return configured
 
 
-def _ours() -> set[str]:
+def _own_tables() -> set[str]:
     return {str(table.name) for table in Row.metadata.sorted_tables}
 
 
@@ -143,7 +148,7 @@ def _value(name: str) -> Select[tuple[Any]]:
 
 
 def _refuse_foreign(connection: Connection) -> None:
-    if foreign := sorted(_ours().intersection(inspect(connection).get_table_names())):
+    if foreign := sorted(_own_tables().intersection(inspect(connection).get_table_names())):
         raise ConflictError(
             f"the database holds tables that rftd did not make: {', '.join(foreign[:5])}",
             fix="use another database for the tables of rftd",
@@ -151,8 +156,8 @@ def _refuse_foreign(connection: Connection) -> None:
 
 
 def _drop(connection: Connection) -> None:
-    """Drops the tables that are ours by name, now or when they were made; others are left alone."""
-    names = {*_ours(), VERSION_TABLE}
+    """Drops the tables named like rftd's now, or when they were created; all other tables are left alone."""
+    names = {*_own_tables(), VERSION_TABLE}
     if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
         names.update(json_decoder(list[str]).decode(stored))
     for name in sorted(names):

@@ -1,7 +1,7 @@
-"""`TableStatistics`: the statistics from which Postgres plans queries, made anew each time the tables have doubled.
+"""`TableStatistics`: the planner statistics of Postgres, renewed each time the tables have doubled.
 
-Without them Postgres takes each experience for one of many items with the same id, and reads all batches of an
-experiment for each of its experiences: minutes for a long run. Its own autovacuum looks once a minute, if it is on.
+Without statistics, Postgres assumes that each experience has many batch items and reads all batches of an experiment
+for every experience: minutes for a long run. Postgres' autovacuum runs only once a minute, if enabled.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rftd.ops.errors import RftdError
 from rftd.storage.database.tables.base import Row
 
 FIRST_RECORDS: Final = 1000
-"""Tables of fewer records are read fast however they are read."""
+"""Number of records from which statistics matter; smaller tables are fast under any query plan."""
 
 _logger = logging.getLogger("rftd.projector")
 
 
 class TableStatistics:
-    """The statistics of one database's tables. SQLite plans well without, so nothing is done there."""
+    """Keeps the statistics of one database's tables fresh; a no-op on SQLite, which plans well without statistics."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -38,19 +38,19 @@ class TableStatistics:
         self._due = asyncio.Event()
 
     def begin_anew(self) -> None:
-        """Forgets what was measured: the tables are empty."""
+        """Resets the measurements, for tables that are empty again."""
         self._records = 0
         self._due_records = FIRST_RECORDS
         self._due.clear()
 
     def grew(self, records: int) -> None:
-        """Takes note of how many records the tables hold now."""
+        """Records the number of records now in the tables, and marks a measurement as due once they have doubled."""
         self._records = records
         if self._served and records >= self._due_records:
             self._due.set()
 
     async def renew(self) -> None:
-        """Measures the tables if they have doubled since they were measured. A failure is logged, and tried again."""
+        """Runs ANALYZE if the tables have doubled since the last time. A failure is logged and retried later."""
         if not self._due.is_set():
             return
         self._due.clear()
@@ -58,8 +58,8 @@ class TableStatistics:
         try:
             async with asyncio.timeout(limits.DATABASE_STATEMENT_TIMEOUT_S):
                 await self._measure()
-        except (SQLAlchemyError, RftdError, OSError) as error:  # a TimeoutError is an OSError
-            end_if_cancelled()  # a cancelled statement may end in an error of SQLAlchemy's: see there
+        except (SQLAlchemyError, RftdError, OSError) as error:  # TimeoutError is a subclass of OSError
+            end_if_cancelled()  # a cancelled statement may surface as an error of SQLAlchemy: see `end_if_cancelled`
             _logger.warning("queries may be slow, their statistics are old: %s", str(error).partition("\n")[0])
             self._due_records = records + FIRST_RECORDS
         else:
@@ -67,7 +67,7 @@ class TableStatistics:
 
     @asynccontextmanager
     async def renewed(self) -> AsyncIterator[None]:
-        """A block beside which the tables are measured whenever they have doubled."""
+        """Context that renews the statistics in the background whenever the tables have doubled."""
         renewing = asyncio.ensure_future(self._keep())
         try:
             yield
@@ -81,9 +81,9 @@ class TableStatistics:
             await self.renew()
 
     async def _measure(self) -> None:
-        """Reads a sample of each table, outside of any transaction; a table that somebody has locked is left out.
+        """Samples each table, outside of any transaction, skipping locked tables.
 
-        Whoever holds such a lock changes the table, or measures it: another daemon, or autovacuum.
+        The holder of such a lock changes the table or measures it already: another daemon, or autovacuum.
         """
         names = ", ".join(f'"{table.name}"' for table in Row.metadata.sorted_tables)
         async with self._engine.connect() as connection:

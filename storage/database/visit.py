@@ -1,6 +1,6 @@
-"""`visit`: work on a connection to a SQLite file, in one visit to the connection's thread.
+"""`visit`: runs a function on a SQLite connection in one visit to the connection's thread.
 
-SQLAlchemy visits it four times for a query, and each visit wakes the event loop: more than most queries cost.
+SQLAlchemy needs four visits for a query, and each visit wakes the event loop: more than most queries cost.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ T = TypeVar("T")
 
 
 async def visit(connection: AsyncConnection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """The result of `work`, within the connection's transaction. Raises SQLAlchemy's DBAPIError for errors of SQLite's.
+    """Returns the outcome of `work`, run within the connection's transaction. Raises SQLAlchemy's DBAPIError for SQLite
+    errors.
 
-    A visit that is cancelled goes on by itself, so its connection is used for nothing else.
+    A cancelled visit still runs to its end in the thread, so its connection is invalidated.
     """
-    import sqlite3  # late, as the next: the command line reads the same rows without either
+    import sqlite3  # late, like the next import: the command line reads the same rows without either
 
     from sqlalchemy.exc import DBAPIError
 

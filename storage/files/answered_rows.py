@@ -1,4 +1,4 @@
-"""`AnsweredRows`: the answers of one evaluation, from the log and from the artifacts that it names."""
+"""`AnsweredRows`: the answers of one evaluation, read from the log and from the evaluation's artifacts."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 
 class AnsweredRows:
-    """All answers of an evaluation by (row, attempt); those whose text was not kept have their scores alone."""
+    """All answers of an evaluation by (row, attempt); an answer without a stored text has only its scores."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[int, int], EvalAnswer] = {}
         self.kept: set[tuple[int, int]] = set()
-        """Those with their texts."""
+        """Keys (row, attempt) of the answers with a stored text."""
         self.notes: list[str] = []
-        """Reasons for what is missing."""
+        """Reasons for missing answers or texts."""
 
     def reward_of(self, row: int) -> float | None:
-        """The mean reward of a row's answers; None if it has none."""
+        """Returns the mean reward of a row's answers; None without answers."""
         rewards: list[float] = []
         while (answer := self.answers.get((row, len(rewards)))) is not None:
             rewards.append(answer.reward)
         return sum(rewards) / len(rewards) if rewards else None
 
     def rows(self) -> list[int]:
-        """The rows that were answered, in order."""
+        """Returns the answered rows in ascending order."""
         return sorted({row for row, _ in self.answers})
 
     def take(self, scored: EvalScored, texts: Sequence[EvalAnswer]) -> None:
-        """Takes in the answers to a range of rows."""
+        """Adds the scores of a range of rows, and the texts that agree with these scores."""
         rewards = scored.rewards.view().tolist()
         tokens = scored.tokens.view().tolist()
         right = None if scored.right is None else scored.right.view().tolist()
@@ -54,56 +54,57 @@ class AnsweredRows:
             row = scored.row_start + number // scored.tries
             attempt = number % scored.tries
             flag = None if right is None else right[number] != 0
-            # The log's scores count, whatever is in the artifact: decisions rest on them.
+            # The log's scores count, whatever is in the artifact: decisions are based on them.
             self.answers[row, attempt] = EvalAnswer(
                 row=row, attempt=attempt, reward=reward, right=flag, tokens=tokens[number]
             )
         for answer in texts:
             key = (answer.row, answer.attempt)
             scores = self.answers.get(key)
-            # Rewards of events are in single precision.
+            # Rewards in events are in single precision.
             if scores is not None and math.isclose(scores.reward, answer.reward, rel_tol=1e-6, abs_tol=1e-30):
                 self.answers[key] = msgspec.structs.replace(answer, right=scores.right, tokens=scores.tokens)
                 self.kept.add(key)
 
 
 async def answered_rows(
-    log: EventLog, places: Sequence[ScorePlace], store: ArtifactStore | None, holders: Mapping[UUID, UUID]
+    log: EventLog, score_places: Sequence[ScorePlace], store: ArtifactStore | None, holders: Mapping[UUID, UUID]
 ) -> AnsweredRows:
-    """The answers whose scores lie at these places; `store` has their texts, `holders` the worker of each lease.
+    """Returns the answers scored at the given positions; texts come from `store`, the worker of each lease from
+    `holders`.
 
-    What cannot be read is noted, and so are scores of who held no lease.
+    Unreadable records become notes, and so do scores written without holding the lease.
     """
     answered = AnsweredRows()
-    for place in places:
+    for score_place in score_places:
         try:
-            scored = await _scored(log, place, holders)
+            scored = await _scored(log, score_place, holders)
         except CodecError as error:
-            answered.notes.append(f"no answers from row {place.row_start} on: {error.what}")
+            answered.notes.append(f"no answers from row {score_place.row_start} on: {error.what}")
             continue
         if scored is None:
-            answered.notes.append(f"the log holds no scores from row {place.row_start} on that a lease was for")
+            answered.notes.append(f"the log holds no scores from row {score_place.row_start} on that a lease was for")
             continue
         texts: tuple[EvalAnswer, ...] = ()
         try:
             texts = await asyncio.to_thread(_texts, scored, store)
         except (RftdError, OSError) as error:
-            answered.notes.append(f"no texts from row {place.row_start} on: {error}")
+            answered.notes.append(f"no texts from row {score_place.row_start} on: {error}")
         answered.take(scored, texts)
     return answered
 
 
-async def _scored(log: EventLog, place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
-    records = await log.read(Partition(topics.EXPERIENCES, place.partition), place.offset, max_records=1)
-    # A log that has dropped the record answers with the next one that it holds.
-    if not records or records[0].offset != place.offset:
+async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
+    records = await log.read(Partition(topics.EXPERIENCES, score_place.partition), score_place.offset, max_records=1)
+    # A log that dropped the record answers with the next record that it holds.
+    if not records or records[0].offset != score_place.offset:
         return None
     decoded = decode(records[0])
     scored = decoded.event
     if not isinstance(scored, EvalScored):
         return None
     worker = holders.get(scored.lease)
-    # Anybody may write such a record where he may write to the topic, and the tables keep the first one.
+    # Anybody with write access to the topic may write such a record, and the tables keep the first one.
     return scored if worker is not None and decoded.head.source == source_of("explorer", worker) else None
 
 

@@ -1,4 +1,4 @@
-"""A backup of a data folder that a daemon may be using: log, tables, and the files that the copied log names."""
+"""Backup of a data folder, possibly in use by a daemon: the log, the tables, and the files named by the copied log."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from rftd.streams.sqlite.schema import FILE_NAME
 from rftd.streams.sqlite.view import SqliteView
 
 MANIFEST: Final = "backup.json"
-"""The file of a backup that says what is in it."""
+"""Name of the backup's file that describes its content."""
 UNFINISHED: Final = "backup.pending"
-"""A file in a backup that is being written, or was cut off."""
+"""Name of the marker file in an unfinished or interrupted backup."""
 FILES: Final = "experiments"
-"""The folder of a backup that holds the experiments' files, each at its own path below it."""
+"""Name of the backup's folder with the experiments' files, each at its own absolute path below it."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder that is backed up."""
+    """The data folder to back up."""
 
     root: Path
     log: Path
@@ -53,9 +53,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     archives: Path
     """The folder of archived experiments."""
     unfinished: tuple[Path, ...]
-    """Files that say that the folder itself is not whole, if one exists."""
+    """Marker files; an existing one means that the data folder itself is incomplete."""
     witnesses: tuple[Path, ...]
-    """Files and folders that remember the log, or beside it; they are copied as they are, if they exist."""
+    """Files and folders with remembered heads of the log, or lying beside the log; copied unchanged if they exist."""
 
 
 class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,18 +76,20 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """ISO 8601."""
     source: str
-    """The data folder."""
+    """The path of the copied data folder."""
     heads: tuple[HeadRef, ...]
-    """The end of the copied log; whatever is younger is not in the backup."""
+    """The heads of the copied log; younger records are not in the backup."""
     experiments: tuple[BackedUp, ...]
     left_out: tuple[str, ...]
-    """The folders of checkpoints and weights that the log names and that are not in the backup."""
+    """The folders of checkpoints and weights named by the log and absent from the backup."""
     notes: tuple[str, ...]
-    """The things that were left out, with reasons."""
+    """Descriptions of everything left out, with reasons."""
 
 
 def manifest_of(root: Path) -> BackupManifest | None:
-    """The manifest of a data folder that was a backup; None for any other. Raises CodecError if it is damaged."""
+    """Returns the manifest of a data folder restored from a backup; None for any other folder. Raises CodecError for a
+    damaged manifest.
+    """
     try:
         return json_decoder(BackupManifest).decode((root / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -98,9 +100,10 @@ def manifest_of(root: Path) -> BackupManifest | None:
 
 
 def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Partition, Mark]) -> Path | None:
-    """The folder with the experiments' files of a backup that no daemon has appended to; None once it is gone.
+    """Returns the folder of experiments' files in a backup whose log is unchanged; None once that folder is gone.
 
-    Until then those files belong to the log, and not what lies at the experiments' own paths: the original may go on.
+    Until a daemon appends to the copied log, these files belong to the log, and not the files at the experiments' own
+    paths: the original may still be in use.
     """
     unchanged = {HeadRef(*partition, *mark) for partition, mark in heads.items()} == set(manifest.heads)
     files = root / FILES
@@ -108,22 +111,22 @@ def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Part
 
 
 async def back_up(source: Source, target: Path, *, checkpoints: str, release: str, clock: Clock) -> BackupManifest:
-    """Copies the folder to `target`, which appears under its name once it is whole and durable.
+    """Copies the data folder to `target`, which gets its final name once it is complete and durable.
 
     `checkpoints` (`newest`, `all` or `none`) chooses the files of experiments as for an export. Raises UsageError for a
-    target inside the folder, ConflictError if it exists, NotFoundError without a log, DiskFullError.
+    target inside the folder, ConflictError if the target exists, NotFoundError without a log, DiskFullError.
     """
     _check(source, target)
     partial = target.with_name(f"{target.name}.partial")
-    held = -1
+    lock_descriptor = -1
     try:
-        held = await asyncio.to_thread(_begin, partial)
+        lock_descriptor = await asyncio.to_thread(_begin, partial)
         await asyncio.to_thread(_copy_folder, source, partial)
         _check_whole(source)  # again: an import may have begun meanwhile
         log = await SqliteView.open(partial / "log")
         try:
             heads = await log.heads()
-            named = await _named(log)
+            named = await _outside_names(log)
         finally:
             await log.close()
         notes: list[str] = []
@@ -147,14 +150,14 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
         return manifest
     except (OSError, DiskFullError) as error:
         if isinstance(error, OSError) and error.errno not in _NO_SPACE:
-            what = f"the backup cannot be written: {error.strerror}"
-            raise UsageError(what, where=str(error.filename or partial), fix="name a folder of yours") from error
+            message = f"the backup cannot be written: {error.strerror}"
+            raise UsageError(message, where=str(error.filename or partial), fix="name a folder of yours") from error
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
         fix = "free some space, or name a folder on another disk"
         raise DiskFullError("no space for the backup", where=str(partial), fix=fix) from error
     finally:
-        if held >= 0:
-            os.close(held)
+        if lock_descriptor >= 0:
+            os.close(lock_descriptor)
 
 
 def _check_whole(source: Source) -> None:
@@ -179,21 +182,22 @@ def _check(source: Source, target: Path) -> None:
 
 
 def _begin(partial: Path) -> int:
-    """Makes the folder anew, and returns a descriptor that keeps it to this process until it is closed.
+    """Creates the partial folder anew, and returns the descriptor of an exclusive lock on it, to be closed by the
+    caller.
 
-    What is there is removed only if it is a backup that was cut off.
+    Existing content is removed only if it is an interrupted backup.
     """
     marker = partial / UNFINISHED
     if not marker.exists():
-        _refuse_others(partial)
+        _refuse_unmarked(partial)
     make_durable_folder(partial.parent)
     partial.mkdir(mode=0o700, exist_ok=True)
-    held = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock_descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # The kernel drops it with the process, however that ends: a backup that was killed keeps nobody out.
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The kernel drops the lock with the process, however the process ends: a killed backup locks nobody out.
+        fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(held)
+        os.close(lock_descriptor)
         fix = "wait for it, or name another folder"
         raise ConflictError("another backup is being written there", where=str(partial), fix=fix) from error
     for path in partial.iterdir():
@@ -203,21 +207,23 @@ def _begin(partial: Path) -> int:
             path.unlink()
     sync_folder(partial)
     (partial / FILES).mkdir()
-    return held
+    return lock_descriptor
 
 
-def _refuse_others(partial: Path) -> None:
-    """Raises ConflictError for a folder without the marker, unless it is empty: a killed backup had not marked it."""
+def _refuse_unmarked(partial: Path) -> None:
+    """Raises ConflictError for a folder without the marker, unless it is empty: a backup may be killed before it writes
+    the marker.
+    """
     if (partial / MANIFEST).exists():
-        what = "this is a whole backup, of a process that ended right before it gave it its name"
+        message = "this is a whole backup, of a process that ended right before it gave it its name"
         fix = f"rename it to {partial.name.removesuffix('.partial')}, or move it away"
-        raise ConflictError(what, where=str(partial), fix=fix)
+        raise ConflictError(message, where=str(partial), fix=fix)
     if partial.exists() and not (partial.is_dir() and not any(partial.iterdir())):
         raise ConflictError("this is no backup that was cut off", where=str(partial), fix="move it away")
 
 
 def _copy_folder(source: Source, partial: Path) -> None:
-    # What remembers the log is copied before it: a memory that is younger than the copied log would call it shortened.
+    # Witnesses are copied before the log: a witness younger than the copied log would report the log as shortened.
     for path in (*source.witnesses, source.archives):
         _copy(path, partial / path.relative_to(source.root))
     if source.tables.exists():
@@ -236,12 +242,12 @@ def _copy(path: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         shutil.copy2(path, target)
-    except FileNotFoundError:  # it never was, or was replaced by a newer one of another name
+    except FileNotFoundError:  # it never existed, or was replaced by a newer file of another name
         return
 
 
-async def _named(log: EventLog) -> list[tuple[UUID, OutsideNames]]:
-    """The files outside of the log that each experiment names."""
+async def _outside_names(log: EventLog) -> list[tuple[UUID, OutsideNames]]:
+    """Returns the names of files outside of the log, by experiment, for all experiments with a specification."""
     named: dict[UUID, OutsideNames] = {}
     for partition in topics.EVENTS:
         offset = 0
@@ -263,22 +269,22 @@ def _copy_files(
     notes: list[str],
     left_out: list[str],
 ) -> BackedUp:
-    """Copies the files of one experiment. Adds to the notes, and to the folders that are left out."""
+    """Copies the files of one experiment. Extends `notes`, and `left_out` by the folders that are not copied."""
     spec = named.spine.spec
     status = named.spine.status
     assert spec is not None
     count = 0
     size_bytes = 0
-    own: list[str] = []
+    own_notes: list[str] = []
     folders: dict[Path, str] = {}
-    """The kind of each folder of which every file was copied so far."""
+    """The kind of each folder whose files were all copied so far."""
     broken: set[Path] = set()
     if named.spine.kept is Kept.ARCHIVED:
         archive = named.spine.archive
         if archive is not None and not Path(archive.path).is_relative_to(archives):
-            own.append(f"its archive {archive.path} is not in the backup")
+            own_notes.append(f"its archive {archive.path} is not in the backup")
     else:
-        for file in _whole(choose(named, checkpoints, own), own):
+        for file in _whole(choose(named, checkpoints, own_notes), own_notes):
             if file.folder in broken:
                 continue
             path = file.folder / file.path
@@ -287,10 +293,10 @@ def _copy_files(
             try:
                 shutil.copy2(file.copy or path, copied)
             except FileNotFoundError:
-                if file.kind == TABLE:  # its folder has those of other experiments too
-                    own.append(f"{path} left out: it was removed meanwhile")
+                if file.kind == TABLE:  # its folder is shared with other experiments
+                    own_notes.append(f"{path} left out: it was removed meanwhile")
                     continue
-                own.append(f"{file.folder} left out: it was removed meanwhile")
+                own_notes.append(f"{file.folder} left out: it was removed meanwhile")
                 broken.add(file.folder)
                 continue
             folders[file.folder] = file.kind
@@ -300,9 +306,11 @@ def _copy_files(
         folders.pop(folder, None)
         shutil.rmtree(files / folder.relative_to(folder.anchor), ignore_errors=True)
     _mark_newest(files, (folder for folder, kind in folders.items() if kind == "checkpoint"))
-    kept = [event.path for event in named.undeleted_checkpoints()] + [event.path for event in named.kept_weights()]
-    left_out += [path for path in kept if Path(path) not in folders]
-    notes += [f"{spec.name}: {note}" for note in own]
+    retained_paths = [event.path for event in named.undeleted_checkpoints()] + [
+        event.path for event in named.kept_weights()
+    ]
+    left_out += [path for path in retained_paths if Path(path) not in folders]
+    notes += [f"{spec.name}: {note}" for note in own_notes]
     state = status.value if status is not None else "submitted"
     return BackedUp(
         experiment=id, name=spec.name, state=state, job_dir=spec.job_dir, files=count, size_bytes=size_bytes
@@ -310,7 +318,7 @@ def _copy_files(
 
 
 def _mark_newest(files: Path, checkpoints: Iterable[Path]) -> None:
-    """Writes the marker files beside the copied checkpoints."""
+    """Writes the `latest_*` marker files beside the copied checkpoints."""
     newest: dict[Path, int] = {}
     for folder in checkpoints:
         step = STEP.fullmatch(folder.name)
@@ -322,7 +330,10 @@ def _mark_newest(files: Path, checkpoints: Iterable[Path]) -> None:
 
 
 def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
-    """The chosen files, up to one without which the experiment is not whole: a backup of the others is still one."""
+    """Yields the chosen files up to the first one whose absence makes the experiment incomplete, which becomes a note.
+
+    A backup of the other experiments is still a backup.
+    """
     try:
         yield from chosen
     except RftdError as error:
@@ -331,7 +342,7 @@ def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
 
 def _finish(partial: Path, target: Path, manifest: BackupManifest) -> None:
     write_durable(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
-    # Every byte is on the disk before the name is: a backup that has its name is whole, after a power cut too.
+    # Every byte is synced before the name: a backup with its final name is complete, even after a power cut.
     fsync_tree(partial)
     (partial / UNFINISHED).unlink()
     sync_folder(partial)

@@ -1,9 +1,10 @@
-"""`CheckpointWitness`: the log as a checkpoint's folder remembers it, by all partitions' heads and the spine's digest.
+"""`CheckpointWitness`: the log as remembered by a checkpoint's folder: the heads of all partitions and the spine's
+digest.
 
     <job_dir>/global_step_N/log.json
 
-It is one of the files that checkpoint.committed names, and it is there before that event: a log that has lost the
-event, or was rewritten with all its digests, does not agree with it.
+The file is among those named by `checkpoint.committed`, and exists before that event: a log that lost the event, or was
+rewritten with all its digests, disagrees with the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAME: Final = "log.json"
 
 
 class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """The log as the trainer had read it when it saved."""
+    """The state of the log as read by the trainer when it saved the checkpoint."""
 
     experiment: UUID
     step: int
@@ -31,20 +32,20 @@ class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[HeadRef, ...]
     spine: SpineMark | None
     sha256: str = ""
-    """The digest of everything else in the file, which `write_witness` fills in."""
+    """The digest of all other fields, filled in by `write_witness`."""
 
 
 def write_witness(folder: Path, witness: CheckpointWitness) -> None:
-    """Writes the witness into a folder that the caller makes durable afterwards."""
-    said = msgspec.json.decode(msgspec.json.encode(witness))
-    text = msgspec.json.encode({**said, "sha256": _digest(said)})
+    """Writes the witness into a folder that the caller syncs afterwards."""
+    fields = msgspec.json.decode(msgspec.json.encode(witness))
+    text = msgspec.json.encode({**fields, "sha256": _digest(fields)})
     (folder / NAME).write_bytes(msgspec.json.format(text, indent=1))
 
 
 def read_witness(folder: Path) -> CheckpointWitness | None:
-    """The witness of a folder; None for a folder without one, and for a damaged file.
+    """Returns the witness of a checkpoint's folder; None without one, and for a damaged file.
 
-    A wrong bit in the file must not pass for records that the log has lost: that stops an experiment.
+    A flipped bit in the file must not look like lost records, because a loss stops the experiment.
     """
     try:
         text = (folder / NAME).read_bytes()
@@ -55,7 +56,7 @@ def read_witness(folder: Path) -> CheckpointWitness | None:
     return witness if whole else None
 
 
-def _digest(said: dict[str, Any]) -> str:
-    """The digest of the file's fields, in their order, however they are laid out."""
-    rest = {name: value for name, value in said.items() if name != "sha256"}
-    return sha256(msgspec.json.encode(rest)).hexdigest()
+def _digest(fields: dict[str, Any]) -> str:
+    """Returns the digest of the file's fields in their order, independent of the file's layout."""
+    digested = {name: field for name, field in fields.items() if name != "sha256"}
+    return sha256(msgspec.json.encode(digested)).hexdigest()

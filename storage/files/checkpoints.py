@@ -4,11 +4,11 @@
     <job_dir>/latest_checkpointed_iteration.txt  N of the newest
     <job_dir>/latest_state_dict_iteration.txt    N of the newest that holds model weights
 
-Each is made in two halves: written and durable beside its name (a trainer's in its `workplace`), then renamed. What
-lies below `actor` is the business of the trainer engine that wrote it.
+Each checkpoint is created in two phases: written and synced under a temporary name (a trainer's in its `workplace`),
+then renamed. The content below `actor` belongs to the trainer engine that wrote it.
 
-Tensors that a checkpoint has in common with the one before, such as a stage's reference, are one file under two names:
-they take up the disk once, and are there until the last folder that names them is removed.
+Tensors shared with the previous checkpoint, such as a stage's reference model, are hard links to one file: they use the
+disk space once, and exist until the last folder that names them is removed.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from rftd.streams.events.checkpoint import FileRef
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
 LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
 _STEP_DIGITS: Final = 18
-"""Most digits of a marker; a damaged one may have any number of them."""
+"""Maximum digits of a marker; a damaged one may have any number of them."""
 _SHARED_BYTES: Final = 4096
-"""Smaller files take up no less when they are shared."""
+"""Minimum size of shared files; sharing smaller ones saves no disk space."""
 _SHARED_SUFFIX: Final = ".safetensors"
-"""Tensors alone: nobody edits them, and a configuration that is edited must not change in other checkpoints."""
+"""Suffix of shared files: tensors only, because a configuration edited in one checkpoint must not change in others."""
 
 
 class Former(NamedTuple):
-    """A checkpoint that was committed before, of which equal files need not be kept twice."""
+    """An earlier committed checkpoint whose equal files need not be stored twice."""
 
     folder: Path
     files: tuple[FileRef, ...]
 
 
 class Staged(NamedTuple):
-    """A folder that is written and durable, and not yet visible under its name."""
+    """A folder that is written and synced, and not yet visible under its final name."""
 
     temporary: Path
     replaced: Path
-    """The path to which a folder of that name gives way, if the two cannot change places at once."""
+    """The path to which an existing folder of the final name is moved, if the two cannot be exchanged atomically."""
     files: tuple[FileRef, ...]
-    """Its files, ordered by path."""
+    """The folder's files, ordered by path."""
 
     def clear(self) -> None:
-        """Removes what was replaced."""
-        for left in (self.temporary, self.replaced):
-            shutil.rmtree(left, ignore_errors=True)
+        """Removes the temporary folder and the replaced one."""
+        for leftover in (self.temporary, self.replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
-    """Runs `write` on a folder beside `folder`, makes it durable and renames it. Returns its files, ordered by path.
+    """Runs `write` on a folder beside `folder`, syncs and renames it. Returns its files, ordered by path.
 
-    A folder of that name, left by an earlier generation, is replaced. If `write` fails, nothing is left.
+    An existing folder of that name, from an earlier generation, is replaced. If `write` fails, no files remain.
     """
     staged = stage_folder(folder, write)
     place_folder(staged, folder)
@@ -72,17 +72,17 @@ def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef,
 def stage_folder(
     folder: Path, write: Callable[[Path], None], *, within: Path | None = None, former: Former | None = None
 ) -> Staged:
-    """The first half: everything but the names, written beside `folder` or `within` a trainer's own workplace.
+    """First phase of a commit: writes and syncs all files, beside `folder` or `within` a trainer's own workplace.
 
-    A half-written folder that a predecessor left there is removed. Tensors that are those of `former` are its files.
+    A half-written folder of a predecessor is removed. Tensors equal to those of `former` become hard links to them.
     """
     make_durable_folder(folder.parent)
     if within is None:
-        put_back(folder)  # before what is left is removed: the replaced folder may be the only whole one
+        put_back(folder)  # before leftovers are removed: the replaced folder may be the only complete one
     temporary = _beside(folder, within, "tmp")
     replaced = _beside(folder, within, "old")
-    for left in (temporary, replaced):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (temporary, replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
         write(temporary)
@@ -90,7 +90,7 @@ def stage_folder(
         if former is not None:
             _share(temporary, files, former)
         faults.point("checkpoint.before_sync")
-        # Everything below is durable before the name is: a checkpoint that is visible is whole, after a power cut too.
+        # All content is synced before the name: a visible checkpoint is complete, even after a power cut.
         fsync_tree(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -99,53 +99,56 @@ def stage_folder(
 
 
 def _share(folder: Path, files: Sequence[FileRef], former: Former) -> None:
-    """Replaces tensors' files by those of `former` that are equal, where the file system lets one have two names."""
-    known = {file.path: file for file in former.files}
+    """Replaces tensor files equal to those of `former` by hard links, where the file system supports them."""
+    former_files = {file.path: file for file in former.files}
     for file in files:
-        if known.get(file.path) != file or not may_share(file.path, file.size_bytes):
+        if former_files.get(file.path) != file or not may_share(file.path, file.size_bytes):
             continue
-        own = folder / file.path
-        linked = own.with_name(f".{own.name}.linked")
+        staged_path = folder / file.path
+        linked = staged_path.with_name(f".{staged_path.name}.linked")
         try:
             os.link(former.folder / file.path, linked)
-            # Its bytes, not what was recorded of them: a checkpoint that was damaged since must damage no other one.
+            # Compares the bytes, not the recorded digest: a checkpoint damaged since must not damage another one.
             if size_and_sha256(linked) == (file.size_bytes, file.sha256):
-                linked.replace(own)
+                linked.replace(staged_path)
         except OSError:
-            continue  # it is gone, or this file system knows no second name: then it is kept twice
+            continue  # the former file is gone, or the file system has no hard links: it is stored twice
         finally:
             linked.unlink(missing_ok=True)
 
 
 def may_share(path: str, size_bytes: int) -> bool:
-    """True if a file of a checkpoint may be that of another one, too."""
+    """True if a checkpoint's file may be a hard link to another checkpoint's file."""
     return size_bytes >= _SHARED_BYTES and path.endswith(_SHARED_SUFFIX)
 
 
 def place_folder(staged: Staged, folder: Path) -> None:
-    """The second half: the folder becomes visible. Only for the holder of the trainer's role: it replaces another's.
+    """Second phase of a commit: renames the folder to its final name, replacing another trainer's. For the trainer's
+    role only.
 
-    Raises FencedError if a successor took away what was staged; the successor's folder stays.
+    Raises FencedError if a successor removed the staged folder; the successor's folder stays.
     """
     faults.point("checkpoint.before_rename")
     try:
-        _place(staged, folder)
+        _rename_staged(staged, folder)
     except FileNotFoundError:
         raise _taken_over(folder) from None
     faults.point("checkpoint.after_rename")
     sync_folder(folder.parent)
 
 
-def _place(staged: Staged, folder: Path) -> None:
-    """Raises FileNotFoundError, `folder` being as it was, if what was staged is gone."""
-    # A rename cannot replace a folder that holds files, as it replaces a file: hence the exchange.
+def _rename_staged(staged: Staged, folder: Path) -> None:
+    """Renames the staged folder to `folder`. Raises FileNotFoundError, leaving `folder` unchanged, if the staged one is
+    gone.
+    """
+    # Unlike a file, a folder with content cannot be replaced by a rename: hence the exchange.
     if not folder.exists():
         staged.temporary.rename(folder)
         return
     faults.point("checkpoint.before_exchange")
     if exchange(staged.temporary, folder):
         return
-    # Two renames, with a moment in which the name is nobody's: `put_back` mends that after a crash.
+    # Two renames, and between them the name does not exist: `put_back` repairs this after a crash.
     if not staged.temporary.exists():
         raise FileNotFoundError(staged.temporary)
     folder.rename(staged.replaced)
@@ -166,14 +169,14 @@ def _taken_over(folder: Path) -> FencedError:
 
 
 def _beside(path: Path, within: Path | None, kind: str) -> Path:
-    """The path at which something is prepared that will be `path`."""
+    """Returns the temporary path at which a future `path` is prepared."""
     if within is not None:
         return within / (path.name if kind == "tmp" else f"{path.name}.{kind}")
     return path.with_name(f".{path.name}.{kind}")
 
 
 def put_back(folder: Path) -> None:
-    """Undoes a replacement that was cut off after the old folder had made room. For the folder's only writer."""
+    """Undoes a replacement interrupted after the old folder was moved away. For the folder's only writer."""
     if folder.exists() or not folder.parent.is_dir():
         return
     old = _beside(folder, None, "old")
@@ -183,10 +186,12 @@ def put_back(folder: Path) -> None:
 
 
 def files_of(folder: Path) -> tuple[FileRef, ...]:
-    """Every file below `folder` with its size and digest, ordered by path. Raises DataError for a symbolic link."""
+    """Returns every file below `folder` with its size and digest, ordered by path. Raises DataError for a symbolic
+    link.
+    """
     files = []
     for path in sorted(folder.rglob("*")):
-        if path.is_symlink():  # its digest would vouch for a file that lies elsewhere and may change
+        if path.is_symlink():  # its digest would vouch for a file elsewhere, which may change
             raise DataError("a checkpoint holds a symbolic link", where=str(path), fix="replace it by the file")
         if path.is_file():
             size_bytes, sha256 = size_and_sha256(path)
@@ -195,33 +200,33 @@ def files_of(folder: Path) -> tuple[FileRef, ...]:
 
 
 def verify(folder: Path, files: Sequence[FileRef]) -> None:
-    """Raises DataError, naming the first damaged file, unless every file is there with its size and digest."""
+    """Raises DataError, naming the first damaged file, unless every file exists with its size and digest."""
     for file in files:
         path = folder / file.path
-        # The list comes from an event, which may have been imported from a stranger.
+        # The list comes from an event, which may have been imported from an untrusted source.
         try:
             inside = path.resolve().is_relative_to(folder.resolve())
-            found = path.is_file()
+            exists = path.is_file()
         except (OSError, ValueError) as error:
             raise DataError(f"{file.path[:80]!r} is no name of a file: {error}", where=str(folder)) from error
         if not inside:
             raise DataError(f"{file.path!r} lies outside of the checkpoint", where=str(folder))
-        if not found:
+        if not exists:
             raise _damaged(path, "is missing")
-        if path.stat().st_size != file.size_bytes:  # before its bytes are read: they may be many gigabytes
+        if path.stat().st_size != file.size_bytes:  # before reading the bytes, which may be many gigabytes
             raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
         if size_and_sha256(path)[1] != file.sha256:
             raise _damaged(path, "has other bytes than were committed")
 
 
 def mark_latest(job_dir: Path, stage_step: int) -> None:
-    """Writes both marker files: `global_step_<stage_step>` is the newest. Each is replaced at once, and durable."""
+    """Writes both marker files, atomically and durably: `global_step_<stage_step>` is the newest checkpoint."""
     stage_markers(job_dir, stage_step)
     place_markers(job_dir)
 
 
 def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None) -> None:
-    """The first half: the markers are written and durable beside their names, or `within` a trainer's workplace."""
+    """First phase for the markers: writes and syncs both under temporary names, or `within` a trainer's workplace."""
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
         with _beside(job_dir / name, within, "tmp").open("w", encoding="ascii") as file:
             file.write(str(stage_step))
@@ -230,8 +235,10 @@ def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None)
 
 
 def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
-    """The second half. Raises FencedError if a successor took away what was staged: the markers are its own by then."""
-    # Weights first: a crash in between leaves the marker that resuming goes by on the older, whole checkpoint.
+    """Second phase for the markers: renames both. Raises FencedError if a successor removed the staged ones, and so
+    owns the markers.
+    """
+    # Weights first: after a crash in between, the marker used for resuming names the older, complete checkpoint.
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
         faults.point("workplace.before_marker")
         try:
@@ -242,20 +249,22 @@ def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
     sync_folder(job_dir)
 
 
-def mend_markers(job_dir: Path, kept: Collection[str]) -> None:
-    """Moves markers of checkpoints that are gone to the newest of `kept` that is there; removes them without one.
+def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
+    """Moves the markers of deleted checkpoints to the newest existing one in `retained`; removes the markers if there
+    is none.
 
-    For a folder to which no trainer comes back. The marker of a checkpoint in `kept` that a person took away is left.
+    For a folder to which no trainer returns. A marker of a checkpoint in `retained` whose folder a person moved away is
+    left.
     """
     try:
-        gone = [str(path) for path in _marked(job_dir) if not path.is_dir()]
+        missing_paths = [str(path) for path in _marked(job_dir) if not path.is_dir()]
     except DataError:
         return
-    if not gone or any(path in kept for path in gone):
+    if not missing_paths or any(path in retained for path in missing_paths):
         return
-    there = [path for path in map(Path, kept) if path.parent == job_dir and path.is_dir()]
-    if there:
-        mark_latest(job_dir, max(int(path.name.removeprefix("global_step_")) for path in there))
+    existing_paths = [path for path in map(Path, retained) if path.parent == job_dir and path.is_dir()]
+    if existing_paths:
+        mark_latest(job_dir, max(int(path.name.removeprefix("global_step_")) for path in existing_paths))
         return
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
         (job_dir / name).unlink(missing_ok=True)
@@ -263,7 +272,7 @@ def mend_markers(job_dir: Path, kept: Collection[str]) -> None:
 
 
 def misses_its_folder(job_dir: Path) -> bool:
-    """True if a marker names a checkpoint that is not there."""
+    """True if a marker names a checkpoint whose folder is missing."""
     try:
         return not all(path.is_dir() for path in _marked(job_dir))
     except DataError:
@@ -271,18 +280,20 @@ def misses_its_folder(job_dir: Path) -> bool:
 
 
 def latest(job_dir: Path) -> int | None:
-    """N of the newest checkpoint by its marker; None without one. Raises DataError if the marker holds no number."""
+    """Returns N of the newest checkpoint by its marker; None without a marker. Raises DataError for a marker without a
+    number.
+    """
     return marked_step(job_dir / LATEST_CHECKPOINT)
 
 
 def _marked(job_dir: Path) -> list[Path]:
-    """The folders that the markers name."""
+    """Returns the folders named by the markers."""
     steps = [marked_step(job_dir / name) for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT)]
     return [job_dir / f"global_step_{step}" for step in steps if step is not None]
 
 
 def marked_step(path: Path) -> int | None:
-    """N in a marker file; None if it is not there. Raises DataError if it holds no number."""
+    """Returns N from a marker file; None for a missing file. Raises DataError for a file without a number."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
@@ -293,7 +304,7 @@ def marked_step(path: Path) -> int | None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Makes every file and folder below and including `folder` durable."""
+    """Syncs `folder` and every file and folder below it."""
     for root, _, names in os.walk(folder):
         for name in names:
             descriptor = os.open(Path(root) / name, os.O_RDONLY)
@@ -301,7 +312,7 @@ def fsync_tree(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        sync_folder(Path(root))  # the names, after the bytes that they stand for
+        sync_folder(Path(root))  # the names, after their bytes
 
 
 def _damaged(path: Path, how: str) -> DataError:

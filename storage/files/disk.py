@@ -1,4 +1,4 @@
-"""`Disk`: the free space of volumes, and the space that folders take up."""
+"""`Disk`: the free space of volumes, and the space used by folders."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final, Protocol
 import msgspec
 
 _BLOCK_SIZE_BYTES: Final = 512
-"""The unit of `st_blocks`, whatever the file system's own block size is."""
+"""The unit of `st_blocks`, whatever the file system's own block size."""
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of a file system."""
+    """One reading of a file system's size and free space."""
 
     size_bytes: int
     free_bytes: int
-    """The free space for this user, without what is held back for root."""
+    """Free space for this user, without the reserve for root."""
 
 
 class Disk(Protocol):
-    """The file systems that files are written to. Calls block, and raise OSError if one does not answer."""
+    """File systems as seen by writers of files. Calls block, and raise OSError if a file system does not answer."""
 
     def volume(self, folder: Path) -> Volume:
-        """The file system that `folder` lies on, or would."""
+        """Returns size and free space of the file system of `folder`, which need not exist yet."""
         ...
 
     def used_bytes(self, folders: Sequence[Path]) -> int:
-        """The space that the files below `folders` take up, each counted once."""
+        """Returns the space used by the files below `folders`, counting hard links once."""
         ...
 
 
@@ -38,43 +38,43 @@ class LocalDisk:
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk.volume`."""
-        # The folder may be yet to be made: the nearest one above it that is there lies on the same file system.
+        # The folder may not exist yet: its nearest existing parent lies on the same file system.
         status = os.statvfs(nearest(folder))
-        # In units of f_frsize; f_bsize is only the size that the file system likes to be read in.
+        # In units of f_frsize; f_bsize is only the preferred size of reads.
         return Volume(size_bytes=status.f_blocks * status.f_frsize, free_bytes=status.f_bavail * status.f_frsize)
 
     def used_bytes(self, folders: Sequence[Path]) -> int:
-        """See `Disk.used_bytes`. What vanishes meanwhile is not counted; links are not followed."""
-        seen: set[tuple[int, int]] = set()
-        return sum(_used_bytes(str(folder), seen) for folder in folders)
+        """See `Disk.used_bytes`. Files that vanish meanwhile are not counted; links are not followed."""
+        counted: set[tuple[int, int]] = set()
+        return sum(_used_bytes(str(folder), counted) for folder in folders)
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there, as far as this user can see."""
-    # Not Path.exists: it raises where a folder above may not be passed.
+    """Returns the folder, or its nearest existing parent as visible to this user."""
+    # Not Path.exists: it raises where a parent folder is not accessible.
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
-def _used_bytes(folder: str, seen: set[tuple[int, int]]) -> int:
+def _used_bytes(folder: str, counted: set[tuple[int, int]]) -> int:
     total = 0
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                total += _entry_bytes(entry, seen)
+        with os.scandir(folder) as children:
+            for child in children:
+                total += _entry_bytes(child, counted)
     except OSError:
         return total
     return total
 
 
-def _entry_bytes(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> int:
+def _entry_bytes(child: os.DirEntry[str], counted: set[tuple[int, int]]) -> int:
     try:
-        status = entry.stat(follow_symlinks=False)
+        status = child.stat(follow_symlinks=False)
     except OSError:
         return 0
     key = (status.st_dev, status.st_ino)
-    if key in seen:  # a hard link, or a folder below another one of those that were asked for
+    if key in counted:  # a hard link, or a folder below another one of the requested folders
         return 0
-    seen.add(key)
-    below = _used_bytes(entry.path, seen) if entry.is_dir(follow_symlinks=False) else 0
-    # Blocks, not the file's length: a sparse file takes up less.
+    counted.add(key)
+    below = _used_bytes(child.path, counted) if child.is_dir(follow_symlinks=False) else 0
+    # Blocks, not the file's length: a sparse file uses less space.
     return status.st_blocks * _BLOCK_SIZE_BYTES + below

@@ -1,9 +1,9 @@
-"""`LogIdentity`: the log that an experiment's folder belongs to, as the folder itself remembers it.
+"""`LogIdentity`: the log that owns an experiment's folder, as recorded in the folder itself.
 
     <job_dir>/owner.json
 
-A log that was copied holds what the original holds, up to that moment, and names the same folders: served beside it, it
-would write over the original's files.
+A copied log holds the original's records up to the copy, and names the same folders: a daemon serving the copy beside
+the original would overwrite the original's files.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ NAME: Final = "owner.json"
 
 
 class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that can be told from a copy of itself."""
+    """The identity of a log, which distinguishes it from a copy of itself."""
 
     id: str
     place: str
-    """The data folder or the cluster that the log is in, for people."""
+    """The data folder or the cluster of the log, for people."""
     host: str = ""
     """The machine of the data folder; empty for the log of a cluster."""
     former: tuple[str, ...] = ()
     """The ids that the log had at other places, before it was moved."""
 
     def owns(self, owner: LogIdentity) -> bool:
-        """True if a folder of that owner is this log's."""
+        """True if a folder with this owner belongs to this log."""
         return owner.id == self.id or owner.id in self.former
 
 
 def read_owner(job_dir: Path) -> LogIdentity | None:
-    """The log that a folder belongs to; None for a folder without one, and for a damaged file. Blocks.
+    """Returns the log that owns a folder; None without an owner file, and for a damaged file. Blocks.
 
-    Raises OSError for a disk that does not answer: the folder may be anybody's.
+    Raises OSError for a disk that does not answer: the folder may belong to any log.
     """
     try:
         return json_decoder(LogIdentity).decode((job_dir / NAME).read_bytes())
@@ -46,17 +46,17 @@ def read_owner(job_dir: Path) -> LogIdentity | None:
         return None
 
 
-def is_of_another(job_dir: Path, own: LogIdentity) -> bool:
+def is_of_another(job_dir: Path, this_log: LogIdentity) -> bool:
     """True if a folder belongs to another log. Raises OSError. Blocks."""
     owner = read_owner(job_dir)
-    return owner is not None and not own.owns(owner)
+    return owner is not None and not this_log.owns(owner)
 
 
 def write_owner(job_dir: Path, owner: LogIdentity) -> None:
-    """Gives a folder that is there to a log, durably. Raises OSError. Blocks."""
+    """Records a log as the owner of an existing folder, durably. Raises OSError. Blocks."""
     write_durable(job_dir / NAME, msgspec.json.format(msgspec.json.encode(owner)))
 
 
 def disown(job_dir: Path) -> None:
-    """Lets the next log that runs the experiment have its folder. Blocks."""
+    """Removes the owner, so that the next log that runs the experiment can take the folder. Blocks."""
     (job_dir / NAME).unlink(missing_ok=True)

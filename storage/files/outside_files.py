@@ -1,4 +1,4 @@
-"""An experiment's checkpoints and artifacts, held against the events that name them: `rftd verify --files`."""
+"""Checks of an experiment's checkpoints and artifacts against the events that name them: `rftd verify --files`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rftd.streams.portable.folders import Folders
 from rftd.streams.verify.outside import Memory, Missing, Outside
 
 _REMEMBERED_ARTIFACTS: Final = 1 << 17
-"""The digests that are remembered: equal arrays share one file, which is read once."""
+"""Maximum remembered digests: equal arrays share one file, read only once."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
 
 
 def below(files: Path, outside: Outside) -> Outside:
-    """The files of an experiment in a backup, each at its own absolute path below the folder `files`."""
+    """Returns the files of an experiment in a backup, each at its absolute path below the folder `files`."""
     folders = Folders([("/", str(files))])
     return outside._replace(
         spec=moved(outside.spec, folders.path),
@@ -39,26 +39,26 @@ def below(files: Path, outside: Outside) -> Outside:
 
 
 def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
-    """Every file of every checkpoint that is missing, longer, shorter or another one. Reads them all; blocks."""
-    newest = {event.path: event for event in sorted(outside.checkpoints, key=lambda each: each.generation)}
-    for event in newest.values():  # one that was saved again, in a later generation, took its place
+    """Yields every missing, longer, shorter or altered file of every checkpoint. Reads all of them; blocks."""
+    newest = {event.path: event for event in sorted(outside.checkpoints, key=lambda committed: committed.generation)}
+    for event in newest.values():  # a checkpoint saved again, in a later generation, replaced the earlier one
         name = f"the checkpoint of step {event.step} of generation {event.generation}"
-        if not is_own_checkpoint(outside.spec, event.path):  # and nothing of it is read
+        if not is_own_checkpoint(outside.spec, event.path):  # without reading any of it
             yield Missing(event.path, f"{name} is named at {event.path}, where the experiment keeps none")
             continue
         if is_left_out(outside, event.path):
             continue
-        for what in _damage(event):
-            yield Missing(event.path, f"{name}: {what}")
+        for damage in _damage(event):
+            yield Missing(event.path, f"{name}: {damage}")
 
 
 def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
-    """The folders of an ended run that no event names: their event is gone, or a crash left them."""
+    """Yields the checkpoint folders of an ended run that no event names: their event is lost, or a crash left them."""
     named = {event.path for event in outside.checkpoints}
     for path in _folders(outside) if outside.ended else ():
         if str(path) not in named:
-            what = "its event is gone, or a crash left it (then `rftd gc` removes it)"
-            yield Missing(str(path), f"{path} is a checkpoint that no event names: {what}")
+            cause = "its event is gone, or a crash left it (then `rftd gc` removes it)"
+            yield Missing(str(path), f"{path} is a checkpoint that no event names: {cause}")
 
 
 def is_left_out(outside: Outside, path: str) -> bool:
@@ -67,7 +67,9 @@ def is_left_out(outside: Outside, path: str) -> bool:
 
 
 def wrong_markers(outside: Outside) -> Iterator[Missing]:
-    """The `latest_*_iteration.txt` that hold no step, name no checkpoint, or not the last of a stage that ended."""
+    """Yields each `latest_*_iteration.txt` without a step, with a missing checkpoint, or not naming an ended stage's
+    last one.
+    """
     named = {event.path for event in outside.checkpoints}
     last = {Path(event.path).parent: event for event in outside.checkpoints if event.final}
     for job_dir in _job_dirs(outside):
@@ -90,72 +92,72 @@ def wrong_markers(outside: Outside) -> Iterator[Missing]:
 
 
 def lost_promises(outside: Outside) -> Iterator[Missing]:
-    """Every served history that lacks promised rows: rows whose commit was acknowledged. Blocks."""
+    """Yields every served history that lacks promised rows: rows whose commit was acknowledged. Blocks."""
     for folder, promised in promises(outside.spec, outside.offers).items():
         path = folder / FILE
-        # An experiment that has ended trains none of the rows any more, and its archive holds the file.
+        # An ended experiment trains no more rows, and its archive holds the file.
         if outside.ended and not path.exists():
             continue
-        if what := difference_of(path, promised):
-            yield Missing(str(path), f"the history of stage {promised.stage}, {path}, {what}")
+        if difference := difference_of(path, promised):
+            yield Missing(str(path), f"the history of stage {promised.stage}, {path}, {difference}")
 
 
 def memories(outside: Outside) -> list[Memory]:
-    """The memories of all folders of checkpoints, be they named by an event or not; the newest last. Blocks."""
-    found = []
+    """Returns the remembered heads of all checkpoint folders, named by an event or not; the newest last. Blocks."""
+    remembered = []
     for path in _folders(outside):
         witness = read_witness(path)
         if witness is not None and witness.experiment == outside.experiment:
             heads = {Partition(ref.stream, ref.partition): Mark(ref.next_offset, ref.chain) for ref in witness.heads}
-            found.append(Memory(str(path), witness.step, witness.generation, heads, witness.spine))
-    return sorted(found, key=lambda each: (each.step, each.generation))
+            remembered.append(Memory(str(path), witness.step, witness.generation, heads, witness.spine))
+    return sorted(remembered, key=lambda memory: (memory.step, memory.generation))
 
 
 def not_looked_at(outside: Outside) -> dict[str, int]:
-    """The number of checkpoints and weights whose bytes are in no file, by what and where they are."""
-    found: Counter[str] = Counter()
+    """Counts the checkpoints and weights whose bytes are in no file here, by kind and location."""
+    counts: Counter[str] = Counter()
     for event in outside.checkpoints:
-        # The files here only name weights and optimizer; whether the service still has them, it alone knows.
+        # The files here only name weights and optimizer; only the service knows whether it still has them.
         if any(file.path == STATE for file in event.files):
-            found["checkpoints at a service"] += 1
+            counts["checkpoints at a service"] += 1
         if is_left_out(outside, event.path):
-            found["checkpoints that an export or a backup left out"] += 1
+            counts["checkpoints that an export or a backup left out"] += 1
     for weights in outside.weights:
         if not outside.ended and is_left_out(outside, weights.path):
-            found["weights that an export or a backup left out"] += 1
+            counts["weights that an export or a backup left out"] += 1
         if weights.method != "checkpoint":
-            found["weights at a service" if weights.method == "service" else "weights in memory"] += 1
-    return dict(sorted(found.items()))
+            counts["weights at a service" if weights.method == "service" else "weights in memory"] += 1
+    return dict(sorted(counts.items()))
 
 
 def missing_artifacts(outside: Outside) -> Iterator[Missing]:
-    """Every artifact that is missing or whose bytes are others than its name says. Reads them all; blocks."""
+    """Yields every artifact that is missing or whose bytes differ from its digest. Reads all of them; blocks."""
     store = ArtifactStore(Path(outside.spec.job_dir) / "artifacts")
-    seen: dict[str, None] = {}
+    checked: dict[str, None] = {}
     for sha256 in outside.artifacts():
-        if sha256 in seen:
+        if sha256 in checked:
             continue
-        seen[sha256] = None
-        if len(seen) > _REMEMBERED_ARTIFACTS:
-            del seen[next(iter(seen))]
-        path = store.path_of(sha256)  # hex digits of a digest, so no event can name a path outside of the store
+        checked[sha256] = None
+        if len(checked) > _REMEMBERED_ARTIFACTS:
+            del checked[next(iter(checked))]
+        path = store.path_of(sha256)  # hexadecimal digits of a digest, so no event can name a path outside of the store
         try:
-            _, found = size_and_sha256(path)
+            _, digest = size_and_sha256(path)
         except OSError as error:
             yield Missing(str(path), f"artifact {sha256} is not at {path}: {error.strerror}")
             continue
-        if found != sha256:
-            yield Missing(str(path), f"artifact {path} has other bytes than its name says: their sha256 is {found}")
+        if digest != sha256:
+            yield Missing(str(path), f"artifact {path} has other bytes than its name says: their sha256 is {digest}")
 
 
 def _job_dirs(outside: Outside) -> list[Path]:
-    """The folders in which the experiment and its stages keep their checkpoints."""
+    """Returns the checkpoint folders of the experiment and its stages."""
     stage_folders = (Path(stage.folder) for stage in outside.spec.stages if stage.folder)
     return sorted({Path(outside.spec.job_dir), *stage_folders})
 
 
 def _folders(outside: Outside) -> Iterator[Path]:
-    """Everything that has the name of a checkpoint in the experiment's folders."""
+    """Yields every path named like a checkpoint in the experiment's folders."""
     for folder in _job_dirs(outside):
         try:
             yield from sorted(path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name))
@@ -175,9 +177,9 @@ def _damage(event: CheckpointCommitted) -> Iterator[str]:
             if size_bytes != file.size_bytes:
                 yield f"{path} has {size_bytes} bytes instead of {file.size_bytes}"
                 continue
-            _, found = size_and_sha256(path)
+            _, digest = size_and_sha256(path)
         except OSError as error:
             yield f"{path} cannot be read: {error.strerror}"
             continue
-        if found != file.sha256:
-            yield f"{path} has other bytes than were committed: their sha256 is {found}"
+        if digest != file.sha256:
+            yield f"{path} has other bytes than were committed: their sha256 is {digest}"

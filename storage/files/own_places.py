@@ -1,7 +1,8 @@
-"""The places at which an experiment's own files lie: a record that names another one is not believed.
+"""The only locations allowed for an experiment's own files: a record that names another location is rejected.
 
-Whoever may write to a topic of the log may name any path in an event. What workers and the daemon read, load, export,
-rename or remove by such a path has to lie where the experiment's specification puts it, symbolic links resolved.
+Anyone with write access to a topic of the log may name any path in an event. Every such path read, loaded, exported,
+renamed or removed by workers or the daemon must lie where the experiment's specification puts it, symbolic links
+resolved.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.spec.spec import ExperimentSpec
 
 DURABLE: Final = "checkpoint"
-"""The weight channel of files in the job's folder, to which every other one may fall back."""
+"""The weight channel of files in the job's folder, the fallback of every other channel."""
 _MEMORY: Final = "memory"
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,18}")
 _VERSION: Final = re.compile(r"v[0-9]+-g[0-9]+[A-Za-z0-9.-]*")
@@ -28,7 +29,7 @@ _SHOWN_CHARS: Final = 200
 
 
 def checkpoint_folder(spec: ExperimentSpec, event: CheckpointCommitted) -> Path:
-    """The folder of a committed checkpoint. Raises DataError for a place or a stage that is not the experiment's."""
+    """Returns the folder of a committed checkpoint. Raises DataError for a foreign location or an unknown stage."""
     if not 0 <= event.stage < len(spec.stages):
         raise DataError(f"checkpoint.committed names stage {event.stage}, which the experiment does not have")
     if not is_own_checkpoint(spec, event.path):
@@ -41,12 +42,12 @@ def checkpoint_folder(spec: ExperimentSpec, event: CheckpointCommitted) -> Path:
 
 
 def is_own_checkpoint(spec: ExperimentSpec, path: str) -> bool:
-    """True if a trainer of the experiment may have saved a checkpoint there. Blocks."""
+    """True if a trainer of the experiment may have saved a checkpoint at this path. Blocks."""
     return _lies_in(path, stage_folders(spec), _CHECKPOINT)
 
 
 def check_weights(spec: ExperimentSpec, event: WeightsPublished) -> None:
-    """Returns if a trainer of the experiment may have published there, by a channel of it. Raises WorkError. Blocks."""
+    """Raises WorkError unless the weights were published at a location and by a channel of the experiment. Blocks."""
     if not is_own_weights(spec, event):
         raise WorkError(
             f"weights.published names a place that is not the experiment's, by the channel {event.method[:40]!r}",
@@ -56,19 +57,19 @@ def check_weights(spec: ExperimentSpec, event: WeightsPublished) -> None:
 
 
 def is_own_weights(spec: ExperimentSpec, event: WeightsPublished) -> bool:
-    """True if a trainer of the experiment may have published there, by a channel that its specification has. Blocks."""
+    """True if the weights were published at a location and by a channel of the experiment's specification. Blocks."""
     if event.method not in {DURABLE, *(stage.synchronizer.sync_method for stage in spec.stages)}:
         return False
     folders = {Path(spec.job_dir) / "weights"}
     if event.method == _MEMORY:
         folders |= {shared_folder(spec.job_dir, stage.synchronizer.memory_dir) for stage in spec.stages}
-    # The place of any other channel is no path: an address or a name, which means something to that channel alone.
+    # The path of any other channel is not a file path: an address or a name, meaningful to that channel only.
     return event.method not in (DURABLE, _MEMORY) or _lies_in(event.path, folders, _VERSION)
 
 
 def _lies_in(path: str, folders: Iterable[Path], name: re.Pattern[str]) -> bool:
-    """True if the path, links resolved, has such a name in one of the folders."""
+    """True if the path, links resolved, lies directly in one of the folders and its name matches."""
     if "\0" in path or not name.fullmatch(os.path.basename(path)):
         return False
-    parent, found = os.path.split(os.path.realpath(path))
-    return found == os.path.basename(path) and parent in {os.path.realpath(folder) for folder in folders}
+    parent, resolved_name = os.path.split(os.path.realpath(path))
+    return resolved_name == os.path.basename(path) and parent in {os.path.realpath(folder) for folder in folders}

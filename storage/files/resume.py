@@ -1,4 +1,4 @@
-"""`resumed_follower`: a follower that goes on from the newest snapshot of its fold."""
+"""`resumed_follower`: a follower that continues from the newest snapshot of its fold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=SpineParts)
 
 
 def snapshots_of(spec: ExperimentSpec) -> SnapshotFolder:
-    """The folder in which the daemon keeps the folds of an experiment."""
+    """Returns the folder of the daemon's snapshots of an experiment."""
     return SnapshotFolder(Path(spec.job_dir) / FOLDER)
 
 
@@ -41,10 +41,11 @@ async def resumed_follower(
     also: Mapping[Partition, int] | None = None,
     owner: bool = False,
 ) -> Follower:
-    """A follower of the partitions that begins where the newest snapshot ends, whose parts `adopt` was given.
+    """Returns a follower of the partitions that starts at the newest snapshot, after passing the snapshot's parts to
+    `adopt`.
 
-    It begins at the experiment's beginning if no snapshot can be believed; the `owner` of the snapshots discards those
-    that cannot. `also` has the offsets from which partitions are followed that no snapshot covers.
+    Without a usable snapshot the follower starts at the experiment's beginning; the `owner` of the snapshots discards
+    unusable ones. `also` has the start offsets of followed partitions that no snapshot covers.
     """
     positions = {partition: beginning.positions.get(partition, 0) for partition in partitions}
     snapshot = await believed(
@@ -59,11 +60,11 @@ async def resumed_follower(
     if snapshot is None:  # slow, never wrong: every snapshot is only a short cut through the log
         return Follower(log, fold, experiment=experiment, positions={**positions, **(also or {})}, clock=clock)
     adopt(snapshot.parts)
-    # A partition that this release follows and the one that wrote the snapshot did not begins at the beginning.
-    found = snapshot.positions
-    positions = {partition: found.get(partition, start) for partition, start in positions.items()}
-    # Fences come with the parts: a role's owner who fenced below these positions is not read again.
-    owners = [each for each in snapshot.fences if Partition(each.stream, each.partition) in positions]
+    # A partition followed by this release, but not by the one that wrote the snapshot, starts at its beginning.
+    snapshot_positions = snapshot.positions
+    positions = {partition: snapshot_positions.get(partition, start) for partition, start in positions.items()}
+    # Fences come with the snapshot: fences below these positions are not read again.
+    owners = [fence for fence in snapshot.fences if Partition(fence.stream, fence.partition) in positions]
     return Follower(
         log,
         fold,

@@ -1,9 +1,9 @@
-"""The chain of a served history, by which an older copy or another one is told from the history that was promised.
+"""The hash chain of a served history, which distinguishes an older copy or another history from the promised one.
 
     chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL)
 
-Row -1 holds the history's id. The digest of every other row is over the digest before it and what was committed as the
-row. `tasks.offered` carries both, so the log remembers what lies beside it.
+Row -1 holds the history's id. The digest of every other row covers the previous row's digest and the committed content
+of the row. `tasks.offered` carries id and digest, so the log remembers the history beside it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BEGINNING: Final = -1
 """The row that holds the history's id."""
 _NO_SPACE: Final = (
     *("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE"),
-    "SQLITE_IOERR_SHMSIZE",  # the copy of a database with a write-ahead log is opened once more, to end that
+    "SQLITE_IOERR_SHMSIZE",  # a copied database with a write-ahead log is opened once more, to switch that off
 )
-"""The names of SQLite's errors that mean a full disk."""
+"""Names of SQLite's errors for a full disk."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -37,7 +37,7 @@ Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[str, bytes]]]]) -> bytes:
-    """The digest of a row: sha256 over that of the row before it and its runs, in their order.
+    """Returns the digest of a row: sha256 over the previous row's digest and the row's runs, in order.
 
     A run is its task, name, reward, and the id and response of each of its answers.
     """
@@ -48,13 +48,13 @@ def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[
 
 
 def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
-    """The offer of the first `rows` rows of a history, of which there is at least one."""
+    """Returns the offer of the first `rows` rows (at least one) of a history."""
     history, digest = _chain_at(read, rows)
     return TasksOffered(stage=stage, rows=rows, history=history, digest=digest)
 
 
 def difference(read: Read, promised: TasksOffered) -> str:
-    """The difference between a history and the promised one, in words; empty if the history holds all promised rows."""
+    """Describes how a history differs from the promised one; empty if the history holds all promised rows."""
     rows = int(read("SELECT coalesce(CAST(max(row) AS INTEGER) + 1, 0) FROM runs", ())[0][0])
     history, digest = _chain_at(read, promised.rows)
     if promised.history and history != promised.history:
@@ -67,9 +67,9 @@ def difference(read: Read, promised: TasksOffered) -> str:
 
 
 def difference_of(path: Path, promised: TasksOffered) -> str:
-    """The difference between the history in a file and the promised one, in words; empty if there is none. Blocks.
+    """Describes how the history in a file differs from the promised one; empty without a difference. Blocks.
 
-    A file that is gone differs if rows were promised, one that cannot be read always does.
+    A missing file differs if rows were promised; an unreadable one always does.
     """
     if not path.exists():
         return f"is gone, and {promised.rows} rows were promised" if promised.rows else ""
@@ -82,15 +82,15 @@ def difference_of(path: Path, promised: TasksOffered) -> str:
 
 
 def _chain_at(read: Read, rows: int) -> tuple[str, str]:
-    """The history's id and the digest after so many rows, in hex; empty where the history has none."""
-    # As text from SQLite itself: a file that came with an import may hold anything in its columns.
+    """Returns the history's id and the digest after `rows` rows, in hex; empty if the history has none."""
+    # Converted to text by SQLite itself: an imported file may hold any type in its columns.
     chain = "SELECT row, lower(hex(digest)) FROM chain WHERE row IN (?, ?)"
     digests: dict[int, str] = dict(read(chain, (BEGINNING, rows - 1)))
     return digests.get(BEGINNING, ""), digests.get(rows - 1, "")
 
 
 def copy_whole(path: Path, target: Path) -> None:
-    """Copies a database that may be in use to a new file, as it is at one moment. Blocks.
+    """Copies a database that may be in use to a new file, as of one moment. Blocks.
 
     Raises DataError for damage, DiskFullError.
     """
@@ -100,7 +100,7 @@ def copy_whole(path: Path, target: Path) -> None:
             closing(sqlite3.connect(target)) as copy,
         ):
             source.backup(copy)
-            # The copy is one file: it has no write-ahead log beside it.
+            # The copy is a single file, without a write-ahead log beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         if error.sqlite_errorname in _NO_SPACE:
@@ -111,7 +111,9 @@ def copy_whole(path: Path, target: Path) -> None:
 
 
 def promises(spec: ExperimentSpec, offers: Mapping[int, TasksOffered]) -> dict[Path, TasksOffered]:
-    """The newest offer of every stage that serves, by the folder of its history; of no rows where there was none."""
+    """Returns the newest offer of every serving stage, by the folder of its history; an offer of 0 rows if there was
+    none.
+    """
     return {
         Path(stage.taskset.path): offers.get(index, TasksOffered(stage=index, rows=0))
         for index, stage in enumerate(spec.stages)

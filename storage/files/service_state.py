@@ -1,4 +1,4 @@
-"""`ServiceState`: what a checkpoint says of weights and optimizer that lie at a service, as `actor/service.json`."""
+"""`ServiceState`: the names of weights and optimizer at a remote service, stored as `actor/service.json`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
 
 PATH: Final = "actor/service.json"
-"""The file's place in a checkpoint's folder."""
+"""The file's path within a checkpoint's folder."""
 _FORMAT: Final = 1
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of a state at a service. The folder holds nothing else of the weights."""
+    """The name of a training state at a remote service. The folder holds no other part of the weights."""
 
     format: int = _FORMAT
     service: str
-    """The engine that knows the service."""
+    """Name of the engine for this service."""
     base_model: str
     path: str
     """The name of weights and optimizer at the service."""
     checksum: str
     """The opaque checksum of the weights."""
     reference: str = ""
-    """The name of the weights that the stage compares with; empty: the base model's, or none."""
+    """The name of the stage's reference weights; empty: the base model's, or none."""
 
     def write(self, checkpoint: Path) -> None:
-        """Writes the file into a checkpoint's folder, whose `actor` is there. Raises OSError."""
+        """Writes the file into a checkpoint's folder, which already has `actor`. Raises OSError."""
         (checkpoint / PATH).write_bytes(msgspec.json.format(msgspec.json.encode(self)))
 
     @classmethod
     def read(cls, checkpoint: Path) -> ServiceState:
-        """The state that a checkpoint's folder names. Raises DataError if it is missing, damaged or of another
-        format."""
+        """Returns the state named by a checkpoint's folder. Raises DataError for a missing or damaged file or another
+        format.
+        """
         path = checkpoint / PATH
         try:
             state = json_decoder(cls).decode(path.read_bytes())
@@ -56,5 +57,5 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_service(checkpoint: Path) -> bool:
-    """True if the folder's weights lie at a service."""
+    """True if the weights of a checkpoint lie at a remote service."""
     return (checkpoint / PATH).is_file()

@@ -1,7 +1,6 @@
-"""Snapshots: folds in files, of which the newest two stay, and which are believed only where the log agrees.
+"""Snapshots: folds in files, of which the newest two are kept; used only if they agree with the log.
 
-A snapshot that remembers more than the log holds, or another experiment, is a witness: it is put aside and never
-removed.
+A snapshot that remembers more than the log holds, or another experiment, is a witness: set aside, never removed.
 """
 
 from __future__ import annotations
@@ -28,37 +27,39 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 FOLDER: Final = "snapshots"
 KEPT: Final = 2
-"""The snapshots that stay: the newest may be damaged, and then the one before it saves most of the folding."""
+"""Number of snapshots kept: if the newest is damaged, the previous one still saves most of the folding."""
 ASIDE: Final = ".aside"
 _NAME: Final = re.compile(r"[0-9]{16}\.fold")
 
 
 class SnapshotFolder:
-    """A folder of snapshots of one fold; one process writes it, others may read."""
+    """A folder of snapshots of one fold; one process writes, others may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, data: bytes, records: int) -> Path:
-        """The file, durable when this returns. `records` orders it among its kind; older ones are removed. Blocks."""
+    def write(self, packed: bytes, records: int) -> Path:
+        """Writes a snapshot durably and returns its path. `records` is its sort key; older snapshots are removed.
+        Blocks.
+        """
         make_durable_folder(self.folder)
-        path = self.folder / f"{records:016d}.fold"  # of one width, so that names sort as their numbers do
+        path = self.folder / f"{records:016d}.fold"  # fixed width, so that names sort like their numbers
         temporary = path.with_name(f".{path.name}.tmp")
         with temporary.open("wb") as file:
-            file.write(data)
+            file.write(packed)
             file.flush()
             os.fsync(file.fileno())
         faults.point("snapshot.before_rename")
         temporary.replace(path)
         sync_folder(self.folder)
         faults.point("snapshot.after_rename")
-        # Only after the new one is durable: a crash at any moment leaves at least one whole snapshot.
+        # Only after the new snapshot is durable: a crash at any moment leaves at least one whole snapshot.
         for old in self.newest_first()[KEPT:]:
             old.unlink(missing_ok=True)
         return path
 
     def newest_first(self) -> list[Path]:
-        """The snapshots, the one of most records first. Blocks."""
+        """Returns the paths of the snapshots, the one with most records first. Blocks."""
         try:
             return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
@@ -75,25 +76,25 @@ async def believed(
     logger: Logger,
     discard: bool = False,
 ) -> Snapshot[P] | None:
-    """The newest snapshot that is whole, of this experiment, and whose heads are in the log; None if there is none.
+    """Returns the newest intact snapshot of this experiment whose heads are in the log; None if there is none.
 
-    Only `partitions` are compared, if they are given. A snapshot that is passed over is logged with the reason. With
-    `discard`, its owner's, it is taken away, so that it takes no better one's place: removed if it cannot be read, put
-    aside if it remembers heads.
+    Only `partitions` are compared, if given. Each rejected snapshot is logged with the reason. With `discard`, for the
+    snapshots' owner, rejected files no longer block better ones: removed if unreadable, set aside if they remember
+    heads.
     """
-    wanted = None if partitions is None else dict.fromkeys(partitions, 0)
+    compared = None if partitions is None else dict.fromkeys(partitions, 0)
     for path in await asyncio.to_thread(source.newest_first):
         try:
             snapshot = await asyncio.to_thread(_read, path, kind)
             if snapshot.experiment != experiment:
                 raise LogLossError(f"it is of {snapshot.experiment or 'a whole log'}")
-            await log.check_heads(snapshot.heads(wanted))
+            await log.check_heads(snapshot.heads(compared))
         except FileNotFoundError:
             continue
         except (OSError, CodecError, LogLossError, LogCorruptError) as error:
             reason = error.what if isinstance(error, CodecError | LogLossError | LogCorruptError) else str(error)
             logger.warning("snapshot.ignored", path=str(path), reason=reason)
-            if discard and not isinstance(error, OSError):  # a disk that does not answer says nothing of the file
+            if discard and not isinstance(error, OSError):  # a disk that does not answer says nothing about the file
                 await asyncio.to_thread(_put_aside if await asyncio.to_thread(_remembers, path) else _remove, path)
             continue
         logger.info("snapshot.used", path=str(path), records=sum(mark.next_offset for mark in snapshot.marks))
@@ -102,7 +103,7 @@ async def believed(
 
 
 def _remembers(path: Path) -> bool:
-    """True if the file tells of the log's heads, be it of another version."""
+    """True if the file remembers heads of the log, even in another snapshot version."""
     try:
         return bool(_read(path, Snapshot[Nothing]).marks)
     except (OSError, CodecError):
@@ -114,10 +115,10 @@ def _remove(path: Path) -> None:
 
 
 def put_memory_aside(job_dir: Path) -> Path | None:
-    """Moves an experiment's memories of its former log aside. Returns their new folder; None if there are none.
+    """Moves an experiment's memories of its former log aside. Returns their new folder; None without memories.
 
-    The experiment goes on in the log that it is imported into: its memories of the former one are kept, and say nothing
-    here. Blocks.
+    The experiment continues in the log of the import: memories of the former log are kept, but do not apply here.
+    Blocks.
     """
     folder = job_dir / FOLDER
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -127,13 +128,13 @@ def put_memory_aside(job_dir: Path) -> Path | None:
     while aside.exists():
         number += 1
         aside = folder.with_name(f"{FOLDER}.before-import{number}")
-    folder.rename(aside)  # and not removed: it is a witness, if the former log is ever asked
+    folder.rename(aside)  # not removed: it is a witness of the former log
     sync_folder(job_dir)
     return aside
 
 
 def _put_aside(path: Path) -> None:
-    """Renames a snapshot to a free name that is no snapshot's; the search for survivors reads it too."""
+    """Renames a snapshot to a free name that is not a snapshot's; the search for survivors reads it too."""
     aside = path.with_name(path.name + ASIDE)
     number = 0
     while aside.exists():

@@ -1,16 +1,16 @@
-"""Witnesses that survive a log that was shortened: the data folder, the tables and the jobs' folders.
+"""Witnesses that survive a shortened log: in the data folder, the tables and the jobs' folders.
 
     <data>/log/log.heads                      what the embedded log acknowledged last
-    <data>/losses.json                        what was noticed before, in the words of that time
+    <data>/losses.json                        losses noticed before, as described at that time
     the tables' positions                     how far the projections had come
-    <job_dir>/snapshots/N.fold, N.fold.aside  what was folded, of any release
+    <job_dir>/snapshots/N.fold, N.fold.aside  folded state, of any release
     <job_dir>/snapshots/log.heads             what the daemon had read last, and at the end
-    <job_dir>/snapshots/log.heads.ROLE-SLOT   what a worker had read that met a log which does not hold it
+    <job_dir>/snapshots/log.heads.ROLE-SLOT   what a worker had read before it met a log without these records
     <job_dir>/global_step_N/log.json          what the trainer had read, if no event of this log names the folder
-    <job_dir>/.trainer-eE/*/log.json          the same, of a checkpoint that was not yet, or is no more, under its name
+    <job_dir>/.trainer-eE/*/log.json          the same, of a checkpoint not yet, or no longer, under its name
     <data>/known/N.fold                       the daemon's own list of experiments
 
-Heads that lie in the log itself, in fences and checkpoints, are read from there. Nothing here is ever removed.
+Heads in the log itself, in fences and checkpoints, are read from there. No witness is ever removed.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.sqlite.heads_file import FILE_NAME, HeadsFile, read_heads
 
 REMEMBER_S: Final = 2.0
-"""The least time between two writes of what a job's folder remembers of the log."""
+"""Minimum seconds between two writes of a job folder's remembered heads."""
 
 
 class Job(NamedTuple):
-    """An experiment's folder."""
+    """Name and folder of an experiment."""
 
     name: str
     folder: Path
 
 
 def of_log_folder(folder: Path) -> list[Witness]:
-    """The heads that the embedded log's own file remembers. Blocks."""
+    """Returns the heads remembered by the embedded log's own file. Blocks."""
     heads = read_heads(folder / FILE_NAME)
     return [Witness(str(folder / FILE_NAME), heads)] if heads else []
 
 
 def of_jobs(jobs: Iterable[Job]) -> list[Witness]:
-    """The heads that the folders of experiments remember. Blocks."""
+    """Returns the heads remembered by the folders of experiments. Blocks."""
     return [witness for job in jobs for witness in _of_job(job)]
 
 
 async def of_tables(engine: AsyncEngine) -> list[Witness]:
-    """The positions of the projections; none without tables."""
+    """Returns the positions of the projections; empty without tables."""
     async with engine.connect() as connection:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(table_of(Positions).name)):
             return []
@@ -87,24 +87,25 @@ async def _of_positions(connection: AsyncConnection) -> list[Witness]:
 
 
 def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
-    """Writes down the heads that a worker has read of a log that does not hold them any more. Blocks."""
+    """Writes the heads read by a worker from a log that no longer holds these records. Blocks."""
     folder = Path(job_dir) / FOLDER
     make_durable_folder(folder)
     file = HeadsFile(folder / f"{FILE_NAME}.{who}")
-    # Only marks with a chain: an offset alone cannot tell another record at that place from the one that was read.
+    # Only marks with a chain: an offset alone cannot distinguish the record that was read from another one at the same
+    # position.
     file.write({partition: mark for partition, mark in heads_of(marks).items() if mark.chain})
     file.close()
 
 
 def of_registry(folder: Path) -> list[Witness]:
-    """The heads that the daemon's own list of experiments remembers. Blocks."""
+    """Returns the heads remembered by the daemon's own list of experiments. Blocks."""
     return _of_folds(folder, "the list of experiments")
 
 
 def of_fold(state: RunState) -> list[Witness]:
-    """The heads that an experiment's checkpoints remember: by their events, and of others by their folders. Blocks.
+    """Returns the heads remembered by an experiment's checkpoints: by their events, or else by their folders. Blocks.
 
-    A folder that an event names is left out: it may have come from elsewhere, with an import.
+    The content of a folder named by an event is ignored: it may have come from elsewhere, with an import.
     """
     named = {event.path for event in state.checkpoints.values()}
     spec = state.spine.spec
@@ -118,7 +119,9 @@ def of_fold(state: RunState) -> list[Witness]:
 
 
 async def checkpoints_folded(log: EventLog, experiment: UUID, spine: Spine) -> RunState:
-    """The state of an experiment without a run, for `of_fold`: its spine, and of its checkpoints the events."""
+    """Returns the state of an experiment without a run, for `of_fold`: the given spine plus the folded checkpoint
+    events.
+    """
     state = RunState(experiment, spine_only=True)
     state.spine = spine
     partition = partition_of(CHECKPOINTS, experiment)
@@ -129,46 +132,50 @@ async def checkpoints_folded(log: EventLog, experiment: UUID, spine: Spine) -> R
 
 
 def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:
-    """The heads that the folders of an experiment's checkpoints remember, but for those that are `named`. Blocks.
+    """Returns the heads remembered by an experiment's checkpoint folders, except those in `named`. Blocks.
 
-    A checkpoint that its trainer was still writing is heard too: it may be all that is left of what was acknowledged.
+    Includes checkpoints still being written by a trainer: they may be the only memory of acknowledged records.
     """
     return [
         Witness(f"{path / NAME}", heads_of(witness.heads))
         for folder in sorted(stage_folders(spec))
-        for path in (*sorted(folder.glob("global_step_*")), *_worked_on(folder))
+        for path in (*sorted(folder.glob("global_step_*")), *_in_workplaces(folder))
         if str(path) not in named and (witness := read_witness(path)) is not None
         if witness.experiment == experiment
     ]
 
 
 def put_workplaces_aside(folders: Iterable[Path]) -> None:
-    """Silences the unfinished checkpoints of trainers in these folders: they remember a log that is not theirs. Blocks.
+    """Renames the witnesses of unfinished checkpoints in these folders: they remember a log other than this one.
+    Blocks.
 
-    The experiment goes on in another log. A checkpoint that was under its name before may be put back, and stays whole.
+    The experiment continues in another log. A checkpoint that had its final name before may be put back, and stays
+    whole.
     """
     for folder in folders:
-        for path in _worked_on(folder):
+        for path in _in_workplaces(folder):
             if original_of(path.name) != path.name:
                 continue
             with suppress(FileNotFoundError, NotADirectoryError):
                 (path / NAME).rename(path / f"{NAME}.before-import")
 
 
-def _worked_on(folder: Path) -> Iterator[Path]:
-    """The things in the workplaces of trainers."""
-    for workplace in sorted(each for each in folder.glob(".*") if epoch_of(each.name)):
+def _in_workplaces(folder: Path) -> Iterator[Path]:
+    """Yields the paths inside the workplaces of trainers."""
+    for workplace in sorted(path for path in folder.glob(".*") if epoch_of(path.name)):
         yield from left_in(workplace)
 
 
 class LossesFile:
-    """The losses as they were first noticed, before anything was appended over them. Reads and writes block."""
+    """The losses as first noticed, before new records were appended over them. Reads and writes block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[Loss]:
-        """All losses. Raises CodecError for a damaged file: a person is to look at it before it is written over."""
+        """Returns all losses. Raises CodecError for a damaged file, which a person must inspect before it is
+        overwritten.
+        """
         try:
             return json_decoder(list[Loss]).decode(self._path.read_bytes())
         except FileNotFoundError:
@@ -187,7 +194,7 @@ class LossesFile:
 
 
 class JobMemory:
-    """The heads that the daemon read last, kept in the job's folder, where a restored older log does not reach."""
+    """The heads last read by the daemon, stored in the job's folder, out of reach of a restore of an older log."""
 
     def __init__(self, folder: Path, follower: Follower, clock: Clock) -> None:
         self._folder = folder
@@ -198,22 +205,22 @@ class JobMemory:
         self._file: HeadsFile | None = None
 
     async def look(self) -> None:
-        """Remembers, if there is something new and the last time is a while ago."""
+        """Remembers the heads if there are new records and `REMEMBER_S` has passed."""
         if self._clock.monotonic_s() >= self._next_s:
             await self.remember()
 
     async def remember(self) -> None:
-        """Remembers now. A folder that cannot be written is no error here: others tell of it."""
+        """Writes the heads now. An unwritable folder is ignored here: other parts report it."""
         self._next_s = self._clock.monotonic_s() + REMEMBER_S
         if self._follower.folded != self._folded:
             self._folded = self._follower.folded
             heads = {partition: mark for partition, mark in heads_of(self._follower.marks()).items() if mark.chain}
-            # Streams that are no truth forget on purpose: their heads would look like losses.
+            # Streams with retention lose records on purpose: their heads would look like losses.
             truth = {partition: heads[partition] for partition in TRUTH if partition in heads}
             await asyncio.to_thread(self._write, truth)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file of heads."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -230,23 +237,23 @@ class JobMemory:
 
 def _of_job(job: Job) -> list[Witness]:
     folder = job.folder / FOLDER
-    found: list[Witness] = []
+    witnesses: list[Witness] = []
     for path in sorted(folder.glob(f"{FILE_NAME}*")):
         with suppress(OSError):
-            found.append(Witness(f"{path} of {job.name}", read_heads(path)))
-    return [*found, *_of_folds(folder, job.name)]
+            witnesses.append(Witness(f"{path} of {job.name}", read_heads(path)))
+    return [*witnesses, *_of_folds(folder, job.name)]
 
 
 def _of_folds(folder: Path, whose: str) -> list[Witness]:
-    found: list[Witness] = []
+    witnesses: list[Witness] = []
     try:
         paths = sorted(path for path in folder.iterdir() if ".fold" in path.suffixes)
     except OSError:
         return []
     for path in paths:
         try:
-            # Without the parts: the heads of a snapshot can be read though its fold is of another release.
-            found.append(Witness(f"{path} of {whose}", unpack(path.read_bytes(), Snapshot[Nothing]).heads()))
+            # Without the parts: the heads of a snapshot are readable even if its fold is of another release.
+            witnesses.append(Witness(f"{path} of {whose}", unpack(path.read_bytes(), Snapshot[Nothing]).heads()))
         except (OSError, CodecError):
             continue
-    return found
+    return witnesses

@@ -1,4 +1,4 @@
-"""The files of database tables: their folders, their names, and the ones that a specification reads.
+"""Files of database tables: their folders, their names, and the files read by a specification.
 
 <checkpoint root>/.tables/<id of the log>/<table>-<the first 32 digits of its sha256>.jsonl
 """
@@ -21,22 +21,22 @@ _NAME: Final = re.compile(r".+-([0-9a-f]{32})\.jsonl")
 
 
 def table_folder(root: Path, log_id: str) -> Path:
-    """The folder of a log's tables below a checkpoint root; without an id that of all logs."""
+    """Returns the folder of a log's tables below a checkpoint root; without an id, the folder of all logs."""
     return root / _FOLDER / log_id
 
 
 def table_name(table: str, sha256: str) -> str:
-    """The name of the file with these bytes: equal rows are one file."""
+    """Returns the file name for a table with this digest: equal rows share one file."""
     return f"{table}-{sha256[:32]}.jsonl"
 
 
 def tables_of(spec: ExperimentSpec) -> list[Path]:
-    """The files of tables that a specification reads."""
+    """Returns the table files read by a specification."""
     return sorted(path for path in map(Path, inputs_of(spec)) if _is_table(path))
 
 
 def fits_name(path: str, sha256: str) -> bool:
-    """True if a file of this name has these bytes."""
+    """True if the name of a table file agrees with the digest of its bytes."""
     match = _NAME.fullmatch(path)
     return match is not None and sha256.startswith(match[1])
 
@@ -44,16 +44,16 @@ def fits_name(path: str, sha256: str) -> bool:
 def table_moves(
     tables: Iterable[Path], folders: Folders, home: Path, log_id: str, present: ExperimentSpec | None
 ) -> list[tuple[str, str]]:
-    """The folders of an export's tables, and those of the log that imports it.
+    """Returns (old, new) pairs for the folders of an export's tables in the importing log.
 
-    The log that exported them removes its own with its experiments, so none is shared. A folder that `folders` moves
-    stays below its new root; any other goes below `home`. An experiment that is `present` keeps its own.
+    The exporting log removes its own table files with its experiments, so none is shared. A folder moved by `folders`
+    stays below its new root; any other goes below `home`. An experiment already `present` keeps its own.
     """
-    here = {path.name: path.parent for path in tables_of(present)} if present is not None else {}
+    present_folders = {path.name: path.parent for path in tables_of(present)} if present is not None else {}
     moves: dict[Path, Path] = {}
     for table in tables:
         root = _root_of(Path(folders.path(str(table.parent)))) if folders.covers(str(table.parent)) else home
-        moves[table.parent] = here.get(table.name) or table_folder(root, log_id)
+        moves[table.parent] = present_folders.get(table.name) or table_folder(root, log_id)
     return [(str(old), str(new)) for old, new in sorted(moves.items()) if folders.path(str(old)) != str(new)]
 
 

@@ -1,16 +1,16 @@
-"""Files of an experiment that no event names, by a pure function over the fold and a listing of its folders.
+"""Files of an experiment that no event names: a pure function over the fold and a listing of its folders.
 
     <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
     <job_dir>/weights/vN-gM-eE, .vN-gM-eE.partial      (E: the epoch of the trainer that wrote it)
     <shared folder, or job_dir/weights>/vN-gM-eE.mapped, .spare-eE-PID.mapped.partial
-    <each of these>/.trainer-eE/...                    what a trainer worked on: `workplace`
+    <each of these>/.trainer-eE/...                    files in preparation by a trainer: `workplace`
     <job_dir>/turn.door, turn.room, owner.json
     <job_dir>/artifacts/ab/<sha256>, .*.tmp
     <a stage's folder>/serving/history.db, its -wal and -shm, url
     <job_dir>/datasets/<digest>-N.vN.arrow, <digest>.json, .*.tmp, .*.lock
-    <job_dir>/snapshots/N.fold, .*.tmp, and what remembers the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
+    <job_dir>/snapshots/N.fold, .*.tmp, and memories of the log: log.heads, log.heads.ROLE-SLOT, N.fold.aside
 
-Files of other names are not ours, and never touched.
+Files with other names do not belong to rftd, and are never touched.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from rftd.streams.spec.spec import ExperimentSpec
 _PARTIAL: Final = "-partial"
 _REPLACED: Final = "checkpoint-replaced"
 _LEFT: Final = "workplace-left"
-"""The kind of a thing in a trainer's workplace that it meant to rename."""
+"""The kind of a file or folder left in a trainer's workplace before its rename."""
 _WORKPLACE: Final = "workplace-partial"
-"""The kind of a workplace in which nothing is left."""
+"""The kind of an empty workplace."""
 
 _MARKERS: Final = f"({re.escape(LATEST_CHECKPOINT)}|{re.escape(LATEST_WEIGHTS)})"
 _IN_STAGE: Final = (
@@ -90,7 +90,7 @@ _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
 _INNER: Final = ("artifacts", "weights", snapshots.FOLDER, DATASETS, "log")
 
 GRACE_S: Final = 600.0
-"""The age below which a file may be that of a worker that nobody has told to stop yet."""
+"""Age in seconds below which a file may belong to a worker that has not been told to stop yet."""
 
 OF_TRAINERS: Final = frozenset(
     {
@@ -105,12 +105,12 @@ OF_TRAINERS: Final = frozenset(
         _WORKPLACE,
     }
 )
-"""The kinds that only a trainer writes."""
+"""The kinds written only by a trainer."""
 
 OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint", _LEFT, _WORKPLACE}
-"""The kinds whose names are one trainer's alone: its successor may remove them if no event names them.
+"""The kinds whose names belong to one trainer alone: its successor may remove them if no event names them.
 
-A `global_step_N` that no event names may be the successor's own by then; the next save of that step replaces it.
+An unnamed `global_step_N` may belong to the successor by then; the next save of that step replaces it.
 """
 
 LEFT_BEHIND: Final = frozenset(
@@ -130,36 +130,36 @@ LEFT_BEHIND: Final = frozenset(
         "dataset-partial",
     }
 )
-"""The kinds that are never left once the folder of an ended experiment was tidied: snapshots go last."""
+"""The kinds that never remain once the folder of an ended experiment was cleaned: snapshots are removed last."""
 
 
 class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of ours."""
+    """A file or folder of an experiment, recognised by its name."""
 
     kind: str
     path: str
     size_bytes: int
     modified_ns: int
-    """The time at which its newest file was written, Unix time in nanoseconds."""
+    """Modification time of its newest file, Unix time in nanoseconds."""
     epoch: int = 0
-    """The epoch of the trainer that wrote it, if its name tells."""
+    """The epoch of the trainer that wrote it; 0 if the name does not contain one."""
 
 
 class Referenced(msgspec.Struct, frozen=True, kw_only=True):
-    """The files and folders that an experiment's events name."""
+    """The files and folders named by an experiment's events."""
 
     checkpoints: frozenset[str]
-    """The folders of its checkpoints."""
+    """The folders of checkpoints."""
     weights: frozenset[str]
-    """The folders or files of its weights."""
+    """The folders or files of published weights."""
     artifacts: frozenset[str] | None
-    """The sha256 of each artifact; None if they are not known, so that all are kept."""
+    """The sha256 of each artifact; None if unknown, so that all are kept."""
     snapshots: bool
-    """False once nobody will fold the experiment again, nor generate with its weights."""
+    """False once no process will fold the experiment again or generate with its weights."""
 
 
 class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that may go, and the reason."""
+    """A removable file or folder, and the reason."""
 
     path: str
     size_bytes: int
@@ -167,7 +167,7 @@ class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> Referenced:
-    """The files that the folded events of an experiment name."""
+    """Returns the files named by the folded events of an experiment."""
     retired = state.weights.retired
     status = state.spine.status
     return Referenced(
@@ -179,91 +179,92 @@ def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> R
 
 
 def unreferenced(
-    found: Iterable[OwnFile], kept: Referenced, *, before_ns: int, now_ns: int | None = None
+    own_files: Iterable[OwnFile], named: Referenced, *, before_ns: int, now_ns: int | None = None
 ) -> Iterator[Unreferenced]:
-    """The things that no event names and that nobody has written to since `before_ns`. Pure.
+    """Yields the files that no event names and that were last written before `before_ns`. Pure.
 
-    With `now_ns` artifacts have to be older than `GRACE_S` too: no fence keeps a worker on another machine, which was
-    given up and wakes, from naming one that it has just written.
+    With `now_ns`, artifacts must also be older than `GRACE_S`: no fence prevents a worker on another machine, given up
+    and awake again, from naming an artifact just written.
     """
-    # Age protects what is on its way: every file is written before the event that names it.
-    found = list(found)
-    there = {each.path for each in found}
+    # The age limit protects files in progress: every file is written before the event that names it.
+    own_files = list(own_files)
+    existing_paths = {file.path for file in own_files}
     young_ns = before_ns if now_ns is None else min(before_ns, now_ns - int(GRACE_S * 1e9))
-    for each in found:
-        if each.modified_ns >= (young_ns if each.kind == "artifact" else before_ns):
+    for file in own_files:
+        if file.modified_ns >= (young_ns if file.kind == "artifact" else before_ns):
             continue
-        why = _why(each, kept, there)
+        why = _why(file, named, existing_paths)
         if why:
-            yield Unreferenced(path=each.path, size_bytes=each.size_bytes, why=why)
+            yield Unreferenced(path=file.path, size_bytes=file.size_bytes, why=why)
 
 
 def ours(spec: ExperimentSpec) -> list[OwnFile]:
-    """Everything of ours in the experiment's folders. Blocks."""
+    """Lists all files and folders of rftd in the experiment's folders. Blocks."""
     job = Path(spec.job_dir)
-    found: list[OwnFile] = []
+    files: list[OwnFile] = []
     for folder in sorted(stage_folders(spec)):
-        found += _listed(folder, _IN_STAGE)
-        found += _listed(folder / "serving", _IN_SERVING)
-    found += _listed(job, _IN_JOB)
-    found += _listed(job / "weights", _IN_WEIGHTS)
+        files += _listed(folder, _IN_STAGE)
+        files += _listed(folder / "serving", _IN_SERVING)
+    files += _listed(job, _IN_JOB)
+    files += _listed(job / "weights", _IN_WEIGHTS)
     for folder in sorted({job / "weights", *_shared(spec)}):
-        found += _listed(folder, _IN_MEMORY)
+        files += _listed(folder, _IN_MEMORY)
     for folder in sorted(work_folders(spec)):
-        found += _worked(folder)
+        files += _in_workplaces(folder)
     for folder in sorted(_folders(job / "artifacts")):
-        found += _listed(folder, _IN_ARTIFACTS)
-    found += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
-    found += _listed(job / DATASETS, _IN_DATASETS)
-    found += _listed(job / "log", _IN_LOG)
-    return found
+        files += _listed(folder, _IN_ARTIFACTS)
+    files += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
+    files += _listed(job / DATASETS, _IN_DATASETS)
+    files += _listed(job / "log", _IN_LOG)
+    return files
 
 
 def stage_folders(spec: ExperimentSpec) -> set[Path]:
-    """The folders of its checkpoints."""
+    """Returns the folders of an experiment's checkpoints."""
     return {Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages if stage.folder)}
 
 
 def work_folders(spec: ExperimentSpec) -> set[Path]:
-    """The folders in which its trainers have had workplaces."""
+    """Returns the folders in which an experiment's trainers have had workplaces."""
     return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Removes files and folders, and workplaces that become empty; what is gone already is no error. Blocks."""
+    """Removes files and folders, and workplaces left empty; missing ones are no error. Blocks."""
     for path in map(Path, paths):
         faults.point("garbage.before_removal")
-        if path.is_dir() and not path.is_symlink():  # a link goes, what it leads to is not ours
+        if path.is_dir() and not path.is_symlink():  # the link is removed, its target is not ours
             _remove_folder(path)
         else:
             path.unlink(missing_ok=True)
         for above in path.parents:
             if not epoch_of(above.name):
                 break
-            with contextlib.suppress(OSError):  # it holds something, or is gone
+            with contextlib.suppress(OSError):  # the folder is not empty, or is gone
                 above.rmdir()
 
 
 def _remove_folder(path: Path) -> None:
     if re.fullmatch(_VERSION, path.name):
-        # Renamed first: whoever opens weights finds all of them or none, and who has opened them reads on.
-        gone = path.with_name(f".{path.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
-        with contextlib.suppress(OSError):  # somebody else removed it, or may not rename it here
-            path = path.rename(gone)
+        # Renamed first: a reader that opens the weights finds all of them or none, and one that has them open continues
+        # to read.
+        renamed = path.with_name(f".{path.name}.gone")
+        shutil.rmtree(renamed, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process removed it, or the rename is not allowed here
+            path = path.rename(renamed)
         faults.point("garbage.after_rename")
     shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_empty_memory(spec: ExperimentSpec) -> None:
-    """Removes the folders for weights in memory that hold nothing any more. Blocks."""
+    """Removes the empty folders for weights in memory. Blocks."""
     for folder in _shared(spec):
-        with contextlib.suppress(OSError):  # it holds something, or is gone
+        with contextlib.suppress(OSError):  # the folder is not empty, or is gone
             folder.rmdir()
 
 
 def remove_empty(spec: ExperimentSpec) -> None:
-    """Removes those of the experiment's folders that hold nothing. Blocks."""
+    """Removes the empty folders of an experiment. Blocks."""
     job = Path(spec.job_dir)
     inner = [*_folders(job / "artifacts"), *(job / name for name in _INNER)]
     inner += _shared(spec)
@@ -271,33 +272,35 @@ def remove_empty(spec: ExperimentSpec) -> None:
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
     for folder in (*inner, *stages, job):
         try:
-            folder.rmdir()  # which the system refuses for one that is not empty: no look and removal can race
+            folder.rmdir()  # the system refuses this for a non-empty folder: no race between check and removal
         except OSError:
-            continue  # it holds what is not ours, or is gone
+            continue  # it holds files of others, or is gone
 
 
-def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
-    path = Path(found.path)
-    match found.kind:
-        case "checkpoint" if found.path not in kept.checkpoints:
+def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
+    path = Path(file.path)
+    match file.kind:
+        case "checkpoint" if file.path not in named.checkpoints:
             return "no checkpoint.committed names it"
-        case "weights" | "weights-mapped" if found.path not in kept.weights:
+        case "weights" | "weights-mapped" if file.path not in named.weights:
             return "no weights.published names it"
-        # An event still names it, but nobody generates with it: a replay, a fork and a run that goes on begin with a
-        # checkpoint or the base model, and make what is missing again.
-        case "weights" | "weights-mapped" if not kept.snapshots:
+        # An event still names the weights, but no process generates with them: a replay, a fork and a resumed run start
+        # from a checkpoint or the base model, and produce missing weights again.
+        case "weights" | "weights-mapped" if not named.snapshots:
             return "its experiment has ended, and nobody generates with it any more"
-        case "artifact" if kept.artifacts is not None and path.name not in kept.artifacts:
+        case "artifact" if named.artifacts is not None and path.name not in named.artifacts:
             return "no event names it"
-        case "snapshot" if not kept.snapshots:
+        case "snapshot" if not named.snapshots:
             return "nobody folds it again"
-        case "dataset-copy" if not kept.snapshots:
+        case "dataset-copy" if not named.snapshots:
             return "its experiment has ended, and a replay copies the file anew"
         case kind if kind.endswith(_PARTIAL):
             return "it was never finished"
-        case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in there:
+        case "checkpoint-replaced" if str(path.with_name(path.name.split(".")[1])) in existing_paths:
             return "another took its place"
-        case "workplace-left" if _place_of(path) in there or _place_of(path) not in kept.checkpoints | kept.weights:
+        case "workplace-left" if (
+            _target_of(path) in existing_paths or _target_of(path) not in named.checkpoints | named.weights
+        ):
             return "a trainer ended while it worked on it"
         case _:
             return ""
@@ -305,44 +308,44 @@ def _why(found: OwnFile, kept: Referenced, there: set[str]) -> str:
 
 def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[OwnFile]:
     try:
-        entries = sorted(folder.iterdir())
+        paths = sorted(folder.iterdir())
     except OSError:
         return
-    for path in entries:
+    for path in paths:
         for kind, pattern in patterns:
             if (match := pattern.fullmatch(path.name)) is not None:
                 epoch = int(match.groupdict().get("epoch") or 0)
-                yield _found(kind, path, epoch)
+                yield _own_file(kind, path, epoch)
                 break
 
 
-def _worked(folder: Path) -> Iterator[OwnFile]:
-    """The things that trainers left in their workplaces, and the empty workplaces."""
+def _in_workplaces(folder: Path) -> Iterator[OwnFile]:
+    """Yields the files left by trainers in their workplaces, and the empty workplaces."""
     with contextlib.suppress(OSError):
-        for path in sorted(each for each in folder.iterdir() if epoch_of(each.name)):
-            left = list(left_in(path))
-            yield from (_found(_LEFT, each, epoch_of(path.name)) for each in left)
-            if not left:
-                yield _found(_WORKPLACE, path, epoch_of(path.name))
+        for path in sorted(child for child in folder.iterdir() if epoch_of(child.name)):
+            leftovers = list(left_in(path))
+            yield from (_own_file(_LEFT, leftover, epoch_of(path.name)) for leftover in leftovers)
+            if not leftovers:
+                yield _own_file(_WORKPLACE, path, epoch_of(path.name))
 
 
-def _place_of(left: Path) -> str:
-    """The path from which a thing in a workplace came, or to which it was to go."""
-    folder = next(above for above in left.parents if not epoch_of(above.name))
-    return str(folder / original_of(left.name))
+def _target_of(leftover: Path) -> str:
+    """Returns the path that a file in a workplace had, or was to get."""
+    folder = next(above for above in leftover.parents if not epoch_of(above.name))
+    return str(folder / original_of(leftover.name))
 
 
-def _found(kind: str, path: Path, epoch: int) -> OwnFile:
+def _own_file(kind: str, path: Path, epoch: int) -> OwnFile:
     size_bytes, modified_ns = _weight(path)
     return OwnFile(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns, epoch=epoch)
 
 
 def _weight(path: Path) -> tuple[int, int]:
-    """The bytes of a file, or of all files below a folder, and the time at which the newest was written (ns)."""
+    """Returns the bytes of a file, or of all files below a folder, and the newest modification time (ns)."""
     size_bytes = modified_ns = 0
-    for each in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
+    for part_path in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
         try:
-            status = each.lstat()  # of a link itself: what it leads to is not ours
+            status = part_path.lstat()  # of a link itself: its target is not ours
         except OSError:
             continue  # removed meanwhile
         modified_ns = max(modified_ns, status.st_mtime_ns)
@@ -351,9 +354,9 @@ def _weight(path: Path) -> tuple[int, int]:
 
 
 def _shared(spec: ExperimentSpec) -> set[Path]:
-    """The folders in memory in which its weights may lie, by the stages that ask for them."""
-    asked = {stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.sync_method == "memory"}
-    return {shared_folder(spec.job_dir, memory_dir) for memory_dir in asked}
+    """Returns the in-memory folders for the experiment's weights, as configured by its stages."""
+    memory_dirs = {stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.sync_method == "memory"}
+    return {shared_folder(spec.job_dir, memory_dir) for memory_dir in memory_dirs}
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -364,15 +367,15 @@ def _folders(folder: Path) -> list[Path]:
 
 
 async def referenced_in(log: EventLog, experiment: UUID, *, artifacts: bool) -> Referenced:
-    """The files that the experiment's events name, as far as the log goes now; artifacts only if they are asked for."""
+    """Returns the files named by the experiment's events in the log up to now; artifacts only on request."""
     named = OutsideNames()
-    own = OwnRecords(log, experiment)
-    # Artifacts are named by experiences, which are nearly all of the log; everything else by a few keyed partitions.
+    own_records = OwnRecords(log, experiment)
+    # Artifacts are named by experiences, nearly all of the log; everything else by a few keyed partitions.
     few = {partition_of(name, experiment) for name in topics.KEYED}
     until = await closed_heads(log)
     for partition in topics.EVENTS:
         if partition in until and (artifacts or partition in few):
-            async for chunk in own.chunks(partition, until[partition].next_offset):
+            async for chunk in own_records.chunks(partition, until[partition].next_offset):
                 for record in chunk:
                     named.take(record)
     return Referenced(

@@ -1,13 +1,13 @@
-"""`Workplace`: the folder in which a holder of the trainer's role prepares what it renames (rule 2).
+"""`Workplace`: the folder in which a holder of the trainer's role prepares its renames (rule 2).
 
-    <folder>/.trainer-eN/NAME        is written there, then renamed to <folder>/NAME
-    <folder>/.trainer-eN/NAME.old    made room for another of its name
-    <folder>/.trainer-eN/NAME.gone   is on its way out
+    <folder>/.trainer-eN/NAME        written there, then renamed to <folder>/NAME
+    <folder>/.trainer-eN/NAME.old    a replaced file or folder of this name
+    <folder>/.trainer-eN/NAME.gone   about to be removed
 
-N is the epoch of the holder's fence, which no other ever has. Every change of a name that others see is a rename out of
-this folder or into it: the folder is made first, then the lease is confirmed, then comes the rename. A successor takes
-the folder away, at one blow, before it looks at anything. So a holder that was stopped in between and wakes finds
-neither source nor destination, and its earlier renames are seen by its successor, who undoes them.
+N is the unique epoch of the holder's fence. Every change of a visible name is a rename out of this folder or into it:
+the folder is created first, then the lease is confirmed, then the rename follows. A successor moves the folder away in
+one step before it reads any files. A holder that was stopped in between and wakes up therefore finds neither source nor
+destination, and its earlier renames are visible to the successor, who undoes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GONE: Final = ".gone"
 
 
 class Workplace:
-    """The workplace of one holder, beside what it changes in `folder`; it is there only while something is changed."""
+    """The workplace of one lease holder, next to the files that it changes in `folder`; exists only during a change."""
 
     def __init__(self, folder: Path, epoch: int) -> None:
         self.folder = folder
@@ -40,18 +40,18 @@ class Workplace:
         self.path = folder / f".trainer-e{epoch}"
 
     def open(self) -> None:
-        """Makes the folder; to be called before the lease is confirmed, and never between that and a rename."""
+        """Creates the folder; call it before the lease is confirmed, and never between confirmation and a rename."""
         make_durable_folder(self.folder)
         self.path.mkdir(exist_ok=True)
 
     def discard(self, paths: Iterable[Path]) -> None:
-        """Takes files and folders of `folder` away from their names; what is gone already is no error.
+        """Moves files and folders of `folder` into the workplace for removal; missing ones are no error.
 
         Raises FencedError if a successor has taken the workplace away.
         """
         for path in paths:
-            # A rename, not a removal: it is one step, which a holder that was stopped takes whole or, its workplace
-            # gone, not at all; a removal goes on file by file, whoever holds the role by then.
+            # A rename, not a removal: a stopped holder does it completely or, with its workplace gone, not at all; a
+            # removal would continue file by file, whoever holds the role by then.
             target = self.path / f"{path.name}{GONE}"
             _remove(target)
             faults.point("workplace.before_discard")
@@ -63,59 +63,69 @@ class Workplace:
             faults.point("workplace.after_discard")
         sync_folder(self.folder)
 
-    def take_over(self, wanted: Mapping[str, Sequence[FileRef]]) -> list[Path]:
-        """Takes away the workplaces of predecessors and undoes what they left half done. Returns the paths put back.
+    def take_over(self, named_files: Mapping[str, Sequence[FileRef]]) -> list[Path]:
+        """Takes over the workplaces of predecessors and undoes their unfinished changes. Returns the paths put back.
 
-        `wanted` has what events name, by path, with its files where they are known. Only for the holder of the role.
+        `named_files` has the paths named by events, with their files where known. Only for the holder of the role.
         """
         if not self.folder.is_dir():
             return []
-        before = [each for each in self.folder.iterdir() if (epoch := epoch_of(each.name)) and epoch < self.epoch]
+        before = [
+            workplace
+            for workplace in self.folder.iterdir()
+            if (epoch := epoch_of(workplace.name)) and epoch < self.epoch
+        ]
         if not before:
             return []
         self.open()
-        # One rename takes a predecessor's whole folder: from then on its own renames find no source and no destination.
-        for each in sorted(before):
-            with suppress(FileNotFoundError):  # a predecessor has just left it, empty
-                each.rename(self.path / each.name)
-        back = [place for left in left_in(self.path) if (place := self._put_back(left, wanted)) is not None]
+        # One rename takes over a predecessor's whole folder: from then on its own renames find no source and no
+        # destination.
+        for workplace in sorted(before):
+            with suppress(FileNotFoundError):  # a predecessor has just removed it, empty
+                workplace.rename(self.path / workplace.name)
+        back = [
+            restored
+            for leftover in left_in(self.path)
+            if (restored := self._put_back(leftover, named_files)) is not None
+        ]
         sync_folder(self.folder)
         return back
 
-    def _put_back(self, left: Path, wanted: Mapping[str, Sequence[FileRef]]) -> Path | None:
-        place = self.folder / original_of(left.name)
-        files = wanted.get(str(place))
-        # Without a list of files only something that had its name before (GONE) is known to be whole.
-        half = not files and not left.name.endswith(GONE)
-        # Only what events name, is whole here and is not whole there: else the successor's own work would be undone.
-        if files is None or half or not _whole(left, files) or _whole(place, files):
+    def _put_back(self, leftover: Path, named_files: Mapping[str, Sequence[FileRef]]) -> Path | None:
+        original = self.folder / original_of(leftover.name)
+        files = named_files.get(str(original))
+        # Without a list of files, only a path that had its final name before (GONE) is known to be whole.
+        half = not files and not leftover.name.endswith(GONE)
+        # Restores only paths named by events, whole here and not whole there: otherwise the successor's own work would
+        # be undone.
+        if files is None or half or not _whole(leftover, files) or _whole(original, files):
             return None
-        if not place.exists():
-            left.rename(place)
-        elif not exchange(left, place):
-            place.rename(left.with_name(f"{left.name}{REPLACED}"))
-            left.rename(place)
-        return place
+        if not original.exists():
+            leftover.rename(original)
+        elif not exchange(leftover, original):
+            original.rename(leftover.with_name(f"{leftover.name}{REPLACED}"))
+            leftover.rename(original)
+        return original
 
     def close(self) -> None:
-        """Removes the folder with all that is in it, once the lease was confirmed after the last rename."""
+        """Removes the folder with its content, once the lease was confirmed after the last rename."""
         faults.point("workplace.before_close")
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def epoch_of(name: str) -> int:
-    """The epoch of the holder whose workplace has this name; 0 if it is the name of none."""
-    found = NAME.fullmatch(name)
-    return int(found[1]) if found else 0
+    """Returns the epoch of the holder whose workplace has this name; 0 for any other name."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def left_in(workplace: Path) -> Iterator[Path]:
-    """The things in a workplace, and in those of predecessors that it took away."""
+    """Yields the files and folders in a workplace, including those in predecessors' workplaces moved into it."""
     try:
-        entries = sorted(workplace.iterdir())
+        paths = sorted(workplace.iterdir())
     except OSError:
         return
-    for path in entries:
+    for path in paths:
         if epoch_of(path.name):
             yield from left_in(path)
         else:
@@ -123,12 +133,12 @@ def left_in(workplace: Path) -> Iterator[Path]:
 
 
 def original_of(name: str) -> str:
-    """The name that a thing in a workplace had, or was to get."""
+    """Returns the final name for a file or folder in a workplace."""
     return name.removesuffix(GONE).removesuffix(REPLACED)
 
 
 def taken_over(path: Path) -> FencedError:
-    """The error of a holder that finds its workplace gone."""
+    """Returns the error for a holder whose workplace is gone."""
     return FencedError(
         "a later trainer has these files now",
         where=str(path),

@@ -1,10 +1,11 @@
-"""Lineage: the origin of a thing and its fate, over the tables alone. In reading order:
+"""Lineage: the causes of an entity (an experience, a step, weights …) and its effects, from the tables alone. In
+reading order:
 
-graph     things with their keys, their links, and counts of those left out, as they are sent
+graph     nodes with their keys, links, and counts of hidden neighbours, as sent to clients
 reading   SQL rows by lists of keys
-finding   the key of a thing from the text that a person types
-upstream  neighbours that things were made of
-downstream  neighbours that were made of them
-facts     one line about each thing
-walk      both directions from one thing, bounded
+finding   the key of a node from the text typed by a person
+upstream  neighbours that were causes of a node
+downstream  neighbours that were effects of a node
+facts     one line about each node
+walk      both directions from one node, bounded
 """

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Neighbours downstream, which were made of a thing: one function for each kind, for many keys at once."""
+"""Downstream neighbours, the effects of a node: one function for each kind, for many keys at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from rftd.storage.lineage.graph import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
-from rftd.storage.lineage.upstream import Finder, Found, Left, Neighbours, newest, spans_of
+from rftd.storage.lineage.upstream import Finder, Neighbour, Neighbours, NeighbourTotal, newest, spans_of
 from rftd.storage.queries.books import ENDED, PRODUCED
 from rftd.storage.queries.counting import EXECUTED
 
 WIDEST_SPAN_VERSIONS: Final = 64
-"""An experience that was drawn by more versions than this is found below its newest ones only."""
+"""An experience sampled by more versions than this is found only from the newest of them."""
 
 _CHILDREN: Final = (
     (Kind.EXPERIMENT, "id", "experiments WHERE parent = :experiment", "forked_ns, id"),
@@ -28,35 +28,37 @@ _CHILDREN: Final = (
     (Kind.EVAL, "id", "evals WHERE experiment = :experiment", "version, id"),
     (Kind.WORKER, "id", "workers WHERE experiment = :experiment AND started_offset IS NOT NULL", "started_ns, id"),
 )
-"""The things that an experiment holds: kind, key columns, source, order."""
+"""The contents of an experiment: kind, key columns, source, order."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
-    left = []
+    neighbours = []
+    totals = []
     for key in keys:
         for kind, columns, source, order in _CHILDREN:
             rows = await reading.rows(
                 f"SELECT {columns} FROM {source} ORDER BY {order} LIMIT :most", experiment=key.id, most=most
             )
-            found += [Found(key, Key(kind, *row), "forked from" if kind is Kind.EXPERIMENT else "of") for row in rows]
+            neighbours += [
+                Neighbour(key, Key(kind, *row), "forked from" if kind is Kind.EXPERIMENT else "of") for row in rows
+            ]
             if len(rows) == most:
-                left.append(Left(key, kind, await reading.count(source, experiment=key.id)))
-    return found, left
+                totals.append(NeighbourTotal(key, kind, await reading.count(source, experiment=key.id)))
+    return neighbours, totals
 
 
 async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
-    left = []
+    neighbours = []
+    totals = []
     for key in keys:
         source = "leases WHERE worker = :worker"
         rows = await reading.rows(
             f"SELECT id FROM {source} ORDER BY leased_ns, id LIMIT :most", worker=key.id, most=most
         )
-        found += [Found(key, Key(Kind.LEASE, id), "given to") for (id,) in rows]
+        neighbours += [Neighbour(key, Key(Kind.LEASE, id), "given to") for (id,) in rows]
         if len(rows) == most:
-            left.append(Left(key, Kind.LEASE, await reading.count(source, worker=key.id)))
-    return found, left
+            totals.append(NeighbourTotal(key, Kind.LEASE, await reading.count(source, worker=key.id)))
+    return neighbours, totals
 
 
 async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -65,7 +67,8 @@ async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbou
         (key.id for key in keys),
     )
     return _first(
-        [Found(Key(Kind.TASK, group), Key(Kind.ROLLOUT, group, rollout), "attempt at") for group, rollout in rows], most
+        [Neighbour(Key(Kind.TASK, group), Key(Kind.ROLLOUT, group, rollout), "attempt at") for group, rollout in rows],
+        most,
     )
 
 
@@ -76,7 +79,10 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
         (key.id for key in keys),
     )
     return _first(
-        [Found(Key(Kind.LEASE, id), Key(Kind.ROLLOUT, group, rollout), "done under") for id, group, rollout in rows],
+        [
+            Neighbour(Key(Kind.LEASE, id), Key(Kind.ROLLOUT, group, rollout), "done under")
+            for id, group, rollout in rows
+        ],
         most,
     )
 
@@ -88,7 +94,7 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neigh
     )
     ids = {(group, rollout): id for group, rollout, id in rows}
     return [
-        Found(key, Key(Kind.EXPERIENCE, ids[key.id, key.number]), "left by")
+        Neighbour(key, Key(Kind.EXPERIENCE, ids[key.id, key.number]), "left by")
         for key in keys
         if (key.id, key.number) in ids
     ], []
@@ -101,11 +107,11 @@ async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
         WHERE i.experience IN ({keys}) ORDER BY b.step, b.planned_offset""",
         (key.id for key in keys),
     )
-    return [Found(Key(Kind.EXPERIENCE, id), Key(Kind.BATCH, batch), "item") for id, batch in rows], []
+    return [Neighbour(Key(Kind.EXPERIENCE, id), Key(Kind.BATCH, batch), "item") for id, batch in rows], []
 
 
 async def _rows(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    return [Found(key, Key(Kind.BATCH, key.id), "row") for key in keys], []
+    return [Neighbour(key, Key(Kind.BATCH, key.id), "row") for key in keys], []
 
 
 async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -116,83 +122,83 @@ async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
         (key.id for key in keys),
     )
     return [
-        Found(Key(Kind.BATCH, id), Key(Kind.STEP, experiment, step, generation), "executed")
+        Neighbour(Key(Kind.BATCH, id), Key(Kind.STEP, experiment, step, generation), "executed")
         for id, experiment, step, generation in rows
     ], []
 
 
 async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    return [Found(key, key._replace(kind=Kind.WEIGHTS), "made by") for key in keys], []
+    return [Neighbour(key, key._replace(kind=Kind.WEIGHTS), "made by") for key in keys], []
 
 
 async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found: list[Found] = []
-    left: list[Left] = []
+    neighbours: list[Neighbour] = []
+    totals: list[NeighbourTotal] = []
     for key in keys:
         drawn, more = await _drawn(reading, key, most)
-        found += drawn
-        left += more
-        here = {"experiment": key.id, "version": key.number, "generation": key.generation}
+        neighbours += drawn
+        totals += more
+        parameters = {"experiment": key.id, "version": key.number, "generation": key.generation}
         evals = await reading.rows(
             """SELECT id FROM evals WHERE experiment = :experiment AND version = :version AND generation = :generation
             ORDER BY id""",
-            **here,
+            **parameters,
         )
-        found += [Found(key, Key(Kind.EVAL, id), "answered by") for (id,) in evals]
+        neighbours += [Neighbour(key, Key(Kind.EVAL, id), "answered by") for (id,) in evals]
         checkpoints = await reading.rows(
             """SELECT step, generation FROM checkpoints WHERE experiment = :experiment AND step = :version
             AND generation = :generation AND committed_offset IS NOT NULL""",
-            **here,
+            **parameters,
         )
-        found += [Found(key, key._replace(kind=Kind.CHECKPOINT), "holds") for _ in checkpoints]
-        found += [Found(key, step, "trained from") for step in await _next_steps(reading, key)]
+        neighbours += [Neighbour(key, key._replace(kind=Kind.CHECKPOINT), "holds") for _ in checkpoints]
+        neighbours += [Neighbour(key, step, "trained from") for step in await _next_steps(reading, key)]
         forks = await reading.rows(
             "SELECT id FROM experiments WHERE parent = :experiment AND forked_step = :version ORDER BY id",
             experiment=key.id,
             version=key.number,
         )
         if forks and await newest(reading, key.id, key.number) == key:
-            found += [Found(key, Key(Kind.EXPERIMENT, id), "forked from") for (id,) in forks]
-    return found, left
+            neighbours += [Neighbour(key, Key(Kind.EXPERIMENT, id), "forked from") for (id,) in forks]
+    return neighbours, totals
 
 
 async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
-    """The experiences of which a version drew some token."""
-    # `spans` is JSON text, so the pattern finds the pair of numbers in it; the bounds on the versions, which an index
-    # has, keep the rows few that it is tried on.
+    """Returns the experiences with tokens sampled by a weight version."""
+    # `spans` is JSON text, so the pattern searches for a pair of numbers in it; the indexed bounds on the versions keep
+    # the number of searched rows small.
     source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
         AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
-    here = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}
+    parameters = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}
     rows = await reading.rows(
-        f"SELECT id, spans FROM {source} ORDER BY oldest_version DESC LIMIT :most", most=most, **here
+        f"SELECT id, spans FROM {source} ORDER BY oldest_version DESC LIMIT :most", most=most, **parameters
     )
-    found = []
+    neighbours = []
     for id, spans in rows:
-        mine = [f"{start}-{end}" for version, g, start, end in spans_of(spans) if (version, g) == key[2:]]
-        found.append(Found(key, Key(Kind.EXPERIENCE, id), f"drawn by, tokens {', '.join(mine)}"))
+        token_ranges = [f"{start}-{end}" for version, g, start, end in spans_of(spans) if (version, g) == key[2:]]
+        neighbours.append(Neighbour(key, Key(Kind.EXPERIENCE, id), f"drawn by, tokens {', '.join(token_ranges)}"))
     if len(rows) < most:
-        return found, []
-    return found, [Left(key, Kind.EXPERIENCE, await reading.count(source, **here))]
+        return neighbours, []
+    return neighbours, [NeighbourTotal(key, Kind.EXPERIENCE, await reading.count(source, **parameters))]
 
 
 async def _next_steps(reading: TableSnapshot, key: Key) -> list[Key]:
-    """The steps that were trained from these weights: each from the newest generation not above its own."""
+    """Returns the steps trained from these weights: each step from the newest generation not above its own."""
     rows = await reading.rows(
         f"SELECT step, generation FROM {EXECUTED} t WHERE experiment = :experiment AND step IN (:version, :next)",
         experiment=key.id,
         version=key.number,
         next=key.number + 1,
     )
-    made = [generation for step, generation in rows if step == key.number]
+    generations = [generation for step, generation in rows if step == key.number]
     return [
         Key(Kind.STEP, key.id, step, generation)
         for step, generation in sorted(rows)
-        if step == key.number + 1 and max((g for g in made if g <= generation), default=0) == key.generation
+        if step == key.number + 1 and max((g for g in generations if g <= generation), default=0) == key.generation
     ]
 
 
 async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
+    neighbours = []
     for key in keys:
         rows = await reading.rows(
             f"""SELECT n.generation FROM generations n JOIN checkpoints c ON c.experiment = n.experiment
@@ -204,24 +210,26 @@ async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
             version=key.number,
             generation=key.generation,
         )
-        found += [Found(key, Key(Kind.STEP, key.id, key.number + 1, each), "resumed from") for (each,) in rows]
-    return found, []
+        neighbours += [
+            Neighbour(key, Key(Kind.STEP, key.id, key.number + 1, resumed), "resumed from") for (resumed,) in rows
+        ]
+    return neighbours, []
 
 
 async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     return [], []
 
 
-def _first(found: list[Found], most: int) -> Neighbours:
-    """The first neighbours of each key."""
-    counts = Counter(each.near for each in found)
-    kept: Counter[Key] = Counter()
+def _first(neighbours: list[Neighbour], most: int) -> Neighbours:
+    """Limits the neighbours of each key to the first `most`, and counts the total where more exist."""
+    counts = Counter(neighbour.near for neighbour in neighbours)
+    shown_counts: Counter[Key] = Counter()
     shown = []
-    for each in found:
-        kept[each.near] += 1
-        if kept[each.near] <= most:
-            shown.append(each)
-    return shown, [Left(key, Kind.ROLLOUT, count) for key, count in counts.items() if count > most]
+    for neighbour in neighbours:
+        shown_counts[neighbour.near] += 1
+        if shown_counts[neighbour.near] <= most:
+            shown.append(neighbour)
+    return shown, [NeighbourTotal(key, Kind.ROLLOUT, count) for key, count in counts.items() if count > most]
 
 
 DOWNSTREAM: Final[dict[Kind, Finder]] = {

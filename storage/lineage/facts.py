@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`nodes_of`: one line about each thing, for many keys at once."""
+"""`nodes_of`: one line about each node, for many keys at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
 class Fact(NamedTuple):
-    """The facts that the tables hold of one thing."""
+    """The facts about one node, as held by the tables."""
 
     experiment: bytes | None
     text: str
@@ -25,7 +25,7 @@ Facts = dict[Key, Fact]
 
 
 async def nodes_of(reading: TableSnapshot, keys: list[Key]) -> dict[Key, Node]:
-    """A node for each key; one that the tables do not hold yet says so."""
+    """Returns a node for each key; the text of a node missing from the tables says so."""
     facts: Facts = {}
     for kind in dict.fromkeys(key.kind for key in keys):
         facts |= await _FACTS[kind](reading, [key for key in keys if key.kind is kind])
@@ -48,14 +48,14 @@ def _id(key: Key) -> str:
 
 
 async def _names(reading: TableSnapshot, experiments: set[bytes]) -> dict[bytes, str]:
-    """The name of each experiment where no other has it, else its id."""
+    """Returns each experiment's name if unique, else its id."""
     rows = await reading.among(
         """SELECT id, name, (SELECT COUNT(*) FROM experiments o WHERE o.name = x.name) FROM experiments x
         WHERE id IN ({keys})""",
         experiments,
     )
-    found = {id: name for id, name, count in rows if count == 1 and name}
-    return {id: found.get(id) or str(UUID(bytes=id)) for id in experiments}
+    unique_names = {id: name for id, name, count in rows if count == 1 and name}
+    return {id: unique_names.get(id) or str(UUID(bytes=id)) for id in experiments}
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key]) -> Facts:
@@ -78,7 +78,7 @@ async def _workers(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _tasks(reading: TableSnapshot, keys: list[Key]) -> Facts:
-    # Newest attempts first: the row of the first one is written last, and tells when the task was given out.
+    # Newest attempts first: the row of the first attempt is written last, and has the time of the first lease.
     leased = await reading.among(
         """SELECT subject, experiment, stage, sequence, row_start, epoch, leased_ns, attempt FROM leases
         WHERE subject IN ({keys}) AND kind = 'task' ORDER BY attempt DESC""",
@@ -108,8 +108,8 @@ async def _leases(reading: TableSnapshot, keys: list[Key]) -> Facts:
         FROM leases WHERE id IN ({keys})"""
     facts = {}
     for id, experiment, kind, slot, attempt, rollouts, start, end, at, reason in await reading.among(sql, _ids(keys)):
-        what = f"rows {start} to {end}" if kind == "eval" else f"{rollouts} rollouts"
-        text = f"attempt {attempt} in slot {slot}, {what}" + (f", expired: {reason}" if reason else "")
+        subject = f"rows {start} to {end}" if kind == "eval" else f"{rollouts} rollouts"
+        text = f"attempt {attempt} in slot {slot}, {subject}" + (f", expired: {reason}" if reason else "")
         facts[Key(Kind.LEASE, id)] = Fact(experiment, text, at)
     return facts
 
@@ -119,12 +119,12 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
         e.produced_offset, e.duration_s, e.failed_ns, e.failed_code, e.failed_reason
         FROM experiences e WHERE e.group_id IN ({{keys}}) AND {ENDED}"""
     facts = {}
-    for group, number, experiment, made, offset, duration, failed, code, reason in await reading.among(
+    for group, number, experiment, produced_ns, offset, duration, failed, code, reason in await reading.among(
         sql, {key.id for key in keys}
     ):
         text = f"rollout {number}"
         text += f", failed with {code}: {reason}" if offset is None else f", {duration:.1f} s"
-        facts[Key(Kind.ROLLOUT, group, number)] = Fact(experiment, text, failed if offset is None else made)
+        facts[Key(Kind.ROLLOUT, group, number)] = Fact(experiment, text, failed if offset is None else produced_ns)
     return facts
 
 
@@ -143,8 +143,8 @@ async def _rows(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = """SELECT i.batch, i.item, b.experiment, i.digest, i.row, i.epoch, b.decided_at_ns FROM batch_items i
         JOIN batches b ON b.id = i.batch WHERE i.batch IN ({keys}) AND i.row IS NOT NULL"""
     return {
-        Key(Kind.ROW, batch, item): Fact(experiment, f"row {row} of epoch {epoch}, dataset {digest[:12]}", at)
-        for batch, item, experiment, digest, row, epoch, at in await reading.among(sql, {key.id for key in keys})
+        Key(Kind.ROW, batch, number): Fact(experiment, f"row {row} of epoch {epoch}, dataset {digest[:12]}", at)
+        for batch, number, experiment, digest, row, epoch, at in await reading.among(sql, {key.id for key in keys})
     }
 
 
@@ -152,8 +152,8 @@ async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = f"""SELECT b.id, b.experiment, b.step, b.items, b.groups, b.staleness_p95, {ABANDONED} AS abandoned,
         b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""
     facts = {}
-    for id, experiment, step, items, groups, stale, abandoned, reason, at in await reading.among(sql, _ids(keys)):
-        text = f"batch of step {step}, {items} items" + (f" of {groups} tasks" if groups else "")
+    for id, experiment, step, size, groups, stale, abandoned, reason, at in await reading.among(sql, _ids(keys)):
+        text = f"batch of step {step}, {size} items" + (f" of {groups} tasks" if groups else "")
         text += f", staleness p95 {stale} versions" if stale is not None else ""
         text += f", abandoned: {reason}" if abandoned else ""
         facts[Key(Kind.BATCH, id)] = Fact(experiment, text, at)
@@ -162,10 +162,10 @@ async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 async def _steps(reading: TableSnapshot, keys: list[Key]) -> Facts:
     facts = {}
-    async for experiment, step, generation, items, tokens, duration, checksum, at in _numbered(
+    async for experiment, step, generation, size, tokens, duration, checksum, at in _numbered(
         reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", f"{EXECUTED} t"
     ):
-        text = f"{items} items, {tokens} tokens, {duration:.1f} s, checksum {checksum}"
+        text = f"{size} items, {tokens} tokens, {duration:.1f} s, checksum {checksum}"
         facts[Key(Kind.STEP, experiment, step, generation)] = Fact(experiment, text, at)
     return facts
 
@@ -207,18 +207,18 @@ def _ids(keys: Iterable[Key]) -> Iterator[bytes]:
     return (key.id for key in keys)
 
 
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+def _number(figure: float | None) -> str:
+    return "none" if figure is None else f"{figure:.4g}"
 
 
 async def _numbered(
     reading: TableSnapshot, keys: list[Key], number: str, columns: str, table: str
 ) -> AsyncIterator[tuple[Any, ...]]:
-    """Rows of one of the tables whose key is (experiment, number, generation)."""
+    """Yields rows of a table with the key (experiment, number, generation)."""
     for experiment in dict.fromkeys(_ids(keys)):
-        wanted = {key.number for key in keys if key.id == experiment}
+        numbers = {key.number for key in keys if key.id == experiment}
         sql = f"SELECT experiment, {number}, generation, {columns} FROM {table} WHERE experiment = :experiment"
-        for row in await reading.among(f"{sql} AND {number} IN ({{keys}})", wanted, experiment=experiment):
+        for row in await reading.among(f"{sql} AND {number} IN ({{keys}})", numbers, experiment=experiment):
             yield row
 
 

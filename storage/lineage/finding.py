@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`find`: the key of a thing from the text that a person types: an id, a beginning of one, or NAME/KIND/NUMBER."""
+"""`find`: the key of a node from the text typed by a person: an id, the beginning of an id, or NAME/KIND/NUMBER."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IDS: Final = (
     (Kind.BATCH, "batches", "id"),
     (Kind.EVAL, "evals", "id"),
 )
-"""The tables and columns of ids. Ids of rollouts are in none: the experience that follows from one tells it."""
+"""Tables and columns with ids. Ids of rollouts are in none: a rollout is found by its derived experience id."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
 _NAMED: Final = re.compile(r"(?P<name>.+)/(?P<kind>[a-z]+)/(?P<number>\d{1,18})(?:\.(?P<second>\d{1,18}))?")
 _TABLES: Final = {
@@ -39,27 +39,25 @@ _TABLES: Final = {
 }
 
 
-async def find(connection: AsyncConnection, wanted: str) -> Key:
-    """The thing that `wanted` names.
+async def find(connection: AsyncConnection, text: str) -> Key:
+    """Returns the key of the node named by `text`.
 
-    Raises UsageError for text of no known form, and with the candidates where it names several; NotFoundError.
+    Raises UsageError for text of an unknown form, and with the candidates for an ambiguous text; NotFoundError.
     """
     reading = TableSnapshot(connection)
-    if "/" in wanted:
-        return await _named(connection, reading, wanted)
-    found = await _by_id(reading, wanted)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise _several(wanted, [f"{key.uuid} ({key.kind})" for key in found])
+    if "/" in text:
+        return await _named(connection, reading, text)
+    matches = await _by_id(reading, text)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise _several(text, [f"{key.uuid} ({key.kind})" for key in matches])
     try:
-        return Key(Kind.EXPERIMENT, (await resolve_experiment(connection, wanted)).bytes)
+        return Key(Kind.EXPERIMENT, (await resolve_experiment(connection, text)).bytes)
     except NotFoundError as error:
-        if _PREFIX.fullmatch(_hex(wanted)):
-            raise NotFoundError(
-                f"nothing has the id {wanted}", fix="see rftd events NAME, rftd experiences ls"
-            ) from None
-        raise NotFoundError(f"no experiment {wanted!r}, and no id", fix=f"{error.fix}; or give {FORMS}") from None
+        if _PREFIX.fullmatch(_hex(text)):
+            raise NotFoundError(f"nothing has the id {text}", fix="see rftd events NAME, rftd experiences ls") from None
+        raise NotFoundError(f"no experiment {text!r}, and no id", fix=f"{error.fix}; or give {FORMS}") from None
 
 
 def _hex(text: str) -> str:
@@ -67,14 +65,14 @@ def _hex(text: str) -> str:
 
 
 async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
-    """The things that have this id, or one that begins so."""
+    """Returns the nodes whose id is `text` or begins with it."""
     prefix = _hex(text)
     if not _PREFIX.fullmatch(prefix):
         return []
-    # A range of the key, which every index finds; a pattern over its text would read whole tables.
+    # A range of the key, served by every index; a pattern over its text would read whole tables.
     low = bytes.fromhex(prefix.ljust(32, "0"))
     high = bytes.fromhex(prefix.ljust(32, "f"))
-    found: dict[Key, None] = {}
+    matches: dict[Key, None] = {}
     for kind, table, column in _IDS:
         more = " AND kind = 'task'" if (kind, table) == (Kind.TASK, "leases") else ""
         rows = await reading.rows(
@@ -82,14 +80,14 @@ async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
             low=low,
             high=high,
         )
-        found |= dict.fromkeys(Key(kind, id) for (id,) in rows)
-    if not found and len(prefix) == 32:
+        matches |= dict.fromkeys(Key(kind, id) for (id,) in rows)
+    if not matches and len(prefix) == 32:
         return await _derived(reading, UUID(hex=prefix))
-    return list(found)
+    return list(matches)
 
 
 async def _derived(reading: TableSnapshot, id: UUID) -> list[Key]:
-    """A rollout by the experience that follows from it, an experiment by its request, an event by its place."""
+    """Returns a rollout by its experience's derived id, an experiment by its request, an event by its position."""
     rows = await reading.rows(
         "SELECT DISTINCT group_id, rollout FROM experiences WHERE id = :id", id=derive(id, "experience").bytes
     )
@@ -101,20 +99,20 @@ async def _derived(reading: TableSnapshot, id: UUID) -> list[Key]:
 
 
 async def _event(reading: TableSnapshot, id: UUID) -> list[Key]:
-    """The weights or the checkpoint that an event announced: of these the tables keep the events' ids."""
-    places = await reading.rows(
+    """Returns the weights or the checkpoint announced by an event: the tables keep the ids of these events."""
+    positions = await reading.rows(
         """SELECT o.stream, o.applied_partition, o.applied_offset FROM positions p
         JOIN once o ON o.stream = p.stream AND o.partition = p.partition AND o.event = :id""",
         id=id.bytes,
     )
-    for stream, partition, offset in places:
+    for stream, partition, offset in positions:
         kind = {topics.WEIGHTS: Kind.WEIGHTS, topics.CHECKPOINTS: Kind.CHECKPOINT}.get(stream)
         if kind is None:
             continue
-        table, number, place = _TABLES[kind]
+        table, number, offset_column = _TABLES[kind]
         rows = await reading.rows(
             f"""SELECT experiment, {number}, generation FROM {table}
-            WHERE {place} = :offset AND {place.replace("_offset", "_partition")} = :partition""",
+            WHERE {offset_column} = :offset AND {offset_column.replace("_offset", "_partition")} = :partition""",
             offset=offset,
             partition=partition,
         )
@@ -123,22 +121,22 @@ async def _event(reading: TableSnapshot, id: UUID) -> list[Key]:
     return []
 
 
-async def _named(connection: AsyncConnection, reading: TableSnapshot, wanted: str) -> Key:
-    match = _NAMED.fullmatch(wanted)
+async def _named(connection: AsyncConnection, reading: TableSnapshot, text: str) -> Key:
+    match = _NAMED.fullmatch(text)
     if match is None or match["kind"] not in {*(kind.value for kind in _TABLES), "task", "batch", "eval", "row"}:
-        raise UsageError(f"{wanted!r} names nothing that has a lineage", field="ID", fix=f"give {FORMS}")
+        raise UsageError(f"{text!r} names nothing that has a lineage", field="ID", fix=f"give {FORMS}")
     if match["kind"] == "row":
-        return await _row(reading, wanted, match["name"], int(match["number"]))
+        return await _row(reading, text, match["name"], int(match["number"]))
     experiment = (await resolve_experiment(connection, match["name"])).bytes
     kind = Kind(match["kind"])
     number = int(match["number"])
     second = int(match["second"]) if match["second"] else None
     if kind is Kind.TASK:
         if second is None:
-            raise UsageError(f"{wanted!r} does not say which stage", field="ID", fix="write NAME/task/STAGE.SEQUENCE")
-        return await _task(reading, wanted, experiment, number, second)
+            raise UsageError(f"{text!r} does not say which stage", field="ID", fix="write NAME/task/STAGE.SEQUENCE")
+        return await _task(reading, text, experiment, number, second)
     if kind in _TABLES:
-        return await _numbered(reading, wanted, Key(kind, experiment, number), second)
+        return await _numbered(reading, text, Key(kind, experiment, number), second)
     sql = {
         Kind.BATCH: "SELECT id FROM batches WHERE experiment = :experiment AND step = :number ORDER BY planned_offset",
         Kind.EVAL: "SELECT id FROM evals WHERE experiment = :experiment AND version = :number ORDER BY id",
@@ -147,43 +145,44 @@ async def _named(connection: AsyncConnection, reading: TableSnapshot, wanted: st
     if not rows:
         raise NotFoundError(f"{match['name']} has no {kind} of {number}", fix="see rftd get")
     if len(rows) > 1:
-        raise _several(wanted, [str(UUID(bytes=id)) for (id,) in rows])
+        raise _several(text, [str(UUID(bytes=id)) for (id,) in rows])
     return Key(kind, rows[0][0])
 
 
-async def _task(reading: TableSnapshot, wanted: str, experiment: bytes, stage: int, sequence: int) -> Key:
+async def _task(reading: TableSnapshot, text: str, experiment: bytes, stage: int, sequence: int) -> Key:
     group = group_id(UUID(bytes=experiment), stage, sequence).bytes
     for table, column in (("groups", "id"), ("leases", "subject")):
         if await reading.rows(f"SELECT 1 FROM {table} WHERE {column} = :group LIMIT 1", group=group):
             return Key(Kind.TASK, group)
-    raise NotFoundError(f"{wanted} was not given out", fix="stages and sequences count from 0")
+    raise NotFoundError(f"{text} was not given out", fix="stages and sequences count from 0")
 
 
-async def _row(reading: TableSnapshot, wanted: str, batch: str, item: int) -> Key:
-    found = [key for key in await _by_id(reading, batch) if key.kind is Kind.BATCH]
+async def _row(reading: TableSnapshot, text: str, batch: str, number: int) -> Key:
+    batches = [key for key in await _by_id(reading, batch) if key.kind is Kind.BATCH]
     sql = "SELECT 1 FROM batch_items WHERE batch = :batch AND item = :item AND row IS NOT NULL"
-    if len(found) != 1 or not await reading.rows(sql, batch=found[0].id, item=item):
-        raise NotFoundError(f"there is no {wanted}", fix="write BATCH/row/ITEM")
-    return Key(Kind.ROW, found[0].id, item)
+    if len(batches) != 1 or not await reading.rows(sql, batch=batches[0].id, item=number):
+        raise NotFoundError(f"there is no {text}", fix="write BATCH/row/ITEM")
+    return Key(Kind.ROW, batches[0].id, number)
 
 
-async def _numbered(reading: TableSnapshot, wanted: str, key: Key, generation: int | None) -> Key:
-    """The key with its newest generation, unless one was asked for. Raises NotFoundError."""
-    table, number, place = _TABLES[key.kind]
+async def _numbered(reading: TableSnapshot, text: str, key: Key, generation: int | None) -> Key:
+    """Returns the key with the requested generation, else with the newest one. Raises NotFoundError."""
+    table, number, offset = _TABLES[key.kind]
     rows = await reading.rows(
-        f"SELECT generation FROM {table} WHERE experiment = :experiment AND {number} = :number AND {place} IS NOT NULL",
+        f"""SELECT generation FROM {table}
+        WHERE experiment = :experiment AND {number} = :number AND {offset} IS NOT NULL""",
         experiment=key.id,
         number=key.number,
     )
     generations = [row[0] for row in rows]
     if not generations and key.kind is Kind.WEIGHTS:  # trained, and not announced
-        generations = [(await _numbered(reading, wanted, key._replace(kind=Kind.STEP), generation)).generation]
+        generations = [(await _numbered(reading, text, key._replace(kind=Kind.STEP), generation)).generation]
     if not generations or (generation is not None and generation not in generations):
-        known = f"it has generation {', '.join(map(str, sorted(generations)))}" if generations else "see rftd get"
-        raise NotFoundError(f"there is no {wanted}", fix=known)
+        fix = f"it has generation {', '.join(map(str, sorted(generations)))}" if generations else "see rftd get"
+        raise NotFoundError(f"there is no {text}", fix=fix)
     return key._replace(generation=max(generations) if generation is None else generation)
 
 
-def _several(wanted: str, candidates: list[str]) -> UsageError:
+def _several(text: str, candidates: list[str]) -> UsageError:
     shown = ", ".join(candidates[:_CANDIDATES])
-    return UsageError(f"{wanted!r} names several things", field="ID", fix=f"use one of {shown}")
+    return UsageError(f"{text!r} names several things", field="ID", fix=f"use one of {shown}")

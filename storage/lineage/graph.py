@@ -1,4 +1,4 @@
-"""`LineageGraph`: things, links between them, and counts of those left out, as they are asked for and sent."""
+"""`LineageGraph`: nodes, links between them, and counts of hidden neighbours, as requested and sent over the API."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rftd.ops.ids import derive
 
 DEPTH: Final = 4
 CHILDREN: Final = 20
-"""The neighbours of one kind that each thing shows."""
+"""Maximum neighbours of one kind shown for each node."""
 FORMS: Final = (
     "an id, at least 8 hex digits of one, the name of an experiment, NAME/task/STAGE.SEQUENCE, NAME/batch/STEP, "
     "NAME/eval/VERSION, or NAME/step/N, NAME/weights/N, NAME/checkpoint/N with .GENERATION after it if wanted"
 )
-"""The ways to name a thing."""
+"""The accepted ways to name a node."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing."""
+    """One node of a lineage: an experiment, a task, an experience, a step, weights and so on."""
 
     id: str
-    """The name by which `rftd lineage` finds it."""
+    """The name by which `rftd lineage` finds the node."""
     kind: str
     experiment: str | None
-    """The id of its experiment."""
+    """The id of the node's experiment."""
     text: str
-    """A line of facts about it."""
+    """A line of facts about the node."""
     made_ns: int | None
-    """The time of its making, Unix time in nanoseconds."""
+    """Creation time, Unix time in nanoseconds."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """`cause` is part of what `effect` was made of."""
+    """A causal link: `cause` is a part of what `effect` was made of."""
 
     cause: str
     effect: str
@@ -52,28 +52,30 @@ class More(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     count: int
     exact: bool
-    """False: there are at least so many."""
+    """False: `count` is a lower bound."""
 
 
 class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """The lineage of one thing: all that it was made of, and all that was made of it."""
+    """The lineage of one node: all its causes, and all its effects."""
 
     root: str
     nodes: list[Node]
-    """The root first, then the others as they were found."""
+    """The root first, then the others in the order of the search."""
     up: list[Link]
-    """The links to things that the root was made of."""
+    """The links to the causes of the root."""
     down: list[Link]
-    """The links to things that were made of the root."""
+    """The links to the effects of the root."""
     more: list[More]
     cut: list[str]
-    """Nodes at the end of the depth or of the whole bound: of their neighbours none, or not all, are shown."""
+    """Nodes at the maximum depth or at the overall bound: none, or not all, of their neighbours are shown."""
     bound: int | None
-    """The bound on the things of a direction, if it left some out; ask for one of `cut`, or for more children."""
+    """The maximum number of nodes in a direction, if nodes were left out; ask for a node of `cut`, or for more
+    children.
+    """
 
 
 class Kind(StrEnum):
-    """The kinds of things, in the order in which one is made of the other."""
+    """The kinds of nodes, in causal order: later ones are made of earlier ones."""
 
     EXPERIMENT = "experiment"
     WORKER = "worker"
@@ -90,11 +92,13 @@ class Kind(StrEnum):
 
 
 NUMBERED = frozenset({Kind.STEP, Kind.WEIGHTS, Kind.CHECKPOINT})
-"""Kinds without an id of their own: a number in an experiment, and a generation."""
+"""Kinds without an id: their key is a number in an experiment, and a generation."""
 
 
 class Key(NamedTuple):
-    """One thing. `id` is its own, its experiment's (numbered kinds), its group's (rollout) or its batch's (row)."""
+    """The key of one node. `id` is its own id, or that of its experiment (numbered kinds), its group (rollout) or its
+    batch (row).
+    """
 
     kind: Kind
     id: bytes
@@ -104,6 +108,6 @@ class Key(NamedTuple):
 
     @property
     def uuid(self) -> UUID:
-        """The id of the thing itself, for kinds that have one, and for rollouts."""
-        own = UUID(bytes=self.id)
-        return derive(own, "rollout", self.number) if self.kind is Kind.ROLLOUT else own
+        """Returns the node's own id, for kinds with an id, and for rollouts."""
+        node_uuid = UUID(bytes=self.id)
+        return derive(node_uuid, "rollout", self.number) if self.kind is Kind.ROLLOUT else node_uuid

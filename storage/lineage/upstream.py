@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Neighbours upstream, of which a thing was made: one function for each kind, for many keys at once."""
+"""Upstream neighbours, the causes of a node: one function for each kind, for many keys at once."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rftd.storage.queries.books import PRODUCED
 from rftd.storage.queries.counting import EXECUTED
 
 
-class Found(NamedTuple):
-    """A neighbour of `near`: a thing that it was made of (upstream), or that was made of it (downstream)."""
+class Neighbour(NamedTuple):
+    """A neighbour `far` of the node `near`: a cause (upstream), or an effect (downstream)."""
 
     near: Key
     far: Key
     what: str
 
 
-class Left(NamedTuple):
-    """The number of all neighbours of one kind."""
+class NeighbourTotal(NamedTuple):
+    """The total number of a node's neighbours of one kind."""
 
     near: Key
     kind: Kind
     total: int
 
 
-Neighbours = tuple[list[Found], list[Left]]
+Neighbours = tuple[list[Neighbour], list[NeighbourTotal]]
 Finder = Callable[[TableSnapshot, list[Key], int], Awaitable[Neighbours]]
-"""A function from keys of one kind, and the neighbours of a kind that each may show, to their neighbours."""
+"""A function from keys of one kind, and the maximum neighbours of a kind shown for each, to their neighbours."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -40,7 +40,8 @@ async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
         (key.id for key in keys),
     )
     return [
-        Found(Key(Kind.EXPERIMENT, id), await newest(reading, parent, step), "forked from") for id, parent, step in rows
+        Neighbour(Key(Kind.EXPERIMENT, id), await newest(reading, parent, step), "forked from")
+        for id, parent, step in rows
     ], []
 
 
@@ -54,8 +55,8 @@ async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbou
     return _of(await reading.among(sql, (key.id for key in keys)), Kind.TASK), []
 
 
-def _of(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Found]:
-    return [Found(Key(kind, id), Key(Kind.EXPERIMENT, experiment), "of") for id, experiment in rows]
+def _of(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Neighbour]:
+    return [Neighbour(Key(kind, id), Key(Kind.EXPERIMENT, experiment), "of") for id, experiment in rows]
 
 
 async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -63,16 +64,16 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
         "SELECT id, kind, subject, worker FROM leases WHERE id IN ({keys}) AND kind IS NOT NULL",
         (key.id for key in keys),
     )
-    found = []
+    neighbours = []
     for id, kind, subject, worker in rows:
         near = Key(Kind.LEASE, id)
-        found.append(Found(near, Key(Kind.EVAL if kind == "eval" else Kind.TASK, subject), "of"))
-        found.append(Found(near, Key(Kind.WORKER, worker), "given to"))
-    return found, []
+        neighbours.append(Neighbour(near, Key(Kind.EVAL if kind == "eval" else Kind.TASK, subject), "of"))
+        neighbours.append(Neighbour(near, Key(Kind.WORKER, worker), "given to"))
+    return neighbours, []
 
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    return [Found(key, Key(Kind.TASK, key.id), "attempt at") for key in keys], []
+    return [Neighbour(key, Key(Kind.TASK, key.id), "attempt at") for key in keys], []
 
 
 async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -81,22 +82,22 @@ async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
         WHERE e.id IN ({{keys}}) AND {PRODUCED}""",
         (key.id for key in keys),
     )
-    found = []
+    neighbours = []
     for id, experiment, group, rollout, spans in rows:
         near = Key(Kind.EXPERIENCE, id)
-        found.append(Found(near, Key(Kind.ROLLOUT, group, rollout), "left by"))
+        neighbours.append(Neighbour(near, Key(Kind.ROLLOUT, group, rollout), "left by"))
         tokens: dict[tuple[int, int], list[str]] = {}
         for version, generation, start, end in spans_of(spans):
             tokens.setdefault((version, generation), []).append(f"{start}-{end}")
         for (version, generation), ranges in tokens.items():
             weights = Key(Kind.WEIGHTS, experiment, version, generation)
-            found.append(Found(near, weights, f"drawn by, tokens {', '.join(ranges)}"))
-    return found, []
+            neighbours.append(Neighbour(near, weights, f"drawn by, tokens {', '.join(ranges)}"))
+    return neighbours, []
 
 
 async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
-    left = []
+    neighbours = []
+    totals = []
     for key in keys:
         rows = await reading.rows(
             """SELECT i.item, i.experience, i.row, b.items FROM batch_items i
@@ -105,42 +106,42 @@ async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
             batch=key.id,
             most=most,
         )
-        for item, experience, row, _ in rows:
-            far = Key(Kind.ROW, key.id, item) if experience is None else Key(Kind.EXPERIENCE, experience)
-            found.append(Found(key, far, "item" if row is None else "row"))
+        for number, experience, row, _ in rows:
+            far = Key(Kind.ROW, key.id, number) if experience is None else Key(Kind.EXPERIENCE, experience)
+            neighbours.append(Neighbour(key, far, "item" if row is None else "row"))
         if rows:
-            left.append(Left(key, Kind.EXPERIENCE if rows[0][1] is not None else Kind.ROW, rows[0][3]))
-    return found, left
+            totals.append(NeighbourTotal(key, Kind.EXPERIENCE if rows[0][1] is not None else Kind.ROW, rows[0][3]))
+    return neighbours, totals
 
 
 async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
-    for experiment, some in _by_experiment(keys).items():
+    neighbours = []
+    for experiment, experiment_keys in _by_experiment(keys).items():
         forked = await _fork(reading, experiment)
         rows = await reading.among(
             f"SELECT step, generation, batch FROM {EXECUTED} t WHERE experiment = :experiment AND step IN ({{keys}})",
-            {number for key in some for number in (key.number, key.number - 1)},
+            {number for key in experiment_keys for number in (key.number, key.number - 1)},
             experiment=experiment,
         )
         batches = {(step, generation): batch for step, generation, batch in rows}
         resumed = await _resumptions(reading, experiment)
-        for key in some:
+        for key in experiment_keys:
             if (batch := batches.get((key.number, key.generation))) is None:
                 continue
-            found.append(Found(key, Key(Kind.BATCH, batch), "executed"))
+            neighbours.append(Neighbour(key, Key(Kind.BATCH, batch), "executed"))
             before = [g for step, g in batches if step == key.number - 1 and g <= key.generation]
             if forked is not None and key.number - 1 == forked[1]:
                 weights = await newest(reading, *forked)
             else:
                 weights = Key(Kind.WEIGHTS, experiment, key.number - 1, max(before, default=0))
-            found.append(Found(key, weights, "trained from"))
+            neighbours.append(Neighbour(key, weights, "trained from"))
             if (checkpoint := resumed.get((key.generation, key.number - 1))) is not None:
-                found.append(Found(key, checkpoint, "resumed from"))
-    return found, []
+                neighbours.append(Neighbour(key, checkpoint, "resumed from"))
+    return neighbours, []
 
 
 async def _resumptions(reading: TableSnapshot, experiment: bytes) -> dict[tuple[int, int], Key]:
-    """The checkpoint that each (generation, version) was loaded from."""
+    """Returns the checkpoint loaded for each (generation, version)."""
     rows = await reading.rows(
         """SELECT n.generation, n.version, MAX(c.generation) FROM generations n
         JOIN checkpoints c ON c.experiment = n.experiment AND c.step = n.version AND c.path = n.checkpoint
@@ -154,21 +155,21 @@ async def _resumptions(reading: TableSnapshot, experiment: bytes) -> dict[tuple[
 
 
 async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    found = []
-    for experiment, some in _by_experiment(keys).items():
+    neighbours = []
+    for experiment, experiment_keys in _by_experiment(keys).items():
         forked = await _fork(reading, experiment)
-        for key in some:
+        for key in experiment_keys:
             if forked is not None and key.number <= forked[1]:
-                found.append(Found(key, await newest(reading, forked[0], key.number), "shared with"))
+                neighbours.append(Neighbour(key, await newest(reading, forked[0], key.number), "shared with"))
             elif key.number == 0:
-                found.append(Found(key, Key(Kind.EXPERIMENT, experiment), "base model of"))
+                neighbours.append(Neighbour(key, Key(Kind.EXPERIMENT, experiment), "base model of"))
             else:
-                found.append(Found(key, key._replace(kind=Kind.STEP), "made by"))
-    return found, []
+                neighbours.append(Neighbour(key, key._replace(kind=Kind.STEP), "made by"))
+    return neighbours, []
 
 
 async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
-    return [Found(key, key._replace(kind=Kind.WEIGHTS), "holds") for key in keys], []
+    return [Neighbour(key, key._replace(kind=Kind.WEIGHTS), "holds") for key in keys], []
 
 
 async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
@@ -176,7 +177,7 @@ async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbou
         "SELECT id, experiment, version, generation FROM evals WHERE id IN ({keys})", (key.id for key in keys)
     )
     return [
-        Found(Key(Kind.EVAL, id), Key(Kind.WEIGHTS, experiment, version, generation), "answered by")
+        Neighbour(Key(Kind.EVAL, id), Key(Kind.WEIGHTS, experiment, version, generation), "answered by")
         for id, experiment, version, generation in rows
     ], []
 
@@ -186,7 +187,7 @@ async def _nothing(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def newest(reading: TableSnapshot, experiment: bytes, version: int) -> Key:
-    """The newest generation of a weight version."""
+    """Returns the newest generation of a weight version."""
     [(generation,)] = await reading.rows(
         f"SELECT MAX(generation) FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version",
         experiment=experiment,
@@ -203,15 +204,15 @@ async def _fork(reading: TableSnapshot, experiment: bytes) -> tuple[bytes, int] 
 
 
 def spans_of(text: str | None) -> list[tuple[int, int, int, int]]:
-    """(version, generation, start, end) of each span in a row's JSON."""
+    """Returns (version, generation, start, end) of each span in a row's JSON."""
     return json_decoder(list[tuple[int, int, int, int]]).decode(text) if text else []
 
 
 def _by_experiment(keys: list[Key]) -> dict[bytes, list[Key]]:
-    found: dict[bytes, list[Key]] = {}
+    grouped: dict[bytes, list[Key]] = {}
     for key in keys:
-        found.setdefault(key.id, []).append(key)
-    return found
+        grouped.setdefault(key.id, []).append(key)
+    return grouped
 
 
 UPSTREAM: Final[dict[Kind, Finder]] = {

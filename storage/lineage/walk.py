@@ -1,4 +1,4 @@
-"""`lineage`: both directions from one thing, level by level, bounded."""
+"""`lineage`: both directions from one node, level by level, bounded."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ from rftd.storage.lineage.facts import nodes_of
 from rftd.storage.lineage.finding import find
 from rftd.storage.lineage.graph import CHILDREN, DEPTH, Key, Kind, LineageGraph, Link, More
 from rftd.storage.lineage.reading import COUNTED, TableSnapshot
-from rftd.storage.lineage.upstream import UPSTREAM, Finder, Found, Left
+from rftd.storage.lineage.upstream import UPSTREAM, Finder, Neighbour, NeighbourTotal
 
 NODES: Final = 200
-"""The things in one direction of one answer, unless more children are asked for."""
+"""Maximum nodes in one direction of an answer, unless more children are requested."""
 AT_ONCE: Final = 20
-"""The things that are expanded together: after each lot the bound is looked at."""
+"""Number of nodes expanded together; the bound is checked after each such group."""
 
 
 class _Walk:
-    """A walk in one direction, breadth first."""
+    """A breadth-first walk in one direction."""
 
     def __init__(self, reading: TableSnapshot, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
         self._reading = reading
         self._finders = finders
         self._most = most
         self._nodes = nodes
-        self.found: list[Found] = []
-        self.left: list[Left] = []
+        self.neighbours: list[Neighbour] = []
+        self.totals: list[NeighbourTotal] = []
         self.cut: dict[Key, None] = {}
         self.bounded = False
-        """True if things were left out because there are too many."""
+        """True if nodes were left out because of the bound."""
 
     async def run(self, root: Key, depth: int) -> None:
-        """Finds the neighbours of the root, theirs, and so on; each thing is expanded once."""
-        # A lineage is no tree: an experience is in several batches, and a version drew for many experiences.
-        seen = {root}
+        """Finds the neighbours of the root, then their neighbours, and so on; each node is expanded once."""
+        # A lineage is not a tree: an experience is in several batches, and a version samples many experiences.
+        visited = {root}
         level = [root]
         for _ in range(depth):
             fresh: dict[Key, None] = {}
             for kind in dict.fromkeys(key.kind for key in level):
                 keys = [key for key in level if key.kind is kind]
                 for first in range(0, len(keys), AT_ONCE):
-                    await self._expand(kind, keys[first : first + AT_ONCE], seen, fresh)
-            seen |= fresh.keys()
+                    await self._expand(kind, keys[first : first + AT_ONCE], visited, fresh)
+            visited |= fresh.keys()
             level = list(fresh)
         self.cut |= dict.fromkeys(level)
 
-    async def _expand(self, kind: Kind, keys: list[Key], seen: set[Key], fresh: dict[Key, None]) -> None:
-        """Adds the neighbours of some things of a kind, as far as there is room for new ones."""
-        if len(seen) + len(fresh) >= self._nodes:
+    async def _expand(self, kind: Kind, keys: list[Key], visited: set[Key], fresh: dict[Key, None]) -> None:
+        """Adds the neighbours of some nodes of one kind, as far as the bound allows new ones."""
+        if len(visited) + len(fresh) >= self._nodes:
             self.bounded = True
             self.cut |= dict.fromkeys(keys)
             return
-        found, left = await self._finders[kind](self._reading, keys, self._most)
-        self.left += left
-        for each in found:
-            if each.far not in seen and each.far not in fresh:
-                if len(seen) + len(fresh) >= self._nodes:
+        neighbours, totals = await self._finders[kind](self._reading, keys, self._most)
+        self.totals += totals
+        for neighbour in neighbours:
+            if neighbour.far not in visited and neighbour.far not in fresh:
+                if len(visited) + len(fresh) >= self._nodes:
                     self.bounded = True
-                    self.cut[each.near] = None
+                    self.cut[neighbour.near] = None
                     continue
-                fresh[each.far] = None
-            self.found.append(each)
+                fresh[neighbour.far] = None
+            self.neighbours.append(neighbour)
 
 
 async def lineage(
     connection: AsyncConnection,
-    wanted: str,
+    text: str,
     *,
     direction: str = "both",
     depth: int = DEPTH,
     children: int = CHILDREN,
 ) -> LineageGraph:
-    """The lineage of the named thing, in both directions or in one. Raises as `find`.
+    """Returns the lineage of the named node, in both directions or in one. Raises as `find`.
 
-    `children` bounds the neighbours of one kind of each thing; what is left out is counted, up to a bound.
+    `children` limits the neighbours of one kind for each node; hidden ones are counted, up to a bound.
     """
-    root = await find(connection, wanted)
+    root = await find(connection, text)
     reading = TableSnapshot(connection)
     nodes = max(NODES, children)
     up = _Walk(reading, UPSTREAM, most=children, nodes=nodes)
@@ -89,14 +89,27 @@ async def lineage(
         await up.run(root, depth)
     if direction != "up":
         await down.run(root, depth)
-    keys = list(dict.fromkeys([root, *(key for each in (*up.found, *down.found) for key in (each.near, each.far))]))
+    keys = list(
+        dict.fromkeys(
+            [
+                root,
+                *(key for neighbour in (*up.neighbours, *down.neighbours) for key in (neighbour.near, neighbour.far)),
+            ]
+        )
+    )
     described = await nodes_of(reading, keys)
     ids = {key: node.id for key, node in described.items()}
     return LineageGraph(
         root=ids[root],
         nodes=[described[key] for key in keys],
-        up=[Link(cause=ids[each.far], effect=ids[each.near], what=each.what) for each in up.found],
-        down=[Link(cause=ids[each.near], effect=ids[each.far], what=each.what) for each in down.found],
+        up=[
+            Link(cause=ids[neighbour.far], effect=ids[neighbour.near], what=neighbour.what)
+            for neighbour in up.neighbours
+        ],
+        down=[
+            Link(cause=ids[neighbour.near], effect=ids[neighbour.far], what=neighbour.what)
+            for neighbour in down.neighbours
+        ],
         more=[*_more(up, "up", ids), *_more(down, "down", ids)],
         cut=[ids[key] for key in dict.fromkeys((*up.cut, *down.cut))],
         bound=nodes if up.bounded or down.bounded else None,
@@ -104,16 +117,16 @@ async def lineage(
 
 
 def _more(walk: _Walk, direction: str, ids: Mapping[Key, str]) -> list[More]:
-    """The neighbours of each thing that are not shown, counted."""
-    shown = Counter((each.near, each.far.kind) for each in walk.found)
+    """Counts the hidden neighbours of each node."""
+    shown = Counter((neighbour.near, neighbour.far.kind) for neighbour in walk.neighbours)
     return [
         More(
-            node=ids[left.near],
+            node=ids[total.near],
             direction=direction,
-            kind=left.kind.value,
-            count=left.total - shown[left.near, left.kind],
-            exact=left.total != COUNTED,
+            kind=total.kind.value,
+            count=total.total - shown[total.near, total.kind],
+            exact=total.total != COUNTED,
         )
-        for left in walk.left
-        if left.total > shown[left.near, left.kind]
+        for total in walk.totals
+        if total.total > shown[total.near, total.kind]
     ]

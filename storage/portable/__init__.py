@@ -1,6 +1,6 @@
-"""A portable file: one experiment, whole. In reading order:
+"""A portable file of one whole experiment. In reading order:
 
-files       the files of an experiment that go along, and their places here
-experiment  an experiment into a file, and out of one, with the same tables: `rftd export` and `rftd import`
-archive     its files into such a file, back to their place, or away: `rftd archive`, `restore` and `rm`
+files       the exported files of an experiment, and their locations on this machine
+experiment  an experiment into a file, and out of one, with equal tables: `rftd export` and `rftd import`
+archive     an experiment's files into such a file, back to their place, or removed: `rftd archive`, `restore` and `rm`
 """

@@ -1,4 +1,4 @@
-"""An experiment's files into an archive, back to their place, or away. Its events stay in the log."""
+"""Moves an experiment's files into an archive, restores them, or removes them. The events stay in the log."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive that was written and read back."""
+    """An archive that was written and verified."""
 
     event: ExperimentArchived
     notes: tuple[str, ...]
-    """The things that were left out, with reasons."""
+    """Descriptions of omitted files, with reasons."""
 
 
 async def write_archive(
     log: EventLog, experiment: UUID, path: Path, *, release: str, clock: Clock, event: UUID
 ) -> Archived:
-    """Exports the experiment with every kept checkpoint to a new file, and checks that as a whole.
+    """Exports the experiment with every kept checkpoint to a new file, and verifies the whole file.
 
-    The file that an earlier attempt at the same `event` left is replaced: no event names it.
-
-    Raises ConflictError if the file exists, DiskFullError, ArchiveError if it cannot be read back.
+    A file left by an earlier attempt at the same `event` is replaced: no event names it. Raises ConflictError if the
+    file exists, DiskFullError, ArchiveError if it cannot be read back.
     """
-    # Read back as a whole before anybody relies on it: the caller removes the files that it holds next.
+    # Read back as a whole before any process relies on it: the caller removes the archived files next.
     await asyncio.to_thread(_discard_attempt, path, event)
     exported = await export_experiment(
         log, experiment, path, release=release, clock=clock, checkpoints="all", event=event
@@ -56,51 +55,52 @@ async def write_archive(
 
 
 async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
-    """Writes the files of an archive back to their places. Returns the number of those that were missing there.
+    """Writes the files of an archive back to their places. Returns the number of files that were missing there.
 
-    Raises NotFoundError, ArchiveError unless it is the very file that was archived, ConflictError where others lie.
+    Raises NotFoundError, LogCorruptError unless it is the very file that was archived, ConflictError where other files
+    lie.
     """
     return await asyncio.to_thread(_restored, experiment, spec, path, expected)
 
 
 async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
-    """Puts the payloads that an archive holds back into the log that it was written from; other records are left.
+    """Restores an archive's payloads into the log from which it was written; other records are left alone.
 
-    Raises LogCorruptError if the log's record is not the one that was archived.
+    Raises LogCorruptError if a record of the log differs from the archived one.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     back = NOTHING
     try:
-        for part in archive.manifest.partitions:
-            if part.stream != topics.EXPERIENCES:
+        for part_of_log in archive.manifest.partitions:
+            if part_of_log.stream != topics.EXPERIENCES:
                 continue
-            partition = Partition(part.stream, part.partition)
-            frames = read_frames(archive.open(part.member), f"{path}:{part.member.name}")
-            # On a thread: reading and hashing gigabytes must not hold up the daemon's loop.
-            while chunk := await asyncio.to_thread(_some, frames):
+            partition = Partition(part_of_log.stream, part_of_log.partition)
+            frames = read_frames(archive.open(part_of_log.member), f"{path}:{part_of_log.member.name}")
+            # On a thread: reading and hashing gigabytes must not block the daemon's loop.
+            while chunk := await asyncio.to_thread(_next_frames, frames):
                 back += await bring_back(log, partition, {frame.offset: frame.value for frame in chunk})
         return back
     finally:
         archive.close()
 
 
-def _some(frames: Iterator[Frame]) -> list[Frame]:
+def _next_frames(frames: Iterator[Frame]) -> list[Frame]:
     return list(islice(frames, AT_ONCE))
 
 
 def clear(spec: ExperimentSpec, *, logs: bool) -> int:
-    """Removes our files from the experiment's folders, and what no archive holds only if `logs`. Returns bytes. Blocks.
+    """Removes rftd's files from the experiment's folders, and unarchived kinds only if `logs`. Returns bytes. Blocks.
 
-    That is the logs of its workers, and the conversations that it had with clients.
+    The unarchived kinds are the logs of workers, and the conversations with clients.
     """
-    found = [each for each in ours(spec) if logs or each.kind not in ("log", "conversations")]
-    remove(each.path for each in found)
+    files = [file for file in ours(spec) if logs or file.kind not in ("log", "conversations")]
+    remove(file.path for file in files)
     remove_empty(spec)
-    return sum(each.size_bytes for each in found)
+    return sum(file.size_bytes for file in files)
 
 
 def fresh(path: Path) -> None:
-    """Makes room for an archive of ours of this name: the rest of an earlier attempt is removed. Blocks."""
+    """Prepares the path of a new archive: creates its folder and removes the remains of an earlier attempt. Blocks."""
     make_durable_folder(path.parent)
     path.unlink(missing_ok=True)
 
@@ -108,7 +108,7 @@ def fresh(path: Path) -> None:
 def _discard_attempt(path: Path, event: UUID) -> None:
     try:
         archive = ArchiveReader(path)
-    except RftdError:  # none, or somebody's: the export refuses a name that is taken
+    except RftdError:  # no file, or one of somebody else: the export refuses an existing name
         return
     archive.close()
     if archive.manifest.event == event:

@@ -1,4 +1,6 @@
-"""An experiment into a file and out of one: its records, its files, and the proof that its tables are the same."""
+"""Export of an experiment to a file and import from one: its records, its files, and the proof that its tables are
+equal.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,12 @@ from rftd.streams.portable.present import submitted_in, was_imported
 from rftd.streams.spec.spec import ExperimentSpec
 
 IMPORTED: Final = "imported"
-"""The folder of the data folder below which imported experiments have their own."""
+"""Name of the data folder's subfolder for imported experiments."""
 Progress = Callable[[int], None]
 
 
 class Taken(NamedTuple):
-    """A folder that an experiment of the destination has."""
+    """A job folder already in use by an experiment of the destination."""
 
     experiment: UUID
     name: str
@@ -57,7 +59,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     manifest: ExportManifest
     notes: tuple[str, ...]
-    """The things that were left out, with reasons."""
+    """Descriptions of omitted files, with reasons."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +67,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     manifest: ExportManifest
     spec: ExperimentSpec
-    """The specification as the destination has it, with its paths moved."""
+    """The specification in the destination, with its paths moved."""
     appended: int
-    """Records that were appended."""
+    """Number of appended records."""
     present: int
-    """Records that the destination held already."""
+    """Number of records already in the destination."""
     files: int
-    """Files that were written."""
+    """Number of files written."""
     equal: bool | None
     """True if the tables of the destination equal those of the file; None if they were not compared."""
 
@@ -87,9 +89,10 @@ async def export_experiment(
     on_records: Progress = lambda records: None,
     event: UUID | None = None,
 ) -> ExportReport:
-    """Writes the experiment to a new file, as far as the log goes now; `event` is that which will archive it.
+    """Writes the experiment to a new file, up to the current end of the log; `event` is the id of a planned archiving
+    event.
 
-    Raises NotFoundError for an experiment that the log does not know, ConflictError if the file exists, DiskFullError.
+    Raises NotFoundError for an experiment unknown to the log, ConflictError if the file exists, DiskFullError.
     """
     notes: list[str] = []
     with ArchiveWriter(path) as archive:
@@ -133,17 +136,18 @@ async def import_experiment(
     moves: Sequence[tuple[str, str]] = (),
     verify: bool = True,
     before_append: Callable[[UUID], None] = lambda experiment: None,
-    taken: Sequence[Taken] = (),
+    taken_folders: Sequence[Taken] = (),
     log_id: str = "",
     on_records: Progress = lambda records: None,
 ) -> ImportReport:
-    """Appends the experiment of a file to the log and writes its files: first checked, then files, then records.
+    """Appends the experiment of a file to the log and writes its files: first the checks, then the files, then the
+    records.
 
-    `moves` says which folders lie elsewhere here. A job folder that none of them covers stays where it is if all its
-    files are there and it is none of the `taken`, and else becomes a folder below `home`. Tables of databases go among
-    those of the log, whose id is `log_id`. Raises ArchiveError before
-    anything is changed, and ConflictError if the log holds another experiment under its id or in the folder that is
-    asked for, or lacks the one that it is a fork of.
+    `moves` maps folders of the export to folders on this machine. A job folder outside of `moves` stays at its path if
+    all its files are there and no experiment of `taken_folders` uses it; otherwise it becomes a folder below `home`.
+    Tables of databases go among those of the log with the id `log_id`. Raises ArchiveError before any change, and
+    ConflictError if the log holds another experiment under its id or in the requested folder, or lacks the parent of a
+    fork.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     try:
@@ -151,37 +155,38 @@ async def import_experiment(
         checked = await asyncio.to_thread(check, archive)
         await asyncio.to_thread(check_files, archive, checked)
         await _check_parent(log, archive.manifest.name, checked)
-        known = await submitted_in(log, experiment)
-        there = known.spec.job_dir if known is not None else None
+        submitted = await submitted_in(log, experiment)
+        present_job_dir = submitted.spec.job_dir if submitted is not None else None
         default = home / IMPORTED / str(experiment)
-        others = {each.job_dir: each.name for each in taken if each.experiment != experiment}
-        folders = await asyncio.to_thread(_folders, archive, checked, moves, there, default, others)
-        tables = [Path(part.folder, part.path) for part in archive.manifest.files if part.kind == TABLE]
-        present_spec = known.spec if known is not None else None
+        taken_names = {folder.job_dir: folder.name for folder in taken_folders if folder.experiment != experiment}
+        folders = await asyncio.to_thread(_folders, archive, checked, moves, present_job_dir, default, taken_names)
+        tables = [Path(file.folder, file.path) for file in archive.manifest.files if file.kind == TABLE]
+        present_spec = submitted.spec if submitted is not None else None
         own_tables = table_moves(tables, folders, home / IMPORTED, log_id, present_spec)
         folders = Folders([*((str(old), str(new)) for old, new in folders.moves), *own_tables])
         present = await look(log, archive, folders)
         roots = [default, table_folder(home / IMPORTED, ""), *(Path(new) for _, new in moves)]
-        # Files before records: a daemon that reads the first of them may start the experiment and look for its files.
+        # Files before records: a daemon that reads the first records may start the experiment and look for its files.
         files = await asyncio.to_thread(restore, archive, checked, folders, roots)
-        lacking = present.records < sum(part.records for part in archive.manifest.partitions)
+        lacking = present.records < sum(part_of_log.records for part_of_log in archive.manifest.partitions)
         if lacking:
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)  # from here on a failure leaves records behind, which a repeated import recognises
-        # First: an import that is cut off and repeated cannot tell any more that this log had nothing of it. A log that
-        # the experiment was never imported into has all its files: it is told of nothing that was left out.
+        # Before the records: a repeated import after an interruption can no longer detect that this log had none of
+        # them. A log that already holds the experiment, not by an import, has all its files: no missing files are
+        # recorded there.
         if lacking or await was_imported(log, experiment):
             await note_import(log, archive, checked, clock)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
         equal = None
-        if verify and not loaded.later:  # an experiment that went on here has other tables by now
-            wanted = await experiment_digest(ArchiveLog(archive), clock=clock)
-            equal = await experiment_digest(OwnRecords(log, experiment), clock=clock) == wanted
-        now = await submitted_in(log, experiment)
-        assert now is not None
+        if verify and not loaded.later:  # an experiment that continued here has different tables by now
+            expected_digest = await experiment_digest(ArchiveLog(archive), clock=clock)
+            equal = await experiment_digest(OwnRecords(log, experiment), clock=clock) == expected_digest
+        imported = await submitted_in(log, experiment)
+        assert imported is not None
         return ImportReport(
             manifest=archive.manifest,
-            spec=now.spec,
+            spec=imported.spec,
             appended=loaded.appended,
             present=loaded.present,
             files=files,
@@ -191,34 +196,34 @@ async def import_experiment(
         archive.close()
 
 
-async def experiment_digest(own: EventLog, *, clock: Clock, until: Heads | None = None) -> str:
-    """The sha256 over the tables of a log that shows one experiment's records only, up to `until` or its heads.
+async def experiment_digest(own_records: EventLog, *, clock: Clock, until: Heads | None = None) -> str:
+    """Returns the sha256 over the tables of a log restricted to one experiment's records, up to `until` or its heads.
 
-    It is equal for two logs that hold the same history: what tells of one log alone is left out (places in the log,
-    paths of the machine, dead letters, whose key is a place); the order of rows and everything else counts. The tables
-    are made in a database of their own, by the same projector as the live ones.
+    Two logs with the same history have equal digests: columns specific to one log are left out (positions in the log,
+    local paths, dead letters, whose key is a position); the order of rows and everything else counts. The tables are
+    created in a temporary database, by the same projector as the live ones.
     """
     with tempfile.TemporaryDirectory(prefix="rftd-digest-") as folder:
         engine = open_database(sqlite_url(Path(folder) / "state.db"))
         try:
-            await Projector(own, engine, clock=clock).catch_up(until)
+            await Projector(own_records, engine, clock=clock).catch_up(until)
             async with engine.connect() as connection:
                 tables = [table for table in Row.metadata.sorted_tables if not is_local(table)]
-                found = sorted([(str(table.name), await digest_of(connection, table, is_local)) for table in tables])
+                digests = sorted([(str(table.name), await digest_of(connection, table, is_local)) for table in tables])
         finally:
             await engine.dispose()
-    return sha256(msgspec.msgpack.encode(found)).hexdigest()
+    return sha256(msgspec.msgpack.encode(digests)).hexdigest()
 
 
 def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
     job = Path(folders.path(spec.job_dir))
     put_memory_aside(job)
-    disown(job)  # the experiment goes on here: the daemon that runs it next has the folder
+    disown(job)  # the experiment continues here: the next daemon that runs it owns the folder
     put_workplaces_aside(Path(folders.path(str(folder))) for folder in stage_folders(spec))
 
 
 async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:
-    """A fork's history begins with its parent's, which only the parent's records tell."""
+    """Raises ConflictError for a fork without its parent, whose records alone tell how the fork's history begins."""
     if checked.parent is not None and await submitted_in(log, checked.parent) is None:
         raise ConflictError(
             f"{name} is a fork of experiment {checked.parent}, which is not here",
@@ -227,39 +232,44 @@ async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:
 
 
 async def _name_of(log: EventLog, experiment: UUID) -> str:
-    known = await submitted_in(log, experiment)
-    return f"{known.spec.name} ({experiment})" if known is not None else str(experiment)
+    submitted = await submitted_in(log, experiment)
+    return f"{submitted.spec.name} ({experiment})" if submitted is not None else str(experiment)
 
 
 def _folders(
     archive: ArchiveReader,
     checked: Checked,
     moves: Sequence[tuple[str, str]],
-    there: str | None,
+    present_job_dir: str | None,
     default: Path,
-    others: Mapping[str, str],
+    taken_names: Mapping[str, str],
 ) -> Folders:
-    """The folders that move: those that were asked for, and the job's unless it is one of them or in its place.
+    """Returns the folder moves: the requested ones, plus the job's own folder unless it is covered or already in place.
 
-    The job folder of an experiment that was removed always moves: whatever lies in the old place now is not its own. So
-    does one that is among the folders of `others`, by their names: each experiment tidies its own.
+    The job folder of a removed experiment always moves: files now at the old path are not its own. So does a folder in
+    use by another experiment (`taken_names`): each experiment cleans its own folder.
     """
     job_dir = checked.spec.job_dir
-    asked = Folders(moves)
-    if asked.covers(job_dir):
-        if (holder := others.get(asked.path(job_dir))) is not None:
+    requested = Folders(moves)
+    if requested.covers(job_dir):
+        if (holder := taken_names.get(requested.path(job_dir))) is not None:
             raise ConflictError(
                 f"{holder} has that folder: no two experiments share one",
-                where=asked.path(job_dir),
+                where=requested.path(job_dir),
                 fix=f"say another one: --map {job_dir}=FOLDER",
             )
-        return asked
-    if there == job_dir:
-        return asked
-    if there is not None:
-        return Folders([*moves, (job_dir, there)])
-    own = [part for part in archive.manifest.files if part.kind != TABLE and not asked.covers(part.folder)]
+        return requested
+    if present_job_dir == job_dir:
+        return requested
+    if present_job_dir is not None:
+        return Folders([*moves, (job_dir, present_job_dir)])
+    own_files = [file for file in archive.manifest.files if file.kind != TABLE and not requested.covers(file.folder)]
     histories = promises(checked.spec, checked.offers)
-    if not checked.removed and job_dir not in others and Path(job_dir).is_dir() and all_there(own, histories):
-        return asked
+    if (
+        not checked.removed
+        and job_dir not in taken_names
+        and Path(job_dir).is_dir()
+        and all_there(own_files, histories)
+    ):
+        return requested
     return Folders([*moves, (job_dir, str(default))])

@@ -1,4 +1,4 @@
-"""The files of an exported experiment: the choice of those that go into an export, and their way out of one."""
+"""The files of an exported experiment: their selection for an export, and their restoration from one."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that goes into an export."""
+    """A file selected for an export."""
 
     kind: str
     folder: Path
     path: str
     copy: Path | None = None
-    """A copy whose bytes are exported in place of the file's; it goes when the next file is chosen."""
+    """A copy exported in place of the file; deleted when the next file is chosen."""
 
 
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
-    """Every artifact and table, and the checkpoints and weights that `checkpoints` asks for. Blocks.
+    """Yields every artifact and table, and the checkpoints and weights selected by `checkpoints`. Blocks.
 
-    `none` asks for none, `all` for every one that is kept.
-    `newest` is the newest whole checkpoint. Both have, of an experiment that goes on, the weight versions that its
-    explorers may ask for. Files that are gone or damaged are left out and told in `notes`. Raises NotFoundError for a
-    missing artifact, and for a served history or a table that an experiment has yet to train.
+    `none` selects no checkpoint, `all` every kept one, `newest` the newest intact one. For an unfinished experiment,
+    the last two add the weight versions that explorers may still request. Missing or damaged files are left out and
+    listed in `notes`. Raises NotFoundError for a missing artifact, and for a missing history or table that the
+    experiment has yet to train.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -91,7 +91,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
             yield Chosen(kind="checkpoint", folder=Path(event.path), path=file.path)
         if checkpoints == "newest":
             break
-    if status is not None and status.ended:  # its weights went with its end
+    if status is not None and status.ended:  # its published weights were removed with its end
         return
     for published in named.kept_weights():
         if published.host:
@@ -112,7 +112,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
 
 
 def _tables(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
-    """The files of the database tables that the experiment reads: nobody can make them again."""
+    """Yields the files of the database tables read by the experiment, which cannot be produced again."""
     spec = named.spine.spec
     status = named.spine.status
     assert spec is not None
@@ -127,7 +127,7 @@ def _tables(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
 
 
 def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
-    """The history of each stage that serves, as it is now: at least what the events promise."""
+    """Yields a copy of each serving stage's history in its current state, with at least the promised rows."""
     spec = named.spine.spec
     status = named.spine.status
     assert spec is not None
@@ -147,9 +147,9 @@ def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
 
 
 def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
-    """Copies the files into the export. Raises LogCorruptError for a file that does not fit its name. Blocks.
+    """Copies the files into the export. Raises LogCorruptError for a file whose digest does not fit its name. Blocks.
 
-    Weights that were removed meanwhile are left out and told in `notes`: whoever goes on makes them again.
+    Weights removed meanwhile are left out and listed in `notes`: a resumed run produces them again.
     """
     parts: list[FilePart] = []
     for file in chosen:
@@ -172,13 +172,14 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]
 
 
 def check_files(archive: ArchiveReader, checked: Checked) -> None:
-    """Checks the names of the files.
+    """Checks the names of an archive's files against the experiment's events.
 
-    Raises ArchiveError for a file that the events do not name, or whose name is no plain path below its folder, and
-    where the history of conversations that an experiment has yet to train is missing.
+    Raises ArchiveError for a file that no event names, for a name that is not a plain path below its folder, and for a
+    missing history of conversations that the experiment has yet to train.
     """
-    # The file may be a stranger's: a path with `..`, a root, a NUL or a backslash would lead out of its folder here or
-    # on the next machine, and a file that no event names could be anything, put beside a model that is loaded.
+    # The archive may come from an untrusted source: a path with `..`, a root, a NUL or a backslash would lead out of
+    # its folder here or on the next machine, and a file that no event names could be anything, placed beside a model
+    # that is loaded.
     histories = promises(checked.spec, checked.offers)
     tables = tables_of(checked.spec)
     for exported in archive.manifest.files:
@@ -219,29 +220,30 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
 
 
 def all_there(files: Sequence[FilePart], histories: Mapping[Path, TasksOffered]) -> bool:
-    """True if every file lies where it was exported, with its bytes, and every history keeps its promise. Blocks."""
+    """True if every file lies at its exported path, with its bytes, and every history keeps its promise. Blocks."""
     paths = {Path(exported.folder) / exported.path: exported for exported in files}
     fixed = {path: exported for path, exported in paths.items() if exported.kind != "history"}
-    # Sizes of all files before the bytes of any: a folder of another experiment is told without reading a checkpoint.
+    # Sizes of all files before the bytes of any: another experiment's folder is recognised without reading a
+    # checkpoint.
     sizes = all(_size_of(path) == exported.member.size_bytes for path, exported in fixed.items())
-    kept = sizes and all(_keeps(path, histories) for path in paths.keys() - fixed.keys())
-    return kept and all(_holds(path, exported) for path, exported in fixed.items())
+    intact = sizes and all(_keeps(path, histories) for path in paths.keys() - fixed.keys())
+    return intact and all(_holds(path, exported) for path, exported in fixed.items())
 
 
 def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: Sequence[Path]) -> int:
-    """Writes the files where the moved events name them, only below `roots`. Returns the number written. Blocks.
+    """Writes the files to the paths of the moved events, only below `roots`. Returns the number written. Blocks.
 
-    Each is visible under its name only when it is whole and durable. A history that lies there and keeps what was
-    promised stays as it is, for it may have gone on. Raises ConflictError where another file lies, ArchiveError for a
-    history in the file that is not the one that was promised.
+    Each file appears under its name only once it is complete and durable. An existing history that keeps its promise is
+    left alone, because it may have grown. Raises ConflictError where a different file lies, ArchiveError for a history
+    in the archive that breaks its promise.
     """
     histories = {
         Path(folders.path(str(folder))): promised for folder, promised in promises(checked.spec, checked.offers).items()
     }
-    written = 0
+    count = 0
     touched = set()
     tensors: dict[str, Path] = {}
-    """The files of checkpoints that were written, by sha256: those that several share are one file again."""
+    """Written checkpoint files by sha256: files shared by several checkpoints become one file again."""
     for exported in archive.manifest.files:
         path = Path(folders.path(exported.folder)) / exported.path
         touched.add((exported.kind, path.parents[len(PurePosixPath(exported.path).parts) - 1]))
@@ -249,7 +251,7 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
             continue
         if exported.kind == "history" and _keeps(path, histories):
             continue
-        # The real path: a link on the way would lead out of a folder that the path seems to lie in.
+        # The real path: a symbolic link on the way would lead out of the apparent folder.
         if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
             raise ConflictError(
                 "a file of the experiment would be written where nobody asked for it",
@@ -266,20 +268,20 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
             raise ArchiveError(f"the history of conversations in it {lacks}", where=str(archive.path))
         if shared:
             tensors[exported.member.sha256] = path
-        written += 1
+        count += 1
     # Last, when every file is durable: the markers say which checkpoint is whole.
     for kind, folder in sorted(touched):
         step = STEP.fullmatch(folder.name)
         if kind == "checkpoint" and step is not None and (latest(folder.parent) or 0) < int(step[1]):
             mark_latest(folder.parent, int(step[1]))
-    return written
+    return count
 
 
-def _linked(written: Path, path: Path) -> bool:
-    """True if the file that was written has this name too; False where it cannot have it."""
+def _linked(written_path: Path, path: Path) -> bool:
+    """Gives a written file a second name by a hard link; False where that is impossible."""
     make_durable_folder(path.parent)
     try:
-        os.link(written, path)
+        os.link(written_path, path)
     except OSError:
         return False
     sync_folder(path.parent)
@@ -309,7 +311,7 @@ def _write(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
 
 
 def _keeps(path: Path, histories: Mapping[Path, TasksOffered]) -> bool:
-    """True if the history in a file holds all that was promised of it."""
+    """True if the history in a file holds all promised rows."""
     return path.parent in histories and path.exists() and not difference_of(path, histories[path.parent])
 
 

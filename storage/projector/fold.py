@@ -49,22 +49,22 @@ class Folded:
     """The changes of some records, to be written in one transaction."""
 
     before: Heads = field(default_factory=dict)
-    """The position of each touched partition before them, which the tables must still have."""
+    """The position of each touched partition before these records; the tables must still be there."""
     after: Heads = field(default_factory=dict)
-    """The position of each touched partition after them."""
+    """The position of each touched partition after these records."""
     rows: dict[Upsert, list[Values]] = field(default_factory=dict)
     applied: Counter[UUID | None] = field(default_factory=Counter)
-    """Records that had an effect, by experiment."""
+    """Number of records with an effect, by experiment."""
     void: int = 0
-    """Records that a fence made void, and plans that are not of the next step."""
+    """Number of records voided by a fence, and of plans that are not of the next step."""
     repeated: Counter[str] = field(default_factory=Counter)
-    """Records whose event was in their partition before, by stream."""
+    """Number of records whose event was already in their partition, by stream."""
     letters: list[RecordDeadLettered] = field(default_factory=list)
-    """A pointer to each record that could not be used."""
+    """A pointer to each unusable record."""
 
 
 class TableFold:
-    """The fold of the log into tables: positions, fences, and the functions of the projections.
+    """The fold of the log into tables: positions, fences, and the handlers of the projections.
 
     A record below its partition's position changes nothing.
     """
@@ -77,18 +77,20 @@ class TableFold:
         once: Iterable[tuple[Partition, bytes]] = (),
         planned: Mapping[UUID, PlannedBatches] | None = None,
     ) -> None:
-        """Goes on where the tables stand: `once` are the ids of events that must not count again, the newest last."""
+        """Continues from the state of the tables: `once` has the ids of events that must not count again, the newest
+        last.
+        """
         self.positions: dict[Partition, Mark] = dict(positions)
         self._fences = FenceView(
             FenceOwner(
-                stream=each.partition.stream,
-                partition=each.partition.number,
-                experiment=each.experiment,
-                role=each.role,
-                epoch=each.epoch,
-                owner=each.owner,
+                stream=fence.partition.stream,
+                partition=fence.partition.number,
+                experiment=fence.experiment,
+                role=fence.role,
+                epoch=fence.epoch,
+                owner=fence.owner,
             )
-            for each in fences
+            for fence in fences
         )
         self._plans = StandingPlans(planned)
         self._once: dict[Partition, Recent] = {}
@@ -100,10 +102,10 @@ class TableFold:
                 self._handlers.setdefault(kind, []).append(handler)
 
     def take(self, records: Iterable[Record]) -> Folded:
-        """The row changes of records that are new; each partition's must be in order.
+        """Returns the row changes of new records; those of a partition must be in order.
 
-        Raises UnknownVersionError for a record of a newer release: to skip it would make the tables wrong for ever.
-        Raises OverflowError if a value fits no column; this fold is then of no more use.
+        Raises UnknownVersionError for a record of a newer release: skipping it would make the tables wrong for ever.
+        Raises OverflowError if a value fits no column; the fold is unusable afterwards.
         """
         folded = Folded()
         changes = Changes()
@@ -122,8 +124,8 @@ class TableFold:
         return folded
 
     def bury(self, record: Record, error: Exception) -> Folded:
-        """A dead letter and a position in place of a record's own changes."""
-        # Both in one transaction: a position that passed the record without the letter would hide it.
+        """Returns a dead letter and a new position in place of a record's own changes."""
+        # Both in one transaction: a position beyond the record without the letter would hide it.
         folded = Folded(before={record.partition: self.positions.get(record.partition, _START)})
         mark = Mark(record.offset + 1, record.chain)
         self.positions[record.partition] = folded.after[record.partition] = mark
@@ -138,7 +140,7 @@ class TableFold:
         except UnknownVersionError:
             raise
         except CodecError as error:
-            if not is_request(record):  # that one has its answer
+            if not is_request(record):  # a request has its answer elsewhere
                 folded.letters.append(_bury(record, error, changes, unreadable=True))
             return
         if not effective or (decoded.partition.stream == EXPERIMENTS and not self._plans.counts(decoded)):
@@ -156,7 +158,7 @@ class TableFold:
                 self._once.setdefault(record.partition, Recent()).first(decoded.head.id)
             folded.applied[decoded.head.experiment] += 1
         except (CodecError, ValueError, ArithmeticError) as error:
-            # Bytes of a foreign program, or values that no writer of ours makes.
+            # Bytes of a foreign program, or values that no writer of rftd produces.
             folded.letters.append(_bury(record, error, changes))
 
 

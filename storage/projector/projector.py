@@ -1,4 +1,4 @@
-"""`Projector`: it follows the log and keeps the tables, with rows and positions in one transaction."""
+"""`Projector`: follows the log and updates the tables, with rows and positions in one transaction."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import EXPERIENCES, TRUTH, Partition
 
 _TRANSIENT: Final = (SQLAlchemyError, OSError, UnreachableError, ConflictError, UsageError)
-"""Errors after which the positions are read back and all is tried again, for somebody may put it right: the database or
-the log does not answer or refuses, or another projector was faster."""
+"""Errors after which positions are re-read and the work is retried, because an operator may fix the cause: the database
+or the log does not answer or refuses, or another projector was faster.
+"""
 _LINGER_S: Final = 0.15
-"""The pause after a batch, so that many small appends become few transactions; none if somebody waits for a record. The
-tables are to be less than a quarter of a second late."""
+"""Pause after a batch, so that many small appends become few transactions; skipped if a caller waits for a record. The
+tables must lag by less than a quarter of a second.
+"""
 
 _TURN_SIZE_BYTES: Final = 128 * 1024
-"""The values of one turn's records, without experiences: an item of a plan takes some 30 bytes."""
+"""Maximum bytes of record values in one turn, excluding experiences: an item of a plan takes some 30 bytes."""
 
 _logger = logging.getLogger("rftd.projector")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablesFilling:
-    """Tables that are filled from the first record on."""
+    """Progress of tables being filled from the first record on."""
 
     began_s: float
     goals: Heads
-    """The heads that the log had then."""
+    """The heads of the log at the start of filling."""
 
     def reached(self, positions: Heads) -> bool:
-        """True if all that the log had then is below these positions; False if it had nothing."""
+        """True if these positions cover all records present at the start; False if the log was empty then."""
         goals = {p: self.goals[p].next_offset for p in TRUTH if p in self.goals and self.goals[p].next_offset}
         return bool(goals) and all(p in positions and positions[p].next_offset >= goals[p] for p in goals)
 
 
 class Projector:
-    """The process that keeps the tables of one database equal to the fold of one log. It counts over its own life."""
+    """Keeps the tables of one database equal to the fold of one log. Counters cover the life of this object."""
 
     def __init__(
         self,
@@ -73,18 +75,18 @@ class Projector:
         handled: Callable[[float, Mapping[str, int]], None] | None = None,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`report` writes pointers to records that could not be used: awaited before the position passes them.
+        """`report` writes pointers to unusable records, and is awaited before the position passes them.
 
-        `handled` is told of records that were followed: the time from their delivery to their committed effect, and the
-        number of those among them that were there before, by each of their streams.
+        `handled` receives the seconds from delivery to committed effect of followed records, and the number of repeated
+        events among them by stream.
         """
         self._applied = Counter[UUID | None]()
         self.void_records = 0
-        """Records without effect, because a fence came before them, and plans that are not of the next step."""
+        """Records without effect because of an earlier fence, and plans that are not of the next step."""
         self.repeated_records = 0
-        """Records without effect, because the same event was in the partition before."""
+        """Records without effect because the same event was already in the partition."""
         self.dead_records = 0
-        """Records that could not be used."""
+        """Unusable records."""
         self.last_error: str | None = None
         """The error of the database or the log, while they do not answer."""
         self._log = log
@@ -97,36 +99,39 @@ class Projector:
         self._report = report
         self._handled = handled
         self._filling: TablesFilling | None = None
-        """Tables that are being filled from the first record on."""
+        """Tables being filled from the first record on."""
         self._point = point
         self._writer = TableWriter()
         self._fold: TableFold | None = None
         self._committed: Heads = {}
         self._moved = asyncio.Event()
-        self._wanted = 0
-        """The number of callers that wait for a record."""
+        self._waiting = 0
+        """Number of callers waiting for a record."""
         self._hurry = asyncio.Event()
         self._running = False
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset of each partition that is not in the tables yet."""
+        """Returns, for each partition, the next offset that is not in the tables yet."""
         return {partition: mark.next_offset for partition, mark in self._committed.items()}
 
     @property
     def applied_records(self) -> int:
-        """Records that had an effect."""
+        """Returns the number of records with an effect."""
         return self._applied.total()
 
     def applied_of(self, experiment: UUID) -> int:
-        """Records of one experiment that had an effect: while their number is the same, so is what the tables say."""
+        """Returns the number of one experiment's records with an effect: while it is unchanged, so are the tables'
+        answers.
+        """
         return self._applied[experiment]
 
     async def open(self) -> None:
-        """Makes the tables if need be and goes on at the stored positions, checked against the log.
+        """Creates the tables if needed and loads the stored positions, checked against the log.
 
         Raises LogLossError, naming the position, if the log lost records that the tables hold; UnreachableError if the
-        database does not answer or refuses us; ConflictError if it is of another release or another projector's.
+        database does not answer or refuses the connection; ConflictError if it belongs to another release or another
+        projector.
         """
         async with self._sole.transaction() as connection:
             anew = await prepare(connection, self._projections)
@@ -134,7 +139,7 @@ class Projector:
             fences = await read_fences(connection)
             once = await read_once(connection)
             planned = await read_standing_plans(connection)
-        # Before the first write: tables that hold more than the log are a witness of its loss, and stay as they are.
+        # Before the first write: tables that hold more than the log are a witness of its loss, and stay unchanged.
         await self._log.check_heads(positions)
         if anew:
             self._statistics.begin_anew()
@@ -144,20 +149,20 @@ class Projector:
         self._advance(positions)
 
     async def reset(self) -> None:
-        """Drops the tables; the next use makes them anew and begins at the log's first records."""
+        """Drops the tables; the next use creates them anew and starts at the log's first records."""
         self._fold = None
         async with self._sole.transaction() as connection:
             await reset(connection)
 
     async def close(self) -> None:
-        """Lets go of the database, so that another projector may have it; the next use takes it again."""
+        """Releases the database for another projector; the next use takes it again."""
         self._fold = None
         await self._sole.close()
 
     async def run(self) -> None:
-        """Applies what is in the log and what arrives, until cancelled; waits out a database that does not answer.
+        """Applies existing and arriving records until cancelled; waits while the database does not answer.
 
-        Raises LogLossError, LogCorruptError and UnknownVersionError: to go on would make the tables wrong.
+        Raises LogLossError, LogCorruptError and UnknownVersionError: continuing would make the tables wrong.
         """
         async with self._statistics.renewed():
             await self._run()
@@ -172,8 +177,8 @@ class Projector:
                 try:
                     await self._follow()
                 except _TRANSIENT as error:
-                    end_if_cancelled()  # a cancelled statement may end in an error of SQLAlchemy's: see there
-                    # Progress since the last failure begins the waits anew: this is another outage.
+                    end_if_cancelled()  # a cancelled statement may surface as an error of SQLAlchemy
+                    # Progress since the last failure resets the delays: this is another outage.
                     failures = 1 if self.applied_records > before else failures + 1
                     self.last_error = str(error).partition("\n")[0]
                     _logger.warning("projections wait: %s", self.last_error)
@@ -181,13 +186,13 @@ class Projector:
                     await self._clock.sleep(delays[min(failures, len(delays)) - 1])
         finally:
             self._running = self._sole.keeps = False
-            self._wake()  # callers of `catch_up` wait for moves of this run, and go on by themselves now
+            self._wake()  # callers of `catch_up` wait for moves of this run, and continue by themselves now
             await self.close()
 
     async def catch_up(self, until: Heads | None = None) -> None:
-        """Applies everything below `until` (default: the heads that the log has now), and nothing above it."""
+        """Applies every record below `until` (default: the current heads of the log), and none above it."""
         goals = until if until is not None else await self._log.heads()
-        while self._running:  # two folds of one database would take each other's positions: `run` does the work
+        while self._running:  # two folds of one database would conflict over positions: `run` does the work
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
                 return
             await self._move()
@@ -200,7 +205,7 @@ class Projector:
         await self._statistics.renew()
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
-        """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
+        """Returns once the record at this position is in the tables. Raises WaitTimeoutError."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.positions.get(partition, 0) <= offset:
@@ -212,7 +217,7 @@ class Projector:
             ) from error
 
     async def _below(self, goals: Heads) -> AsyncIterator[Sequence[Record]]:
-        """The records from the committed positions up to `goals`, partition by partition."""
+        """Yields the records from the committed positions up to `goals`, partition by partition."""
         starts = dict(self.positions)
         for partition in TRUTH:
             start = starts.get(partition, 0)
@@ -228,27 +233,27 @@ class Projector:
     async def _overlap(
         self, before: tuple[Sequence[Record], Folded] | None, records: Sequence[Record]
     ) -> tuple[Sequence[Record], Folded] | None:
-        """Commits what was folded `before` while `records` are folded. Returns what is to be committed next."""
+        """Commits the changes folded `before` while `records` are folded. Returns the next changes to commit."""
         fold = await self._opened()
         sent = asyncio.Event()
         writing = self._commit(before[1] if before is not None else Folded(), sent)
-        # Both must end before anything else happens: a fold that still ran would change positions under its successor.
-        results = await asyncio.gather(writing, self._take(fold, records, sent), return_exceptions=True)
-        folded = results[1]
-        failures = [result for result in results if isinstance(result, BaseException)]
+        # Both must end before the next action: a fold still running would change positions under its successor.
+        outcomes = await asyncio.gather(writing, self._fold_after_sending(fold, records, sent), return_exceptions=True)
+        folded = outcomes[1]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if isinstance(folded, Folded) and not failures:
             return (records, folded) if records else None
         self._fold = None
         for failure in failures:
             if not is_refused(failure):
                 raise failure
-        # One after the other, leaving out what was committed, until the refused record is found.
-        for again in (before[0] if before else (), records):
-            await self._apply(await self._opened(), again)
+        # One record after the other, skipping committed ones, until the refused record is found.
+        for uncommitted in (before[0] if before else (), records):
+            await self._apply(await self._opened(), uncommitted)
         return None
 
-    async def _take(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
-        # Folding before the database has work to do would only delay handing it out.
+    async def _fold_after_sending(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
+        # Folding before the database has its work would only delay that work.
         await sent.wait()
         return await asyncio.to_thread(fold.take, records)
 
@@ -264,8 +269,8 @@ class Projector:
         subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
         try:
             while True:
-                # Fewer than in catching up: rows are many small objects, and when they are gone the memory between
-                # them stays, as much as the largest batch since the start needed.
+                # Fewer than in catching up: rows are many small objects, and once freed, fragmented memory remains, as
+                # much as the largest batch since the start needed.
                 records = await subscription.next(wait_s=1.0, max_records=self._followed_records)
                 if not records:
                     self.last_error = None
@@ -281,17 +286,17 @@ class Projector:
 
     async def _move(self) -> None:
         """Returns after the next commit, which does not linger."""
-        self._wanted += 1
+        self._waiting += 1
         self._hurry.set()
         try:
             await self._moved.wait()
         finally:
-            self._wanted -= 1
+            self._waiting -= 1
 
     async def _linger(self) -> None:
-        """Lets records gather, unless somebody waits for them."""
+        """Lets records accumulate, unless a caller waits for them."""
         self._hurry.clear()
-        if self._wanted:
+        if self._waiting:
             return
         pause = asyncio.ensure_future(self._clock.sleep(_LINGER_S))
         hurry = asyncio.ensure_future(self._hurry.wait())
@@ -318,7 +323,7 @@ class Projector:
             await self._apply_singly(records)
 
     async def _apply_singly(self, records: Sequence[Record]) -> None:
-        """Each record in its own transaction; one that the database refuses becomes a dead letter."""
+        """Commits each record in its own transaction; a record refused by the database becomes a dead letter."""
         for record in records:
             fold = await self._opened()
             try:
@@ -332,7 +337,7 @@ class Projector:
                 await self._commit(fold.bury(record, refused))
 
     async def _commit(self, folded: Folded, sent: asyncio.Event | None = None) -> None:
-        """Writes the changes; `sent` is set when the database has its work, or none."""
+        """Writes the changes; `sent` is set once the database has its work, or if there is none."""
         try:
             if folded.after:
                 await self._write(folded, sent or asyncio.Event())
@@ -341,8 +346,8 @@ class Projector:
                 sent.set()
 
     async def _write(self, folded: Folded, sent: asyncio.Event) -> None:
-        # Before the position passes them: after a crash in between they are reported again, which is harmless, and the
-        # other way round they would be reported never.
+        # Before the position passes them: after a crash in between they are reported again, which is harmless; in the
+        # opposite order they would never be reported.
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
         async with self._sole.transaction() as connection:
@@ -365,14 +370,14 @@ class Projector:
 
     def _wake(self) -> None:
         self._moved.set()
-        self._moved = asyncio.Event()  # a new one for the next move: who waits on the old one is awake
+        self._moved = asyncio.Event()  # a new event for the next move: waiters on the old one are awake
 
 
 def _of_few_rows(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """The records in turns, each of which becomes some thousand rows at most.
+    """Splits the records into turns of a few thousand rows each.
 
-    An experience is one row, but a plan has one for each of its items: after a lag a thousand records of the spine
-    would be a hundred thousand rows at once, and the memory that the most of them ever took stays with the process.
+    An experience is one row, but a plan has one for each of its items: after a lag, a thousand records of the spine
+    would be a hundred thousand rows at once, and the process keeps the peak memory of the largest turn.
     """
     start = 0
     size_bytes = 0

@@ -1,4 +1,5 @@
-"""`rebuild`: the log folded from nothing into fresh tables, compared with the live ones by canonical digests.
+"""`rebuild`: folds the log from its first record into fresh tables, and compares them with the live ones by canonical
+digests.
 
 Equal tables have equal digests, on SQLite and on Postgres.
 """
@@ -37,19 +38,19 @@ class Digests(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> str:
-        """One sha256 over all tables."""
+        """Returns one sha256 over all tables."""
         return sha256(_encode(sorted(self.tables.items()))).hexdigest()
 
 
 async def digest(engine: AsyncEngine) -> Digests:
-    """Digests of every table, seen at one moment even while a projector writes.
+    """Returns the digests of every table, read from one snapshot even while a projector writes.
 
     Raises ConflictError for tables of another release.
     """
     async with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            # Rows come in the order of the key's index, from the first on, however large the table.
+            # Rows arrive in the order of the key's index without a sort, however large the table.
             await connection.execute(text("SET LOCAL enable_sort = off"))
         await check_revision(connection)
         positions = await read_positions(connection)
@@ -60,15 +61,15 @@ async def digest(engine: AsyncEngine) -> Digests:
 async def digest_of(
     connection: AsyncConnection, table: Table, left_out: Callable[[Column[Any]], bool] = lambda column: False
 ) -> str:
-    """The sha256 over all rows of a table in the order of its key, without the columns that are `left_out`.
+    """Returns the sha256 over all rows of a table in key order, without the columns that are `left_out`.
 
-    Equal rows have equal digests on SQLite and on Postgres. A key column that is left out still gives the order.
+    Equal rows have equal digests on SQLite and on Postgres. A key column that is left out still determines the order.
     """
     columns = [column for column in table.columns if not left_out(column)]
     # Text is ordered by its bytes on both databases: see `tables.base`.
     statement = select(*columns).order_by(*table.primary_key.columns)
     hasher = sha256(_encode([str(column.name) for column in columns]))
-    floats = [place for place, column in enumerate(columns) if isinstance(column.type, Float)]
+    floats = [index for index, column in enumerate(columns) if isinstance(column.type, Float)]
     async with connection.stream(statement) as rows:
         async for chunk in rows.partitions(_ROWS_AT_ONCE):
             hasher.update(_encode([_canonical(row, floats) for row in chunk]))
@@ -76,11 +77,11 @@ async def digest_of(
 
 
 def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
-    values = list(row)
-    for place in floats:
-        if values[place] is not None:
-            values[place] += 0.0  # makes -0.0, which SQLite does not keep, 0.0
-    return values
+    cells = list(row)
+    for index in floats:
+        if cells[index] is not None:
+            cells[index] += 0.0  # turns -0.0, which SQLite does not preserve, into 0.0
+    return cells
 
 
 class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,14 +89,14 @@ class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
     rebuilt: Digests
     live: Digests | None = None
-    """The live tables' digests at the same positions; None if there was nothing to compare with."""
+    """The live tables' digests at the same positions; None without live tables."""
 
     @property
     def different(self) -> tuple[str, ...]:
         """Names of the tables that differ from the live ones."""
         if self.live is None:
             return ()
-        return tuple(name for name, value in self.live.tables.items() if self.rebuilt.tables.get(name) != value)
+        return tuple(name for name, digest in self.live.tables.items() if self.rebuilt.tables.get(name) != digest)
 
 
 async def rebuild(
@@ -106,21 +107,21 @@ async def rebuild(
     live: AsyncEngine | None = None,
     projections: Sequence[Projection] = PROJECTIONS,
 ) -> RebuildReport:
-    """Empties the database at `url` and fills it from the log, up to the positions of `live` if that is given.
+    """Empties the database at `url` and fills it from the log, up to the positions of `live` if given.
 
-    `live` may be in use meanwhile: it is read at one moment. Raises LogLossError if it holds what the log does not,
-    ConflictError if it is of another release.
+    `live` may be in use meanwhile: it is read in one snapshot. Raises LogLossError if `live` holds records missing from
+    the log, ConflictError if it belongs to another release.
     """
     # The live tables first: the log only grows, so their positions are within it when it is read.
-    seen = await digest(live) if live is not None else None
-    if seen is not None:
-        await log.check_heads(seen.positions)
+    live_digests = await digest(live) if live is not None else None
+    if live_digests is not None:
+        await log.check_heads(live_digests.positions)
     engine = open_database(url)
     projector = Projector(log, engine, clock=clock, projections=projections, max_records=limits.REBUILD_RECORDS)
     try:
         await projector.reset()
-        await projector.catch_up(seen.positions if seen is not None else None)
-        return RebuildReport(rebuilt=await digest(engine), live=seen)
+        await projector.catch_up(live_digests.positions if live_digests is not None else None)
+        return RebuildReport(rebuilt=await digest(engine), live=live_digests)
     finally:
         await projector.close()
         await engine.dispose()

@@ -1,7 +1,8 @@
-"""`SoleWriter`, the one connection that writes: on Postgres a lock of the session keeps a second projector out.
+"""`SoleWriter`, the only connection that writes: on Postgres, an advisory lock of its session excludes a second
+projector.
 
-It alone has a large page cache, where the tables are in a SQLite file: with one for each connection that ever read, the
-daemon would keep the newest part of the file several times.
+Only this connection has a large page cache for tables in a SQLite file: with a large cache for every connection that
+ever read, the daemon would keep the newest part of the file several times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rftd.storage.database.engine import BUSY_TIMEOUT, narrow, widen
 from rftd.storage.database.postgres import forbidden
 
 _LOCK: Final = 0x72667464
-"""The key of the advisory lock, which the sessions of one database share."""
+"""The key of the advisory lock, shared by the sessions of one database."""
 _POLL_S: Final = 0.25
 _SHORTEN_WAIT_MS: Final = 3000
 _SHORTEN_WAIT_MOST_MS: Final = 60_000
@@ -35,15 +36,15 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 
 
 class SoleWriter:
-    """The transactions of the only projector of a database. An error in one ends the connection, and with it its lock.
+    """The transactions of a database's only projector. An error in one ends the connection, and with it the lock.
 
-    (The lock of the daemon's folder keeps a SQLite file.)
+    (For a SQLite file, the lock of the daemon's folder does the same.)
     """
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        self._held: AsyncConnection | None = None
+        self._connection: AsyncConnection | None = None
         self._wal = Path(f"{engine.url.database}-wal") if engine.dialect.name == "sqlite" else None
         self._shorten_at_s = 0.0
         self.keeps = False
@@ -51,22 +52,23 @@ class SoleWriter:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that is committed at the end of the block.
+        """Context of a transaction that is committed at its end.
 
-        Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or none.
+        Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or not a
+        database.
         """
         served = self._engine.dialect.name == "postgresql"
         try:
-            if self._held is None:
-                self._held = await self._engine.connect()
-                await (self._lock(self._held) if served else widen(self._held, bulk=not self.keeps))
-            # The lock is the session's, not the transaction's: it lasts over all of them, and ends with the connection
-            # however that ends.
-            async with self._held.begin():
-                yield self._held
+            if self._connection is None:
+                self._connection = await self._engine.connect()
+                await (self._lock(self._connection) if served else widen(self._connection, bulk=not self.keeps))
+            # The lock belongs to the session, not to the transaction: it lasts over all transactions, and ends with the
+            # connection however the connection ends.
+            async with self._connection.begin():
+                yield self._connection
             lengths = self._wal_lengths()
             if lengths > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
-                await self._shorten(self._held, lengths)
+                await self._shorten(self._connection, lengths)
         except BaseException as error:
             await self._end(sound=False)
             if served and isinstance(error, DBAPIError):
@@ -78,17 +80,17 @@ class SoleWriter:
             await self.close()
 
     def _wal_lengths(self) -> float:
-        """The size of the write-ahead file in units of its bound."""
+        """Returns the size of the write-ahead file in units of its bound."""
         try:
             return self._wal.stat().st_size / limits.STATE_WAL_SIZE_BYTES if self._wal is not None else 0.0
         except OSError:
-            return 0.0  # of a database in memory, for one
+            return 0.0  # for example a database in memory
 
     async def _shorten(self, connection: AsyncConnection, lengths: float) -> None:
-        """Empties the write-ahead file.
+        """Truncates the write-ahead file.
 
-        SQLite's own checkpoints wait for nobody, so the file would grow for ever while somebody always reads. This one
-        waits for the present readers, the more patiently the longer the file is, and is tried again later.
+        SQLite's own checkpoints never wait for readers, so the file would grow for ever under constant reads. This
+        checkpoint waits for the present readers, longer the longer the file is, and is tried again later.
         """
         wait_ms = min(round(_SHORTEN_WAIT_MS * lengths), _SHORTEN_WAIT_MOST_MS)
         self._shorten_at_s = self._clock.monotonic_s() + _SHORTEN_AGAIN_S
@@ -99,40 +101,40 @@ class SoleWriter:
                 pass
 
     async def close(self) -> None:
-        """Lets go of the database; the next transaction takes it again. Idempotent."""
+        """Releases the database; the next transaction takes it again. Idempotent."""
         await self._end(sound=True)
 
     async def _end(self, *, sound: bool) -> None:
-        """Ends the connection; one on which a statement failed or was cancelled is used for nothing else."""
-        held = self._held
-        self._held = None
-        if held is None:
+        """Ends the connection; one with a failed or cancelled statement is discarded."""
+        connection = self._connection
+        self._connection = None
+        if connection is None:
             return
         try:
-            # On Postgres even a sound one ends with its session: in the pool it would keep the lock.
+            # On Postgres even a sound connection ends with its session: in the pool it would keep the lock.
             if sound and self._engine.dialect.name != "postgresql":
-                await narrow(held)
+                await narrow(connection)
             else:
-                await held.invalidate()
+                await connection.invalidate()
         except SQLAlchemyError:
-            await held.invalidate()
+            await connection.invalidate()
         finally:
-            await held.close()  # back to the pool, or, invalidated, for good
+            await connection.close()  # back to the pool, or, if invalidated, closed
 
     async def _lock(self, connection: AsyncConnection) -> None:
-        asked = 0.0
+        waited_s = 0.0
         while not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             holder = (await connection.execute(text(_HOLDER), {"lock": _LOCK})).first()
             await connection.rollback()
-            # A daemon that was killed a moment ago: its server process may need some seconds to notice.
-            if asked >= limits.PROJECTOR_RIVAL_S:
+            # The server process of a daemon killed a moment ago may need some seconds to notice.
+            if waited_s >= limits.PROJECTOR_RIVAL_S:
                 who = f": process {holder.pid} of the server, client {holder.client_addr or 'local'}" if holder else ""
                 raise ConflictError(
                     f"another daemon keeps the tables of this database up to date{who}",
                     fix="stop that daemon, or give each its own database",
                 )
             await self._clock.sleep(_POLL_S)
-            asked += _POLL_S
+            waited_s += _POLL_S
         await connection.commit()
 
 

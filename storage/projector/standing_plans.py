@@ -1,4 +1,4 @@
-"""`StandingPlans`: which plans count in the tables; each is of the step after the last one that is planned."""
+"""`StandingPlans`: which plans count in the tables; each must be of the step after the last planned one."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 _BEFORE: Final = """SELECT id, forked_step FROM experiments WHERE forked_step IS NOT NULL
 UNION ALL SELECT experiment, MAX(first_version) FROM stages WHERE started_offset IS NOT NULL GROUP BY experiment"""
-"""The steps before the first that each stage may plan."""
+"""The step before the first one that a stage or a fork may plan."""
 _EXECUTED: Final = f"SELECT s.experiment, MAX(s.step) FROM {EXECUTED} s GROUP BY s.experiment"  # noqa: S608 - constants
-"""The last step that each experiment has executed."""
+"""The last step executed by each experiment."""
 _STANDING: Final = f"""SELECT b.experiment, b.step, b.id, CASE WHEN {ABANDONED} THEN 1 ELSE 0 END FROM batches b
 WHERE b.planned_offset IS NOT NULL AND (b.abandoned_offset IS NOT NULL OR b.step >= COALESCE(
     (SELECT MAX(s.step) FROM steps s WHERE s.experiment = b.experiment), 0))
 ORDER BY b.planned_offset"""  # noqa: S608 - constants
-"""The plans that may still be abandoned, and those that were."""
+"""The plans that may still be abandoned, and the abandoned ones."""
 
 
 class StandingPlans:
     """The plans of every experiment, as far as later ones depend on them; a fold of the spine."""
 
     def __init__(self, planned: Mapping[UUID, PlannedBatches] | None = None) -> None:
-        """Goes on with what `read_standing_plans` found."""
+        """Continues from the plans returned by `read_standing_plans`."""
         self.planned = dict(planned or {})
         """The plans by experiment."""
 
     def counts(self, decoded: Decoded) -> bool:
-        """Takes in an effective event; False for a plan that is not of the next step of its experiment."""
+        """Applies an effective event; False for a plan that is not of its experiment's next step."""
         event = decoded.event
         experiment = decoded.head.experiment
         if experiment is None:
@@ -65,11 +65,11 @@ class StandingPlans:
 
 
 async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, PlannedBatches]:
-    """The plans of every experiment in the tables, as far as later ones depend on them."""
-    found: dict[UUID, PlannedBatches] = {}
+    """Returns the plans of every experiment in the tables, as far as later ones depend on them."""
+    plans: dict[UUID, PlannedBatches] = {}
 
     def of(id: bytes) -> PlannedBatches:
-        return found.setdefault(UUID(bytes=bytes(id)), PlannedBatches())
+        return plans.setdefault(UUID(bytes=bytes(id)), PlannedBatches())
 
     for id, version in await _rows(connection, _BEFORE):
         of(id).begin(version)
@@ -84,7 +84,7 @@ async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, Planned
         else:
             planned.steps.add(step)
             planned.newest[step] = UUID(bytes=bytes(batch))
-    return found
+    return plans
 
 
 async def _rows(connection: AsyncConnection, statement: str) -> list[tuple[Any, ...]]:

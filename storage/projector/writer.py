@@ -1,4 +1,4 @@
-"""`TableWriter`: folded changes written in the caller's transaction, positions first, and positions read at a start."""
+"""`TableWriter`: writes folded changes in the caller's transaction, positions first; reads positions at the start."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}
 
 
 class TableWriter:
-    """The writer of rows, which keeps the compiled statement of each upsert."""
+    """The writer of rows, with a cache of the compiled statement of each upsert."""
 
     def __init__(self) -> None:
         self._statements: dict[Upsert, str] = {}
 
     async def write(self, connection: AsyncConnection, folded: Folded, sent: asyncio.Event) -> None:
-        """Moves the positions, and writes the rows. `sent` is set when the database has work to do.
+        """Moves the positions, and writes the rows. `sent` is set once the database has work to do.
 
         Raises ConflictError if another projector moved the positions meanwhile.
         """
@@ -67,7 +67,9 @@ class TableWriter:
 
 
 def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: sqlite3.Connection) -> None:
-    """All of it in one visit to the connection's thread: one visit for each statement costs more than small ones."""
+    """Writes everything in one visit to the connection's thread: a visit for each statement costs more than a small
+    statement.
+    """
     stored = {Partition(stream, number): offset for stream, number, offset in file.execute(_STORED_IN_FILE)}
     _check(folded, stored)
     moved = [(*partition, mark.next_offset, mark.chain) for partition, mark in folded.after.items()]
@@ -77,11 +79,11 @@ def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: 
 
 
 async def _move(connection: AsyncConnection, folded: Folded) -> None:
-    # The rows of the positions are the lock that a second projector on this database meets: so they come first.
+    # The rows of the positions are the lock that excludes a second projector on this database: so they come first.
     stored = await read_positions(connection, lock=True)
     _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
     moved: list[dict[str, object]] = []
-    made: list[dict[str, object]] = []
+    added: list[dict[str, object]] = []
     for partition, mark in folded.after.items():
         row = {
             "stream_": partition.stream,
@@ -89,17 +91,17 @@ async def _move(connection: AsyncConnection, folded: Folded) -> None:
             "next_offset_": mark.next_offset,
             "chain_": mark.chain,
         }
-        (moved if partition in stored else made).append(row)
+        (moved if partition in stored else added).append(row)
     if moved:
         await connection.execute(_MOVED, moved)
-    if made:
-        await connection.execute(_MADE, made)
+    if added:
+        await connection.execute(_MADE, added)
 
 
 def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
-    """Raises ConflictError if the positions are not those that the rows were folded from."""
-    # Although a lock keeps rivals out: that lock ends with its session, and a projector whose connection was cut may
-    # learn of it late.
+    """Raises ConflictError if the positions differ from those at which the rows were folded."""
+    # Checked in addition to the lock against rivals: that lock ends with its session, and a projector whose connection
+    # was cut may learn of it late.
     for partition, before in folded.before.items():
         if stored.get(partition, 0) != before.next_offset:
             raise ConflictError(
@@ -109,16 +111,16 @@ def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
 
 
 async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
-    """The positions of the projections; with `lock` nobody else moves them before this transaction ends.
+    """Returns the positions of the projections; with `lock`, no other transaction can move them before this one ends.
 
-    (On SQLite, which knows no row locks, the later of two writers fails at its first write.)
+    (On SQLite, without row locks, the later of two writers fails at its first write.)
     """
     rows = await connection.execute(_LOCKED if lock else _STORED)
     return {Partition(stream, number): Mark(next_offset, bytes(chain)) for stream, number, next_offset, chain in rows}
 
 
 async def read_fences(connection: AsyncConnection) -> list[FenceState]:
-    """The owners of roles at those positions."""
+    """Returns the owners of roles at the stored positions."""
     table = table_of(Fences)
     columns = (table.c.stream, table.c.partition, table.c.experiment, table.c.role, table.c.epoch, table.c.owner)
     return [
@@ -134,13 +136,15 @@ async def read_fences(connection: AsyncConnection) -> list[FenceState]:
 
 
 async def read_once(connection: AsyncConnection) -> list[tuple[Partition, bytes]]:
-    """The events that must not count again, as many of each partition as a fold remembers, the newest last."""
+    """Returns the events that must not count again, as many of each partition as a fold remembers, the newest last."""
     columns = table_of(Once).c
     newest = func.row_number().over(
         partition_by=(columns.stream, columns.partition), order_by=columns.applied_offset.desc()
     )
     ranked = select(columns.stream, columns.partition, columns.event, columns.applied_offset, newest.label("rank"))
-    found = ranked.subquery()
-    wanted = select(found.c.stream, found.c.partition, found.c.event).where(found.c.rank <= 2 * REMEMBERED)
-    rows = await connection.execute(wanted.order_by(found.c.applied_offset))
+    ranked_events = ranked.subquery()
+    remembered = select(ranked_events.c.stream, ranked_events.c.partition, ranked_events.c.event).where(
+        ranked_events.c.rank <= 2 * REMEMBERED
+    )
+    rows = await connection.execute(remembered.order_by(ranked_events.c.applied_offset))
     return [(Partition(stream, number), bytes(event)) for stream, number, event in rows]

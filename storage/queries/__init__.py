@@ -1,22 +1,22 @@
 """Queries of the CLI, the API and the page: typed rows, derived from the tables. In reading order:
 
-rows          SQL rows made structs
+rows          SQL rows converted to structs
 counting      the batches and steps that count
 books         the state of every experience; the books
-buffer        the experiences that wait, rest or are open, counted on from where the last count left off
-experiments   lists and one, whole
-last_event    the time of one's newest event
+buffer        counts of waiting, cooling and open experiences, continued from the previous count
+experiments   lists of experiments, and one experiment in detail
+last_event    the time of an experiment's newest event
 shares        the owners of the steps in a fork's history
 steps         steps, evaluations
-evaluations   one evaluation, and where in the log its scores lie
-signal        whether the newest batches teach anything
-curve         the rewards of each step, remembered
+evaluations   one evaluation, and the log positions of its scores
+signal        whether the newest batches have a learning signal
+curve         the rewards of each step, cached
 batches       batches, items, the lineage of a weight version
 experiences   by step, reward, staleness
-spent         the tokens that count for the budget of an experiment that is not under way
-lengths       of responses, generated and trained: the drop bias
-failed_tasks  tasks of which too few rollouts succeeded, and those of a queue that were tried
+spent         tokens counted against the budget of an experiment that is not running
+lengths       lengths of responses, generated and trained: the drop bias
+failed_tasks  tasks with too few successful rollouts, and the attempted tasks of a queue
 weights       weight versions, checkpoints, workers
-standing      the present figures of all experiments that have not ended long ago, for gauges
+standing      current figures of all experiments except those ended long ago, for gauges
 names         an experiment by its name, id or prefix
 """

@@ -35,7 +35,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One item: an experience with its task, or a dataset row."""
+    """One item of a batch: an experience with its task, or a dataset row."""
 
     item: int
     experience: str | None
@@ -71,7 +71,7 @@ async def list_batches(
     last_step: int = (1 << 62),
     limit: int = 1000,
 ) -> list[BatchRow]:
-    """The batches in the order of their steps, abandoned ones too."""
+    """Returns the batches in the order of their steps, including abandoned ones."""
     return await fetch(
         connection,
         BatchRow,
@@ -84,8 +84,8 @@ async def list_batches(
 
 
 async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
-    """The items of a batch in order; of an experience the task's row and epoch come from its lease."""
-    # The join on the plan's place leaves out items of a second plan with this id, which has no effect.
+    """Returns the items of a batch in order; an experience's task row and epoch come from its lease."""
+    # The join on the plan's position leaves out items of a second plan with this id, which has no effect.
     return await fetch(
         connection,
         ItemRow,

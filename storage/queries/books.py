@@ -26,33 +26,33 @@ _PRODUCED_AT: Final = "(e.produced_partition, e.produced_offset)"
 _FAILED_AT: Final = "(e.failed_partition, e.failed_offset)"
 
 HELD: Final = _HELD.format(row="e", lease="e.lease")
-"""True of `experiences e` if its writer held the lease that it answers.
-
-Anybody who may write to the topic can write such a record; without a lease it has no effect."""
+"""SQL condition on `experiences e`: the writer held the lease answered by the record. Anybody with write access to the
+topic can write such a record; without a lease it has no effect.
+"""
 
 MAPPED_ROLLOUTS: Final = 65_536
-"""The most rollouts of a group that its map of members holds: larger numbers are damage, and fit into no SUBSTR."""
+"""Maximum rollouts in a group's map of members; larger numbers are damage, and fit into no SUBSTR."""
 
 PRODUCED: Final = f"""(e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL OR {_PRODUCED_AT} < {_FAILED_AT})
     AND {HELD} AND {_NONE_BEFORE.format(place=_PRODUCED_AT)})"""
-"""True of `experiences e` if the rollout's first terminal event of a lease's holder was this experience."""
+"""SQL condition on `experiences e`: the rollout's first terminal event by a holder of its lease was this experience."""
 
 ENDED: Final = f"""({PRODUCED} OR (e.failed_offset IS NOT NULL
     AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
     AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)}))"""
-"""True of `experiences e` if it is how the rollout ended, well or not."""
+"""SQL condition on `experiences e`: this row is the rollout's end, successful or not."""
 
 ITEM: Final = '(e.id, e.produced_partition, e.produced_offset) = (i.experience, i.partition, i."offset")'
-"""True of `experiences e` if it is the experience that `batch_items i` names."""
+"""SQL condition on `experiences e`: the experience named by `batch_items i`."""
 
 GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL"
-"""The closed group of `experiences e`."""
+"""SQL join of the closed group of `experiences e`."""
 
 RETIRED: Final = "LEFT JOIN retirements r ON r.experience = e.id"
 
 USES: Final = f"""FROM batch_items i JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
     WHERE i.experience = e.id AND b.experiment = e.experiment AND NOT {ABANDONED}"""
-"""The batches that hold `experiences e`."""
+"""SQL source of the batches that contain `experiences e`."""
 
 STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
     WHEN EXISTS (SELECT 1 {USES} AND b.max_uses > 0 AND i.use >= b.max_uses) THEN 'planned'
@@ -61,12 +61,13 @@ STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
     WHEN CASE WHEN e.rollout < {MAPPED_ROLLOUTS}
         THEN SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) END = '1' THEN 'waiting'
     ELSE 'late' END"""
-"""`cooling`: planned, and it may be again; `open`: its group is not closed yet; `late`: its group was closed without
-it, so it has no effect."""
+"""SQL expression of an experience's state. `cooling`: planned, and may be planned again; `open`: its group is not
+closed yet; `late`: its group was closed without it, so it has no effect.
+"""
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """Experiences of closed groups: produced = waiting + cooling + planned + the retired."""
+    """Experiences of closed groups: produced = waiting + cooling + planned + retired."""
 
     produced: int
     waiting: int
@@ -75,17 +76,17 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     retired: dict[str, int]
     """Retired experiences by reason."""
     retired_used: dict[str, int]
-    """Retired experiences that were trained before, by reason: with reuse."""
+    """Retired experiences trained before, by reason: with reuse."""
     balance: int
-    """produced - waiting - cooling - planned - retired, which is zero if the books balance."""
+    """produced - waiting - cooling - planned - retired; zero if the books balance."""
     open: int
-    """Produced in groups that are not closed yet; not counted above."""
+    """Experiences of groups not closed yet; not counted above."""
     late: int
-    """Produced after their group was closed, or given up without them; without effect."""
+    """Experiences produced after their group was closed or given up without them; without effect."""
     failed_rollouts: int
-    """Failed rollouts, those of tasks that were given up among them."""
+    """Failed rollouts, including those of given-up tasks."""
     given_up: dict[str, int]
-    """Tasks that were closed although nothing was wrong with them, by the code that says why."""
+    """Tasks closed without a fault of their own, by the code of the reason."""
 
 
 class _Count(msgspec.Struct, frozen=True):
@@ -106,10 +107,12 @@ class _GivenUp(msgspec.Struct, frozen=True):
 
 
 async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
-    """The books of one experiment. `produced` comes from the closed groups, the rest from each experience."""
-    from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and none of the log
+    """Returns the books of one experiment. `produced` comes from the closed groups, everything else from the
+    experiences.
+    """
+    from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and nothing of the log
 
-    # CAST: Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
+    # CAST: Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
     counts = await fetch(
         connection,
         _Count,

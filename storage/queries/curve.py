@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`RewardCurves`: the rewards of each trained step, remembered, since those of a batch do not change any more."""
+"""`RewardCurves`: the rewards of each trained step, cached because those of a batch never change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 KEPT_POINTS: Final = 100_000
-"""The points of all curves that are remembered; with more, all are forgotten and read again."""
+"""Maximum cached points of all curves; beyond it, the whole cache is dropped and read again."""
 
 
 class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The rewards that one step was trained on."""
+    """The rewards of the batch trained in one step."""
 
     step: int
     stage: int
@@ -31,7 +31,7 @@ class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
     reward_max: float
     experiences: int
     inherited: bool = False
-    """True if an experiment that this is a fork of made it."""
+    """True if the step was made by an ancestor of this fork."""
 
 
 class _Rewards(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ class _Generation(msgspec.Struct, frozen=True):
     generation: int | None
 
 
-class _Known(NamedTuple):
-    """The beginning of a curve: no step up to `last` changes in this generation of the history."""
+class _CachedCurve(NamedTuple):
+    """The stable beginning of a curve: no step up to `last` changes in this generation of the history."""
 
     generation: int | None
     last: int
@@ -58,17 +58,17 @@ class _Known(NamedTuple):
 
 
 class RewardCurves:
-    """Curves of some experiments, read once and then only from where they grew."""
+    """Curves of some experiments, read once and then only beyond the cached points."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[UUID, int, int], _Known] = {}
+        self._cache: dict[tuple[UUID, int, int], _CachedCurve] = {}
 
     async def of(self, connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
-        """The rewards of each trained step's batch; steps on dataset rows have none."""
+        """Returns the rewards of each trained step's batch; steps on dataset rows have none."""
         points: list[RewardPoint] = []
         for share in await shares_of(connection, experiment):
-            known = await self._grown(connection, share)
-            points += [msgspec.structs.replace(p, inherited=True) for p in known] if share.inherited else known
+            curve = await self._grown(connection, share)
+            points += [msgspec.structs.replace(p, inherited=True) for p in curve] if share.inherited else curve
         return points
 
     async def _grown(self, connection: AsyncConnection, share: Share) -> list[RewardPoint]:
@@ -79,20 +79,20 @@ class RewardCurves:
             experiment=share.experiment.bytes,
         )
         generation = None if newest is None else newest.generation
-        place = (share.experiment, share.first, share.last)
-        known = self._known.get(place)
-        # A new generation executes steps again: the points of old ones may be of batches that count no more.
-        if known is None or known.generation != generation:
-            known = _Known(generation, share.first - 1, [])
-        rows = await _rewards(connection, share.experiment, known.last + 1, share.last)
-        # An experience may come into the tables after the step that it was trained in.
+        key = (share.experiment, share.first, share.last)
+        cached = self._cache.get(key)
+        # A new generation executes steps again: old points may belong to batches that no longer count.
+        if cached is None or cached.generation != generation:
+            cached = _CachedCurve(generation, share.first - 1, [])
+        rows = await _rewards(connection, share.experiment, cached.last + 1, share.last)
+        # An experience may reach the tables after the step that trained it.
         whole = next((n for n, row in enumerate(rows) if row.experiences < row.planned), len(rows))
-        points = [*known.points, *_points(rows[:whole])]
-        last = rows[whole - 1].step if whole else known.last
-        self._known.pop(place, None)
-        if sum(len(each.points) for each in self._known.values()) + len(points) > KEPT_POINTS:
-            self._known.clear()
-        self._known[place] = _Known(generation, last, points)
+        points = [*cached.points, *_points(rows[:whole])]
+        last = rows[whole - 1].step if whole else cached.last
+        self._cache.pop(key, None)
+        if sum(len(curve.points) for curve in self._cache.values()) + len(points) > KEPT_POINTS:
+            self._cache.clear()
+        self._cache[key] = _CachedCurve(generation, last, points)
         return [*points, *_points(rows[whole:])]
 
 

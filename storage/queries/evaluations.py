@@ -1,4 +1,4 @@
-"""One evaluation of many: the one that was meant, and the places in the log at which its scores lie."""
+"""Selection of one evaluation among many, and the log positions of its scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ScorePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The place in `rftd.experiences` of the scores of a range of rows."""
+    """The position in `rftd.experiences` of the scores of a range of rows."""
 
     row_start: int
     partition: int
@@ -34,7 +34,7 @@ class _JobFolder(msgspec.Struct, frozen=True):
 
 
 async def evaluations_of(connection: AsyncConnection, experiment: UUID, *, taskset: str | None) -> list[EvalRow]:
-    """The evaluations on one taskset, by version, of each version the last one.
+    """Returns the evaluations on one taskset, by version, only the last one of each version.
 
     Raises NotFoundError if there is none, UsageError if there are several tasksets and none is named.
     """
@@ -49,7 +49,7 @@ async def evaluations_of(connection: AsyncConnection, experiment: UUID, *, tasks
 
 
 def evaluation_of(rows: Sequence[EvalRow], version: int | None, *, field: str = "version") -> EvalRow:
-    """The evaluation of a version; None: of the newest. Raises NotFoundError."""
+    """Returns the evaluation of a version; of the newest version for None. Raises NotFoundError."""
     if version is None:
         return rows[-1]
     for row in rows:
@@ -62,7 +62,7 @@ def evaluation_of(rows: Sequence[EvalRow], version: int | None, *, field: str = 
 
 
 async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
-    """The folder of the experiment whose evaluation it is, which may be an ancestor of the one that was asked for."""
+    """Returns the folder of the experiment that ran the evaluation, possibly an ancestor of the requested one."""
     row = await fetch_one(
         connection,
         _JobFolder,
@@ -73,7 +73,9 @@ async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
 
 
 async def score_places(connection: AsyncConnection, evaluation: str) -> list[ScorePlace]:
-    """The places of an evaluation's scores, by their rows: of each range the first that its lease's holder wrote."""
+    """Returns the positions of an evaluation's scores by rows: for each range, the first one written by its lease's
+    holder.
+    """
     return await fetch(
         connection,
         ScorePlace,
@@ -85,7 +87,7 @@ async def score_places(connection: AsyncConnection, evaluation: str) -> list[Sco
 
 
 async def lease_holders(connection: AsyncConnection, evaluation: str) -> dict[UUID, UUID]:
-    """The worker that each lease of an evaluation was given to."""
+    """Returns the worker of each lease of an evaluation."""
     rows = await fetch(
         connection,
         _Holder,

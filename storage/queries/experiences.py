@@ -34,9 +34,9 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     oldest_version: int
     newest_version: int
     step: int | None
-    """The last step that was planned to train on it."""
+    """The last step planned with this experience."""
     staleness_versions: int | None
-    """Its staleness when it was planned for that step, in versions."""
+    """Staleness when planned for that step, in versions."""
     uses: int
     finish: str
     duration_s: float | None
@@ -100,12 +100,12 @@ async def list_experiences(
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperienceRow]:
-    """The experiences that pass the filter. Raises UsageError for an order that is none of `ORDERS`."""
+    """Returns the experiences that pass the filter. Raises UsageError for an order outside of `ORDERS`."""
     if order not in ORDERS:
         raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
     # Only names from the table above become SQL; values are parameters.
-    given = {name: value for name, value in msgspec.structs.asdict(where).items() if value is not None}
-    conditions = " AND ".join(["1 = 1", *(_CONDITIONS[name] for name in given)])
+    bounds = {name: bound for name, bound in msgspec.structs.asdict(where).items() if bound is not None}
+    conditions = " AND ".join(["1 = 1", *(_CONDITIONS[name] for name in bounds)])
     return await fetch(
         connection,
         ExperienceRow,
@@ -114,12 +114,12 @@ async def list_experiences(
         experiment=experiment.bytes,
         limit=limit,
         skip=offset,
-        **given,
+        **bounds,
     )
 
 
 async def get_experience(connection: AsyncConnection, experience: UUID) -> ExperienceRow:
-    """One experience by its id. Raises NotFoundError."""
+    """Returns one experience by its id. Raises NotFoundError."""
     row = await fetch_one(connection, ExperienceRow, f"{_ROWS} AND e.id = :experience", experience=experience.bytes)
     if row is None:
         raise NotFoundError(f"no experience {experience}")
@@ -130,9 +130,9 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """The task of a group of experiences."""
 
     sequence: int
-    """Its place in its stage, from 0."""
+    """The task's number in its stage, from 0."""
     row: int
-    """The row of the stage's tasksets, counted on from one to the next."""
+    """The row number over all tasksets of the stage, counted through from one taskset to the next."""
     epoch: int
 
 
@@ -141,7 +141,7 @@ class _ExperienceId(msgspec.Struct, frozen=True):
 
 
 async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:
-    """The task of a group; None if its leases are not in the tables."""
+    """Returns the task of a group; None if its leases are not in the tables."""
     return await fetch_one(
         connection,
         TaskRow,
@@ -151,17 +151,17 @@ async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:
     )
 
 
-async def find_experience(connection: AsyncConnection, experiment: UUID, wanted: str) -> UUID:
-    """The experience of an experiment by its id, or by at least 8 digits with which only its id begins.
+async def find_experience(connection: AsyncConnection, experiment: UUID, text: str) -> UUID:
+    """Returns an experiment's experience by its id, or by a unique prefix of at least 8 digits.
 
-    Raises NotFoundError; UsageError with the candidates where there are several, and for text that is no such id.
+    Raises NotFoundError; UsageError with the candidates for an ambiguous prefix, and for text that is no such prefix.
     """
-    prefix = wanted.replace("-", "").lower()
+    prefix = text.replace("-", "").lower()
     if not _PREFIX.fullmatch(prefix):
         raise UsageError(
-            f"{wanted[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
+            f"{text[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
         )
-    # A range of the key, which the index finds; a pattern over its text would read the whole table.
+    # A range of the key, served by the index; a pattern over its text would read the whole table.
     rows = await fetch(
         connection,
         _ExperienceId,
@@ -171,11 +171,11 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, wanted:
         high=bytes.fromhex(prefix.ljust(32, "f")),
         experiment=experiment.bytes,
     )
-    found = [row.id for row in rows]
-    if not found:
-        raise NotFoundError(f"no experience {wanted}", fix="see rftd experiences ls")
-    if len(found) > 1:
+    ids = [row.id for row in rows]
+    if not ids:
+        raise NotFoundError(f"no experience {text}", fix="see rftd experiences ls")
+    if len(ids) > 1:
         raise UsageError(
-            f"{wanted!r} names {len(found)} experiences", field="experience", fix="use one of " + ", ".join(found)
+            f"{text!r} names {len(ids)} experiences", field="experience", fix="use one of " + ", ".join(ids)
         )
-    return UUID(found[0])
+    return UUID(ids[0])

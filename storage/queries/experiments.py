@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Experiments as `rftd ls` and `rftd get` show them."""
+"""Experiments as shown by `rftd ls` and `rftd get`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 RECENT_EXPERIENCES: Final = 256
-"""The newest experiences, over which the reward of an experiment is averaged."""
+"""Number of newest experiences in an experiment's mean reward."""
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a list."""
+    """One experiment of a list."""
 
     id: str
     name: str
@@ -31,13 +31,13 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of the last transition."""
     code: str | None
     kept: str
-    """The place of its files: `here`, `archived` or `removed`."""
+    """Location of the experiment's files: `here`, `archived` or `removed`."""
     kept_path: str | None
-    """The archive that they are in, or came from."""
+    """The archive that holds the files, or from which they were restored."""
     stage: str | None
-    """The stage under way, or the last."""
+    """The current stage, or the last one."""
     step: int
-    """The newest weight version that was trained."""
+    """The newest trained weight version."""
     total_steps: int
     generation: int | None
     reward_mean: float | None
@@ -51,14 +51,14 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     priority: int
     queue_position: int | None
-    """1 for the next of those that wait for their turn."""
+    """Position in the queue: 1 for the next experiment to start."""
     parent: str | None
-    """The experiment whose history it shares, up to weight version `forked_step`."""
+    """The experiment that shares its history with this fork, up to weight version `forked_step`."""
     forked_step: int | None
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage."""
+    """One stage of an experiment."""
 
     stage: int
     name: str
@@ -72,13 +72,13 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int | None
     completed_ns: int | None
     shared_steps: int = 0
-    """The number of its steps that the experiment made of which this is a fork."""
+    """The number of the stage's steps made by an ancestor of this fork."""
     best_version: int | None = None
     """The version with the best evaluation, whose checkpoint is kept; null unless `trainer.best_checkpoint` is set."""
     best_figure: str | None = None
     best_value: float | None = None
     best_base: float | None = None
-    """The same figure of the weights with which the stage began."""
+    """The same figure for the initial weights of the stage."""
     best_kept: list[int] = []
     """The versions whose checkpoints are kept for their evaluation, the best first."""
     stopped_by: int | None = None
@@ -87,7 +87,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment, whole."""
+    """One experiment in detail."""
 
     summary: ExperimentSummary
     job_dir: str
@@ -101,7 +101,7 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     generations: int
     """The number of generations: how often the training history was resumed."""
     parent_name: str | None
-    """The name of the experiment of which this is a fork."""
+    """The name of the experiment from which this one was forked."""
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -124,11 +124,11 @@ class _Warning(msgspec.Struct, frozen=True):
 
 STEP: Final = f"""COALESCE((SELECT t.step FROM {EXECUTED} t WHERE t.experiment = x.id ORDER BY t.step DESC LIMIT 1),
         x.forked_step, 0)"""
-"""The newest weight version that `experiments x` has trained, or its fork began with."""
+"""SQL expression of the newest weight version trained by `experiments x`, or at which its fork began."""
 QUEUE_POSITION: Final = """CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*) FROM experiments q
         WHERE q.state = 'queued' AND (-COALESCE(q.prioritized, q.priority, 0), q.submitted_ns, q.id)
             < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END"""
-"""1 for the next `experiments x` of those that wait for their turn; null for others."""
+"""SQL expression of the queue position of `experiments x`, 1 for the next to start; null if not queued."""
 
 # Of several generations of a step the newest counts. Each figure is a subquery that reads few rows by an index: joins
 # would read every step and experience of every experiment on the page.
@@ -162,15 +162,15 @@ async def list_experiments(
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """The experiments, newest first, optionally only those in some states, or with those that were removed.
+    """Returns the experiments, newest first, optionally only those in some states, or including removed ones.
 
-    Of `labels`, each a `KEY=VALUE` or a `KEY`, an experiment has every one.
+    `labels` are `KEY=VALUE` or `KEY`; a returned experiment has every one of them.
     """
     parameters = {f"state{number}": state for number, state in enumerate(states)}
     chosen = ", ".join(f":{name}" for name in parameters)
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
     for number, label in enumerate(labels):
-        # A piece of the column's JSON: quotes within a text are escaped there, so that no text can hold it.
+        # A piece of the column's JSON: quotes within a text are escaped there, so that no text can contain it.
         where += f" AND REPLACE(x.labels, :label{number}, '') <> x.labels"
         parameters[f"label{number}"] = _label_in_json(label)
     where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
@@ -186,28 +186,28 @@ async def list_experiments(
 
 
 def _label_in_json(label: str) -> str:
-    """The piece of the column's JSON that a label is."""
-    key, equals, value = label.partition("=")
+    """Returns a label as a piece of the column's JSON text."""
+    key, equals, label_text = label.partition("=")
     text = msgspec.json.encode(key).decode() + ":"
-    return text + msgspec.json.encode(value).decode() if equals else text
+    return text + msgspec.json.encode(label_text).decode() if equals else text
 
 
 async def get_summary(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary:
-    """One experiment's line of the list. Raises NotFoundError."""
-    found = await fetch_one(
+    """Returns one experiment's line of the list. Raises NotFoundError."""
+    summary = await fetch_one(
         connection,
         ExperimentSummary,
         f"{_SUMMARY} AND x.id = :experiment",
         recent=RECENT_EXPERIENCES,
         experiment=experiment.bytes,
     )
-    if found is None:
+    if summary is None:
         raise NotFoundError(f"no experiment {experiment}")
-    return found
+    return summary
 
 
 async def get_experiment(connection: AsyncConnection, experiment: UUID, books: Books | None = None) -> ExperimentDetail:
-    """Everything that one page shows, with these books instead of new ones, if given. Raises NotFoundError."""
+    """Returns everything shown on an experiment's page, with the given `books` or new ones. Raises NotFoundError."""
     key = experiment.bytes
     summary = await get_summary(connection, experiment)
     fields = await fetch(
@@ -233,7 +233,7 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID, books: B
         seed=fields[0].seed,
         config=fields[0].config,
         stages=_with_shared(await list_stages(connection, experiment), summary.forked_step or 0),
-        warnings=list(dict.fromkeys(warning.text for warning in warnings)),  # submitted with, and warned of
+        warnings=list(dict.fromkeys(warning.text for warning in warnings)),  # of the submission, and later
         books=await books_of(connection, experiment) if books is None else books,
         groups_closed=fields[0].groups_closed,
         generations=fields[0].generations,
@@ -242,16 +242,16 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID, books: B
 
 
 async def job_dir_of(connection: AsyncConnection, experiment: UUID) -> str:
-    """The folder of its files. Raises NotFoundError."""
+    """Returns the folder of an experiment's files. Raises NotFoundError."""
     sql = "SELECT job_dir FROM experiments WHERE id = :experiment AND submitted_offset IS NOT NULL"
-    found = await fetch_one(connection, _Folder, sql, experiment=experiment.bytes)
-    if found is None:
+    row = await fetch_one(connection, _Folder, sql, experiment=experiment.bytes)
+    if row is None:
         raise NotFoundError(f"no experiment {experiment}")
-    return found.job_dir
+    return row.job_dir
 
 
 def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:
-    """The stages of a fork, which shares `shared` steps: stage after stage, as many as each has."""
+    """Marks the first `shared` steps, stage by stage, as shared with the fork's parent."""
     rows = []
     first = 0
     for stage in stages:
@@ -265,7 +265,7 @@ def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:
 
 
 async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[StageRow]:
-    """The stages in order."""
+    """Returns the stages in order."""
     return await fetch(
         connection,
         StageRow,

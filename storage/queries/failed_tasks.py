@@ -1,4 +1,4 @@
-"""Tasks of which too few rollouts succeeded, as `rftd.streams.folds.failed_tasks` folds them, from the tables."""
+"""Tasks with too few successful rollouts, as folded by `rftd.streams.folds.failed_tasks`, from the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.streams.log.topics import TASKS
 
 _AT_ONCE: Final = 500
 MOST: Final = 10_000
-"""The newest failed tasks that are read; the log has the older ones."""
+"""Maximum number of failed tasks read, the newest first; the log has the older ones."""
 _GROUPS: Final = """SELECT id, experiment, stage, sequence, members, failed, code, reason, closed_ns, closed_partition,
     closed_offset FROM groups WHERE failed > 0 AND (reason IS NULL OR reason <> :stage_ended)
     ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC LIMIT :most"""
@@ -23,7 +23,7 @@ _LEASES: Final = """SELECT subject, row_start, epoch, attempt, slot, worker, lea
 
 
 async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
-    """Every group that closed with failed rollouts, newest first; its stage says whether its members suffice."""
+    """Returns every group closed with failed rollouts, newest first; its stage tells whether its members suffice."""
     closed = (await connection.execute(text(_GROUPS), {"stage_ended": STAGE_ENDED, "most": MOST})).all()
     leases: dict[bytes, list[Any]] = {}
     ids = [bytes(row.id) for row in closed]
@@ -66,6 +66,6 @@ _TRIED: Final = """SELECT COUNT(*) FROM groups WHERE experiment = :experiment AN
 
 
 async def tried_tasks(connection: AsyncConnection, experiment: UUID, *, stage: int, added: int) -> int:
-    """The number of the `added` tasks whose group has closed; a batch that is filled up tries the first ones again."""
-    result = await connection.execute(text(_TRIED), {"experiment": experiment.bytes, "stage": stage, "added": added})
-    return int(result.scalar_one())
+    """Returns how many of the `added` tasks have a closed group; a batch that is filled up repeats the first tasks."""
+    count = await connection.execute(text(_TRIED), {"experiment": experiment.bytes, "stage": stage, "added": added})
+    return int(count.scalar_one())

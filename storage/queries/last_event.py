@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only names of this package's tables are put into the text; values are parameters)
-"""The time of an experiment's newest event that the tables tell."""
+"""The time of an experiment's newest event according to the tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TIME: Final = "_ns"
 _LATER: Final = "eligible_at_ns"
-"""A time at which something will be allowed: nothing happened then."""
+"""A planned future time, which is not the time of an event."""
 
 
 class _Newest(msgspec.Struct, frozen=True):
@@ -26,9 +26,9 @@ class _Newest(msgspec.Struct, frozen=True):
 
 
 async def last_event_ns(connection: AsyncConnection, experiment: UUID) -> int:
-    """The time of the newest event of which a table knows, Unix time in nanoseconds; 0 for an unknown experiment.
+    """Returns the time of the newest event in any table, Unix time in nanoseconds; 0 for an unknown experiment.
 
-    Experiences are left out, of which there may be millions: their leases and groups are a few minutes older.
+    Experiences, of which there may be millions, are left out: their leases and groups are a few minutes older.
     """
     times = []
     for table in Row.metadata.sorted_tables:

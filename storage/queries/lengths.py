@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""The drop bias of an experiment: are the responses that were trained as long as those that were generated?"""
+"""The drop bias of an experiment: whether trained responses are as long as generated ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNDECIDED = ("open", "waiting")
 
 
 class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The lengths of some responses, in tokens; every figure is 0 if there are none."""
+    """The lengths of some responses, in tokens; every figure is 0 without responses."""
 
     count: int
     mean: float
@@ -30,25 +30,26 @@ class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """The response lengths of experiences whose fate is known: generated = trained + dropped."""
+    """The response lengths of decided experiences: generated = trained + dropped."""
 
     generated: LengthSummary
     trained: LengthSummary
-    """Experiences that were planned at least once."""
+    """Experiences planned at least once."""
     dropped: LengthSummary
-    """Experiences that were retired before they were planned, or late: their group was closed without them."""
+    """Experiences retired before they were planned, or late: their group was closed without them."""
     dropped_by_reason: dict[str, int]
     undecided: int
-    """Experiences that wait, or whose group is open; they are in none of the three."""
+    """Experiences that are waiting, or whose group is open; in none of the three summaries."""
     never_ended: int
-    """Rollouts of closed groups that failed, timed out or were cancelled: their lengths are not known.
-
-    Whatever ends slow rollouts prefers short answers, and the test cannot see it.
+    """Rollouts of closed groups that failed, timed out or were cancelled: their lengths are unknown. A limit that ends
+    slow rollouts favours short answers, which the test cannot see.
     """
     statistic: float
     """The largest gap between the distribution functions of generated and trained lengths (Kolmogorov-Smirnov)."""
     p: float
-    """The probability of a gap at least so large if drops had nothing to do with length: below 0.05 they had."""
+    """The probability of a gap at least this large if drops were independent of length; below 0.05, drops depend on
+    length.
+    """
 
 
 class _LengthCount(msgspec.Struct, frozen=True):
@@ -64,8 +65,8 @@ class _Rollouts(msgspec.Struct, frozen=True):
 
 
 async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: int | None = None) -> Lengths:
-    """Lengths of one experiment's responses, or of one stage's. Reads every experience of it."""
-    from rftd.ops.two_samples import ks_of_counts  # late: it needs NumPy, and the command line only `Lengths`
+    """Returns the response lengths of one experiment, or of one stage. Reads every experience of it."""
+    from rftd.ops.two_samples import ks_of_counts  # late: it needs NumPy, and the command line needs only `Lengths`
 
     # Counted by length in the database: the test needs no more, and an experiment may have millions of experiences.
     rows = await fetch(
@@ -95,8 +96,8 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
             reason = row.reason or row.state
             reasons[reason] = reasons.get(reason, 0) + row.count
     generated = {tokens: trained.get(tokens, 0) + dropped.get(tokens, 0) for tokens in trained.keys() | dropped.keys()}
-    values = sorted(generated)
-    test = ks_of_counts([generated[value] for value in values], [trained.get(value, 0) for value in values])
+    lengths = sorted(generated)
+    test = ks_of_counts([generated[length] for length in lengths], [trained.get(length, 0) for length in lengths])
     return Lengths(
         generated=_summary(generated),
         trained=_summary(trained),
@@ -110,7 +111,7 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
 
 
 async def _rollouts(connection: AsyncConnection, experiment: UUID, stage: int | None) -> int:
-    """Rollouts of closed groups."""
+    """Returns the number of rollouts of closed groups."""
     total = await fetch_one(
         connection,
         _Rollouts,
@@ -124,24 +125,24 @@ async def _rollouts(connection: AsyncConnection, experiment: UUID, stage: int | 
 
 def _summary(counts: Mapping[int, int]) -> LengthSummary:
     total = sum(counts.values())
-    values = sorted(counts)
+    lengths = sorted(counts)
     if not total:
         return LengthSummary(count=0, mean=0.0, p50=0, p90=0, p99=0, max=0)
 
     def quantile(percent: int) -> int:
-        """The smallest length that at least so many per cent do not exceed."""
-        seen = 0
-        for value in values:
-            seen += counts[value]
-            if seen * 100 >= total * percent:
-                return value
+        """Returns the smallest length that is not exceeded by at least `percent` per cent of the responses."""
+        covered = 0
+        for length in lengths:
+            covered += counts[length]
+            if covered * 100 >= total * percent:
+                return length
         raise AssertionError(percent)
 
     return LengthSummary(
         count=total,
-        mean=sum(value * count for value, count in counts.items()) / total,
+        mean=sum(length * count for length, count in counts.items()) / total,
         p50=quantile(50),
         p90=quantile(90),
         p99=quantile(99),
-        max=values[-1],
+        max=lengths[-1],
     )

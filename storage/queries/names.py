@@ -1,4 +1,4 @@
-"""`resolve_experiment`: an experiment of the tables by the text that a person types."""
+"""`resolve_experiment`: an experiment of the tables by the text typed by a person."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from rftd.streams.folds.spine import Kept
 from rftd.streams.spec.naming import Named, choose
 
 
-async def resolve_experiment(connection: AsyncConnection, wanted: str) -> UUID:
-    """The experiment of the tables that `wanted` names: see `choose`."""
+async def resolve_experiment(connection: AsyncConnection, text: str) -> UUID:
+    """Returns the id of the experiment named by `text`: see `choose`."""
     table = table_of(Experiments)
-    # A row without a submission was made by an event of a foreign or damaged log: it is no experiment.
+    # A row without a submission comes from an event of a foreign or damaged log: it is no experiment.
     rows = await connection.execute(
         select(table.c.id, table.c.name, table.c.kept)
         .where(table.c.submitted_offset.is_not(None))
         .order_by(table.c.submitted_ns, table.c.id)
     )
-    known = [Named(UUID(bytes=bytes(id)), str(name), kept == Kept.REMOVED.value) for id, name, kept in rows]
-    return choose(known, wanted)
+    candidates = [
+        Named(UUID(bytes=bytes(id)), str(name), location == Kept.REMOVED.value) for id, name, location in rows
+    ]
+    return choose(candidates, text)

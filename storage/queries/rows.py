@@ -1,6 +1,6 @@
-"""`fetch`: SQL rows made structs; values that the drivers give differently are made equal here.
+"""`fetch`: SQL rows converted to structs, with the differences between the drivers' values removed.
 
-Queries import SQLAlchemy for type checkers only: the command line reads the same rows from the daemon, and importing it
+Queries import SQLAlchemy for type checkers only: the command line reads the same rows from the daemon, and the import
 takes half a second.
 """
 
@@ -30,45 +30,45 @@ _LISTS = frozenset({"best_kept"})
 
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:
-    """The rows of a query as structs whose fields are its columns: ids as text, JSON columns as values."""
+    """Returns the rows of a query as structs with its columns as fields: ids as text, JSON columns decoded."""
     if connection.dialect.name == "sqlite":
-        names, found = await visit(connection, lambda file: _read(file, sql, parameters))
+        names, raw_rows = await visit(connection, lambda file: _read(file, sql, parameters))
     else:
-        result = await connection.execute(_statement(sql), parameters)
-        names = list(result.keys())
-        found = list(result)
-    rows = [{name: _value(name, value) for name, value in zip(names, row, strict=True)} for row in found]
+        cursor = await connection.execute(_statement(sql), parameters)
+        names = list(cursor.keys())
+        raw_rows = list(cursor)
+    rows = [{name: _plain(name, cell) for name, cell in zip(names, row, strict=True)} for row in raw_rows]
     return converted(rows, list[kind], strict=False)  # type: ignore[valid-type]
 
 
 async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> R | None:
-    """The first row, if there is one."""
+    """Returns the first row of a query; None without rows."""
     rows = await fetch(connection, kind, sql, **parameters)
     return rows[0] if rows else None
 
 
 def _read(file: sqlite3.Connection, sql: str, parameters: Mapping[str, Any]) -> tuple[list[str], Sequence[Any]]:
-    """The names of the columns, and the rows."""
+    """Returns the names of the columns, and the rows."""
     cursor = file.execute(sql, parameters)
     return [column[0] for column in cursor.description], cursor.fetchall()
 
 
 @lru_cache(maxsize=256)
 def _statement(sql: str) -> TextClause:
-    """A statement, parsed once: parsing takes longer than a short query."""
-    from sqlalchemy import text  # late, see above
+    """Returns the parsed statement, cached: parsing takes longer than a short query."""
+    from sqlalchemy import text  # late, as explained in the module's docstring
 
     return text(sql)
 
 
-def _value(name: str, value: Any) -> Any:
+def _plain(name: str, cell: Any) -> Any:
     if name in _LISTS:
-        return [] if value is None else msgspec.json.decode(value)
-    if value is None:
+        return [] if cell is None else msgspec.json.decode(cell)
+    if cell is None:
         return {} if name in _JSON else None
-    # By its name: a driver gives ids as bytes or memoryview, JSON as text, and a column of either has no other type.
+    # By its name: drivers return ids as bytes or memoryview and JSON as text, without a distinguishing column type.
     if name in _IDS:
-        return str(UUID(bytes=bytes(value)))
+        return str(UUID(bytes=bytes(cell)))
     if name in _JSON:
-        return msgspec.json.decode(value)
-    return value
+        return msgspec.json.decode(cell)
+    return cell

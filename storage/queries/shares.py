@@ -1,4 +1,4 @@
-"""`shares_of`: the owners of the steps in a history; a fork's begins with its ancestors' steps, then come its own."""
+"""`shares_of`: the owners of the steps in a history; a fork's begins with its ancestors' steps, then its own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ENDLESS: Final = 1 << 62
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps `first` to `last` of one experiment, as a part of the history that was asked for."""
+    """The steps `first` to `last` of one experiment, as a part of the requested history."""
 
     experiment: UUID
     first: int
     last: int
     inherited: bool
-    """True if it is an ancestor's."""
+    """True if the steps belong to an ancestor."""
 
 
 class _Forked(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class _Forked(msgspec.Struct, frozen=True):
 
 
 async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share]:
-    """The history of an experiment, oldest first. An ancestor that the tables do not know has no rows in them."""
+    """Returns the history of an experiment, oldest first. An ancestor missing from the tables has no rows."""
     chain: list[Share] = []
     last = ENDLESS
     while True:
@@ -44,7 +44,7 @@ async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share
         first = 0 if forked is None else forked.forked_step + 1
         chain.append(Share(experiment=experiment, first=first, last=last, inherited=bool(chain)))
         # A damaged or imported log may name an ancestor as its own descendant: the walk must end.
-        if forked is None or any(each.experiment == UUID(forked.parent) for each in chain):
+        if forked is None or any(share.experiment == UUID(forked.parent) for share in chain):
             return chain[::-1]
         experiment = UUID(forked.parent)
         last = min(last, forked.forked_step)

@@ -18,24 +18,24 @@ _GRADIENT: Final = "actor/grad_norm"
 
 
 class SignalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the newest batches teach anything. A share or norm is null where the step does not tell it."""
+    """Whether the newest batches have a learning signal. A share or norm is null where the step does not record it."""
 
     cause: str | None
-    """The cause for which nothing is learnt; null while something is."""
+    """The cause for which nothing is learnt; null while there is a learning signal."""
     reason: str | None
-    """That in words, with what helps."""
+    """The cause in words, with a fix."""
     since_step: int | None
-    """The first batch that taught nothing."""
+    """The first step of a batch without a learning signal."""
     since_ns: int | None
     step: int | None
-    """The newest trained step, of which the rest is told."""
+    """The newest trained step, to which the following figures belong."""
     tokens: int | None
-    """Its tokens with a gradient."""
+    """Number of tokens with a gradient."""
     gradient_norm: float | None
     equal_groups: float | None
-    """The share of its groups in which every reward is the same."""
+    """Share of groups with equal rewards for all members."""
     prompts_cut: float | None
-    """The share of its rollouts whose prompt was cut."""
+    """Share of rollouts with a truncated prompt."""
     answers_cut: float | None
     answers_empty: float | None
 
@@ -54,8 +54,8 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 async def signal_of(connection: AsyncConnection, experiment: UUID) -> SignalRow:
-    """The signal, as of the newest step of the newest generation."""
-    # Late: a command line reads these rows too, and needs no event for that.
+    """Returns the signal as of the newest step of the newest generation."""
+    # Late: the command line reads these rows too, and needs no event types.
     from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 
     lost = await fetch_one(
@@ -73,13 +73,13 @@ async def signal_of(connection: AsyncConnection, experiment: UUID) -> SignalRow:
         ORDER BY t.step DESC, t.generation DESC LIMIT 1""",
         experiment=experiment.bytes,
     )
-    held = lost if lost is not None and lost.cause is not None else _Lost(None, None, None, None)
+    lost_signal = lost if lost is not None and lost.cause is not None else _Lost(None, None, None, None)
     figures = step.metrics if step is not None else {}
     return SignalRow(
-        cause=held.cause,
-        reason=held.reason,
-        since_step=held.since_step,
-        since_ns=held.since_ns,
+        cause=lost_signal.cause,
+        reason=lost_signal.reason,
+        since_step=lost_signal.since_step,
+        since_ns=lost_signal.since_ns,
         step=step.step if step is not None else None,
         tokens=step.tokens if step is not None else None,
         gradient_norm=figures.get(_GRADIENT),

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`spent_tokens`: the tokens that an experiment has spent of its budget, for one whose fold is not in memory."""
+"""`spent_tokens`: tokens counted against an experiment's budget, for an experiment whose fold is not in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.storage.queries.rows import fetch_one
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-# CAST: Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
+# CAST: Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
 _OF_GROUPS: Final = f"""SELECT CAST(COALESCE(SUM(e.prompt_tokens + e.response_tokens), 0) AS BIGINT) AS tokens
 FROM experiences e JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL
 WHERE e.experiment = :experiment AND e.rollout < {MAPPED_ROLLOUTS}
@@ -31,7 +31,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 async def spent_tokens(connection: AsyncConnection, experiment: UUID, row_stages: Iterable[int]) -> int:
-    """The tokens of closed groups, and those that the stages without rollouts, `row_stages`, trained on."""
+    """Returns the tokens of closed groups plus the tokens trained by the stages without rollouts, `row_stages`."""
     groups = await fetch_one(connection, _Tokens, _OF_GROUPS, experiment=experiment.bytes)
     tokens = 0 if groups is None else groups.tokens
     for stage in row_stages:

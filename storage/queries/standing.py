@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`Standing`: the present figures of an experiment, as gauges show them: of all that have not ended long ago."""
+"""`Standing`: the current figures of experiments for gauges, except experiments ended long ago."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 MOST: Final = 100
-"""The most experiments that are told of: those that run or pause first, then the newest."""
+"""Maximum number of reported experiments: running or paused ones first, then the newest."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one experiment; None where there is nothing yet."""
+    """The figures of one experiment; None for a figure without data yet."""
 
     id: str
     parent: str | None
     name: str
     number: int
-    """It is the n-th of its name, as in `NAME@2`."""
+    """Ordinal among the experiments of this name, as in `NAME@2`."""
     state: str
     state_ns: int
-    """The time at which that state began, Unix time in nanoseconds, as the others."""
+    """Start of the current state, Unix time in nanoseconds, as all times here."""
     queue_position: int | None
     queue_wait_ns: int | None
-    """The time from its submission until it began; None while it has not begun."""
+    """Time from submission to start; None before the start."""
     submitted_ns: int
     stage: int
-    """The number of the stage under way, or of the last."""
+    """The number of the current stage, or of the last."""
     stage_ns: int | None
-    """The time at which it began."""
+    """Start time of the stage."""
     signal_cause: str | None
-    """The cause for which nothing is learnt; None or empty while something is."""
+    """The cause for which nothing is learnt; None or empty while there is a learning signal."""
     step: int
     total_steps: int
     produced_ns: int | None
     """The time of the newest experience."""
     published_version: int | None
-    """The newest weight version that was published and trained."""
+    """The newest weight version that was trained and published."""
     served_version: int | None
-    """The oldest of the versions that live explorers have."""
+    """The oldest weight version among live explorers."""
     checkpoint_ns: int | None
     """The time of the last checkpoint that counts."""
 
 
 class LastStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The step that was trained last."""
+    """The newest trained step."""
 
     experiment: str
     batch: str
@@ -71,24 +71,24 @@ class _Reward(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Workers of one role: all that have ended, or those alive that began at one moment."""
+    """Workers of one role: all ended ones, or live ones started at the same moment."""
 
     experiment: str
     role: str
     alive_since_ns: int | None
-    """The moment at which they began; None of those that have ended."""
+    """Start time of the live workers; None for ended ones."""
     workers: int
     seconds: float
-    """The time that those lived which have ended, all of them together."""
+    """Total seconds lived by ended workers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is told of one experiment but for its buffer."""
+    """All reported figures of one experiment except those of its buffer."""
 
     standing: Standing
     step: LastStep | None
     rewards: list[float]
-    """Those of the batch that was trained last, ascending."""
+    """Rewards of the newest trained batch, ascending."""
     scores: dict[str, float]
     """The last score on each held-out taskset."""
 
@@ -125,21 +125,21 @@ WHERE t.experiment = :experiment AND {NEWEST} ORDER BY t.step DESC LIMIT 1"""
 async def list_figures(
     connection: AsyncConnection, *, since_ns: int, unchanged: Mapping[str, Figures] = MappingProxyType({})
 ) -> list[Figures]:
-    """The figures of each experiment that has not ended, or ended after `since_ns`; no more than `MOST`.
+    """Returns the figures of each experiment that has not ended, or ended after `since_ns`; at most `MOST`.
 
-    `unchanged` are those that were read before, by id, of experiments about which nothing was added to the tables.
+    `unchanged` has earlier figures by experiment id, for experiments without new records in the tables.
     """
-    found = []
+    rows = []
     for standing in await fetch(connection, Standing, _STANDING, since=since_ns, most=MOST):
         before = unchanged.get(standing.id)
-        # Not of a fork, which has its parent's evaluations too.
+        # Not for a fork, whose figures include its parent's evaluations.
         if before is not None and standing.parent is None:
-            found.append(msgspec.structs.replace(before, standing=standing))
+            rows.append(msgspec.structs.replace(before, standing=standing))
             continue
         experiment = UUID(standing.id)
         last = await fetch_one(connection, LastStep, _LAST, experiment=experiment.bytes)
         scored = await list_evals(connection, experiment)
-        found.append(
+        rows.append(
             Figures(
                 standing=standing,
                 step=last,
@@ -147,7 +147,7 @@ async def list_figures(
                 scores={row.taskset: row.score for row in scored if row.score is not None},
             )
         )
-    return found
+    return rows
 
 
 async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
@@ -157,11 +157,11 @@ async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
 
 
 async def list_held(connection: AsyncConnection, *, since_ns: int) -> list[Held]:
-    """The workers of the experiments that have not ended, or ended after `since_ns`.
+    """Returns the workers of experiments that have not ended, or ended after `since_ns`.
 
-    One that nobody has seen end is alive until its experiment ends.
+    A worker without a recorded end counts as alive until its experiment ends.
     """
-    # Postgres sums 64-bit integers as numeric, which its driver gives as Decimal.
+    # Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
     sql = f"""SELECT experiment, role, alive_since_ns, COUNT(*) AS workers,
         CAST(SUM(lived_ns) AS DOUBLE PRECISION) / 1e9 AS seconds
     FROM (SELECT experiment, role, CASE WHEN until_ns IS NULL THEN started_ns END AS alive_since_ns,

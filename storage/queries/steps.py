@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Training steps with their metrics, and evaluations. A fork's begin with those that it inherited."""
+"""Training steps with their metrics, and evaluations. A fork's lists begin with inherited ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", "StepRow", "EvalRow")
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One trained step, with the batch it consumed."""
+    """One trained step, with its batch."""
 
     step: int
     generation: int
@@ -46,7 +46,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max: int | None
     incomplete: bool | None
     inherited: bool = False
-    """True if an experiment that this is a fork of made it."""
+    """True if the step was made by an ancestor of this fork."""
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +62,12 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None]
     completed_ns: int
     inherited: bool = False
-    """True if an experiment that this is a fork of made it."""
+    """True if the evaluation was made by an ancestor of this fork."""
 
 
 NEWEST: Final = f"""t.generation = (SELECT MAX(n.generation) FROM {EXECUTED} n
     WHERE n.experiment = t.experiment AND n.step = t.step)"""
-"""True of `steps t` if its generation is the one that counts, the newest of its step."""
+"""SQL condition on `steps t`: its generation is the newest of its step, the only one that counts."""
 
 
 async def list_steps(
@@ -79,9 +79,9 @@ async def list_steps(
     every_generation: bool = False,
     limit: int = 10_000,
 ) -> list[StepRow]:
-    """The steps in order, each in its newest generation or in every one."""
+    """Returns the steps in order, each in its newest generation or in every one."""
     rows: list[StepRow] = []
-    # Share by share: an ancestor's steps after the fork have the numbers of this experiment's own.
+    # Share by share: an ancestor's steps after the fork have the same numbers as this experiment's own.
     for share in await shares_of(connection, experiment):
         rows += _marked(
             await _steps(
@@ -125,12 +125,12 @@ async def _steps(
 
 
 async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
-    """The evaluations in the order of their weight versions."""
+    """Returns the evaluations in the order of their weight versions."""
     chosen = "AND taskset = :taskset" if taskset is not None else ""
     parameters = {"taskset": taskset} if taskset is not None else {}
     rows: list[EvalRow] = []
     for share in await shares_of(connection, experiment):
-        found = await fetch(
+        share_rows = await fetch(
             connection,
             EvalRow,
             f"""SELECT id, stage, taskset, version, generation, rows, score, metrics, completed_ns
@@ -140,7 +140,7 @@ async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: 
             last=share.last,
             **parameters,
         )
-        rows += _marked(found, inherited=share.inherited)
+        rows += _marked(share_rows, inherited=share.inherited)
     return rows
 
 
@@ -149,16 +149,16 @@ def _marked(rows: list[T], *, inherited: bool) -> list[T]:
 
 
 class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step, with what it took to come so far."""
+    """A step, with the totals reached at its end."""
 
     step: int
     tokens: int
-    """The tokens trained in this step and all steps before, shared ones of a fork's ancestors included."""
+    """The tokens trained in this step and all steps before, including those shared with a fork's ancestors."""
     completed_ns: int
 
 
 async def step_totals(connection: AsyncConnection, experiment: UUID) -> list[StepTotal]:
-    """The steps in order, each in its newest generation."""
+    """Returns the steps in order, each in its newest generation, with cumulative tokens."""
     totals: list[StepTotal] = []
     tokens = 0
     for share in await shares_of(connection, experiment):

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Weight versions, windows that waited for some, checkpoints, and the workers that hold them."""
+"""Weight versions, overdue windows, checkpoints, and workers with their weight versions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     published_ns: int
     counts: bool
-    """True if its step, with this checksum, is on the spine (version 0 needs none)."""
+    """True if a step with this checksum is on the spine (version 0 needs none)."""
     retired_reason: str | None
-    """The reason why its files are gone; None while they are there."""
+    """The reason why the files were deleted; None while they exist."""
     holders: int
-    """Workers that have used it."""
+    """Number of workers that have used the version."""
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,27 +51,27 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     final: bool
     committed_ns: int
     counts: bool
-    """True if its step, with this checksum, is on the spine."""
+    """True if a step with this checksum is on the spine."""
     deleted_reason: str | None
-    """The reason why its folder is gone; None while it is there."""
+    """The reason why the folder was deleted; None while it exists."""
 
 
 class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A window for which explorers waited at its sync point for longer than `sync_timeout`."""
+    """A window whose explorers waited at its sync point for longer than `sync_timeout`."""
 
     stage: int
     window: int
     wanted: int
-    """The version that was waited for; -1 for any that is newer."""
+    """The version that explorers waited for; -1 for any newer version."""
     version: int
-    """The version that it ran on instead; -1 if it went on waiting."""
+    """The version used by the window instead; -1 if explorers continued to wait."""
     waited_s: float
     reason: str
     overdue_ns: int
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker. Whether a live one is busy is in its heartbeats, which no table holds."""
+    """One worker. Whether a live one is busy is in its heartbeats, which are in no table."""
 
     id: str
     experiment: str | None
@@ -87,11 +87,11 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     reason: str | None
     version: int | None
-    """The newest weight version that it has used."""
+    """The newest weight version used by the worker."""
 
 
 class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """The most memory of the ended workers of a role."""
+    """The peak memory of a role's ended workers."""
 
     role: str
     size_bytes: int
@@ -99,12 +99,14 @@ class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
 
 ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
     AND t.generation = a.generation AND t.checksum = a.checksum)"""
-"""True of `a`, weights or a checkpoint of some `{version}`, if its step is on the spine with this checksum."""
+"""SQL condition on `a`, weights or a checkpoint of some `{version}`: a step with this checksum is on the spine."""
 
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
-    """The announced weight versions, or the `newest` of them, oldest first; each says whether it counts (rule 3)."""
-    # A version may be published again after it was retired, by a resumed trainer: the later of the two events holds.
+    """Returns the announced weight versions, or the `newest` of them, oldest first; each says whether it counts (rule
+    3).
+    """
+    # A resumed trainer may publish a version again after it was retired: the later of the two events holds.
     rows = await fetch(
         connection,
         WeightRow,
@@ -122,8 +124,8 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
 
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
-    """The committed checkpoints, oldest first; each says whether it counts (rule 3) and is still there."""
-    # As with weights: a step that is saved again after its folder was deleted has a folder again.
+    """Returns the committed checkpoints, oldest first; each says whether it counts (rule 3) and still exists."""
+    # As with weights: a step saved again after its folder was deleted has a folder again.
     return await fetch(
         connection,
         CheckpointRow,
@@ -137,7 +139,7 @@ async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> lis
 
 
 async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[OverdueRow]:
-    """Windows that waited too long for weights, in order."""
+    """Returns the windows that waited too long for weights, in order."""
     return await fetch(
         connection,
         OverdueRow,
@@ -149,7 +151,7 @@ async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[Ov
 
 
 async def list_workers(connection: AsyncConnection, experiment: UUID | None = None) -> list[WorkerRow]:
-    """Workers of one experiment, or of all, in the order in which they joined."""
+    """Returns the workers of one experiment, or of all, in the order of their start."""
     chosen = "AND w.experiment = :experiment" if experiment is not None else ""
     parameters = {"experiment": experiment.bytes} if experiment is not None else {}
     return await fetch(
@@ -167,7 +169,7 @@ async def list_workers(connection: AsyncConnection, experiment: UUID | None = No
 
 
 async def memory_peaks(connection: AsyncConnection, experiment: UUID) -> dict[str, int]:
-    """The most memory that a worker of each role was seen to have before it ended, in bytes, as far as it was told."""
+    """Returns the peak memory in bytes of the ended workers of each role, as far as recorded."""
     rows = await fetch(
         connection,
         MemoryPeak,

@@ -1,15 +1,15 @@
-"""Where worker processes run, who they are, and how they are watched. In reading order:
+"""Where worker processes run, how they are identified, and how they are watched. In reading order:
 
 ray/          actors of a Ray cluster
-membership    who a worker is, that it lives, how it left
+membership    a worker's identity, heartbeats and departure
 usage         the memory and processor time of a worker's processes
 executor      the seam: start, adopt, watch, end
-environment   the variables that a worker has: built from what is allowed
-allotment     which GPUs each of them has
+environment   the environment variables of a worker, built from an allow-list
+allotment     the GPUs of each worker
 local         processes of this machine
-local_search  those that an earlier daemon started
-by_role       a launcher of its own for each role
-place         one worker of an experiment at a time, and the next only once nothing is left of it
-leftovers     what a worker started and left running: how it is found, and ended
-started_here  the same where no daemon looks after it: by the worker itself, and by the next one
+local_search  processes started by an earlier daemon
+by_role       a separate launcher for each role
+place         a slot with one worker at a time; the next starts only after all leftovers have ended
+leftovers     processes left running by a worker: how they are found, and ended
+started_here  the same without a daemon: by the worker itself, and by the next one
 """

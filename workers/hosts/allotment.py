@@ -1,7 +1,7 @@
-"""`Allotment`: which GPUs the worker of each place has. Those that fewest others have come first.
+"""`Allotment`: the GPUs of the worker in each slot. GPUs used by the fewest other workers come first.
 
-Workers of one experiment share none, for its specification was held against what is there. Those of several that run
-at once do where there are too few for all.
+Workers of one experiment share none, because its specification was checked against the available GPUs. Workers of
+several simultaneous experiments share GPUs if there are too few for all.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ from rftd.workers.devices.host import Device
 
 
 class Allotment:
-    """The GPUs of every place of one launcher. Places are told by their marks; for use from several threads."""
+    """The GPUs of every slot of one launcher, by the slot's mark; usable from several threads."""
 
     def __init__(self, lives: Callable[[str], bool]) -> None:
-        """`lives` says whether the worker of a place has not ended."""
+        """`lives` is true if the worker of a slot has not ended."""
         self._lives = lives
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[str, ...]] = {}
+        self._by_slot: dict[str, tuple[str, ...]] = {}
 
-    def note(self, place: str, visible: str) -> None:
-        """Remembers the GPUs of a worker that an earlier daemon started, by its CUDA_VISIBLE_DEVICES."""
+    def note(self, slot: str, visible: str) -> None:
+        """Records the GPUs of a worker started by an earlier daemon, from its CUDA_VISIBLE_DEVICES."""
         with self._lock:
-            self._held[place] = tuple(word for word in visible.split(",") if word)
+            self._by_slot[slot] = tuple(word for word in visible.split(",") if word)
 
-    def give(self, place: str, count: int, gpus: Sequence[Device]) -> tuple[Device, ...]:
-        """So many GPUs for the next worker of a place, its former ones if nobody else has them. Raises WorkError."""
+    def give(self, slot: str, count: int, gpus: Sequence[Device]) -> tuple[Device, ...]:
+        """Assigns `count` GPUs to the next worker of a slot, its former ones if no other worker has them. Raises
+        WorkError.
+        """
         if count > len(gpus):
             raise WorkError(
                 f"it needs {count} GPUs, and this machine has {len(gpus)}",
                 fix="start the daemon where they are, or submit the experiment anew",
             )
         with self._lock:
-            taken = Counter(
-                word for other, held in self._held.items() if other != place and self._lives(other) for word in held
+            users = Counter(
+                word
+                for occupied_slot, visible_words in self._by_slot.items()
+                if occupied_slot != slot and self._lives(occupied_slot)
+                for word in visible_words
             )
-            former = self._held.get(place, ())
-            ranked = sorted(gpus, key=lambda gpu: (taken[gpu.visible], gpu.visible not in former, gpu.index))
-            given = tuple(sorted(ranked[:count], key=lambda gpu: gpu.index))
-            self._held[place] = tuple(gpu.visible for gpu in given)
-        return given
+            former = self._by_slot.get(slot, ())
+            ranked = sorted(gpus, key=lambda gpu: (users[gpu.visible], gpu.visible not in former, gpu.index))
+            assigned = tuple(sorted(ranked[:count], key=lambda gpu: gpu.index))
+            self._by_slot[slot] = tuple(gpu.visible for gpu in assigned)
+        return assigned

@@ -1,4 +1,4 @@
-"""`ExecutorByRole`: a launcher of its own for each role, such as processes of this machine and actors of Ray."""
+"""`ExecutorByRole`: a separate launcher for each role, such as processes of this machine and actors of Ray."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from rftd.workers.hosts.executor import Executor, Handle, OpeningExecutor, Remot
 
 
 class ExecutorByRole:
-    """Implements `Executor`: each order goes to the launcher of its role."""
+    """Passes each order to the launcher of its role; implements `Executor`."""
 
     def __init__(self, executors: Mapping[str, Executor]) -> None:
-        """`executors` are the launchers by role; all roles are there."""
-        self._of = dict(executors)
+        """`executors` has a launcher for every role."""
+        self._by_role = dict(executors)
 
     def start(self, order: WorkerOrder) -> Handle:
-        return self._of[order.role].start(order)
+        return self._by_role[order.role].start(order)
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        return self._of[order.role].adopt(order, started)
+        return self._by_role[order.role].adopt(order, started)
 
     def lives(self, started: WorkerStarted) -> bool | None:
-        return self._of[started.role].lives(started)
+        return self._by_role[started.role].lives(started)
 
     def host(self) -> Host:
-        return msgspec.structs.replace(self._of[EXPLORER].host(), trainers=self._of[TRAINER].host())
+        return msgspec.structs.replace(self._by_role[EXPLORER].host(), trainers=self._by_role[TRAINER].host())
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        return self._of[order.role].clear(order)
+        return self._by_role[order.role].clear(order)
 
     def is_remote(self, role: str) -> bool:
-        executor = self._of[role]
+        executor = self._by_role[role]
         return isinstance(executor, RemoteExecutor) and executor.is_remote(role)
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        # Each launcher is asked once, for to look through a machine costs as much for one place as for all.
-        found: dict[int, Search] = {}
-        for executor in set(self._of.values()):
-            mine = [number for number, order in enumerate(orders) if self._of[order.role] is executor]
-            if mine and isinstance(executor, OpeningExecutor):
-                found |= dict(zip(mine, executor.opening([orders[number] for number in mine]), strict=True))
-        return [found.get(number, _NOBODY) for number in range(len(orders))]
+        # Each launcher is called once, because searching a machine costs as much for one slot as for all.
+        searches: dict[int, Search] = {}
+        for executor in set(self._by_role.values()):
+            order_numbers = [number for number, order in enumerate(orders) if self._by_role[order.role] is executor]
+            if order_numbers and isinstance(executor, OpeningExecutor):
+                searches |= dict(
+                    zip(order_numbers, executor.opening([orders[number] for number in order_numbers]), strict=True)
+                )
+        return [searches.get(number, _NOBODY) for number in range(len(orders))]
 
 
 class _Nobody:
-    """The search of a launcher that never finds who has not joined."""
+    """The search of a launcher that never finds workers that have not joined."""
 
     over = True
     waits = None

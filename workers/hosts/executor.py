@@ -1,4 +1,4 @@
-"""`Executor`: starts worker processes somewhere, and watches them."""
+"""`Executor`: starts and watches worker processes."""
 
 from __future__ import annotations
 
@@ -15,140 +15,146 @@ from rftd.streams.spec.engine_needs import ClusterSpec
 from rftd.workers.devices.host import Host
 
 UNFIT_PLACE: Final = 78
-"""The exit code of a worker that never joined: the place that it was given lacks what it needs."""
+"""Exit code of a worker that never joined because its node or machine lacks a requirement."""
 NO_WORKER: Final = UUID(int=0)
-"""The id in an order that nobody has started yet."""
+"""The worker id in an order that has not been started yet."""
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that is wanted."""
+    """An order for a worker process: identity, resources, environment, log file."""
 
     worker: UUID = NO_WORKER
-    """The id under which it joins, new for each start: by it, and by nothing else, the log and the launcher know it."""
+    """The id under which the worker joins, new for each start, and its only identity in the log and in the launcher."""
     experiment: UUID
     role: str
     slot: int
     """The number of the slot; -1 for a trainer."""
     threads: int
     log_path: Path
-    """The file to which its output is appended."""
+    """The file to which the worker's output is appended."""
     devices: int = 0
-    """GPUs that it has for its own; 0: it is given none, and sees what the machine shows."""
+    """GPUs reserved for the worker; 0: none are assigned, and it sees all devices of the machine."""
     nodes: int = 1
-    """The machines over which its processes are spread, with as many GPUs on each."""
+    """Number of machines for its processes, with an equal share of the GPUs on each."""
     start_timeout_s: float = 0.0
-    """The time that it has to join; 0: as long as any worker."""
+    """Maximum seconds until it joins; 0: the default of all workers."""
     cluster: ClusterSpec = ClusterSpec()
-    """The wishes of its experiment for the cluster, if the launcher has one."""
+    """The experiment's settings for the cluster, for launchers with one."""
     log_level: str = "INFO"
-    """The lowest level of the lines that it logs."""
+    """Minimum level of logged lines."""
     paths: tuple[str, ...] = ()
-    """Folders that must be where it runs, beside the job's."""
+    """Folders that must exist where the worker runs, besides the job's."""
     environment: tuple[str, ...] = ()
-    """Names of the daemon's variables that its specification and its role need; it is given no other secret."""
+    """Names of the daemon's variables needed by its specification and its role; it gets no other secret."""
     spine_offset: int = 0
-    """The offset on the spine at which the experiment was submitted, or a lower one."""
+    """The offset of the experiment's submission on the spine, or a lower one."""
 
 
 class Handle(Protocol):
-    """A worker that was ordered or adopted: pending without a pid, running with one, ended with an exit code.
+    """An ordered or adopted worker: pending without a pid, running with one, ended with an exit code.
 
-    Nothing here blocks.
+    No method blocks.
     """
 
     @property
     def pid(self) -> int | None:
-        """The process id on the machine where it runs; None until it runs."""
+        """The process id on the worker's machine; None until it runs."""
         ...
 
     @property
     def waits(self) -> Words | None:
-        """The obstacle to its start, while it is pending; None if nothing is in its way."""
+        """The obstacle to its start, while it is pending; None without an obstacle."""
         ...
 
     @property
     def reason(self) -> str:
-        """The reason why it ended, or never began, where that is not told by the exit code; else empty."""
+        """The reason of its end, or of a failed start, if the exit code does not tell; else empty."""
         ...
 
     def exit_code(self) -> int | None:
-        """The exit code; None while it is pending or runs, -1 if it ended and nobody knows how."""
+        """Returns the exit code; None while it is pending or runs, -1 if it ended with an unknown status."""
         ...
 
     def terminate(self) -> None:
-        """Asks it to drain and leave; one that is not started yet never is. Idempotent."""
+        """Asks the worker to drain and leave; a pending one never starts. Idempotent."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once, and what it started when its end is noticed. Idempotent."""
+        """Ends the worker at once, and its child processes once its end is noticed. Idempotent."""
         ...
 
 
 class Executor(Protocol):
-    """A launcher of worker processes. A place is an experiment, a role and a slot: one worker is in it at a time."""
+    """A launcher of worker processes. A slot here is an experiment, a role and a slot number, with one worker at a
+    time.
+    """
 
     def start(self, order: WorkerOrder) -> Handle:
-        """A new worker, begun once nothing is left of those before it in its place. Never blocks."""
+        """Returns the handle of a new worker, started once the slot's previous workers and their leftovers have ended.
+        Never blocks.
+        """
         ...
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        """The worker that an earlier daemon started in that place, if it may still live; else None. Never blocks.
+        """Returns the worker started by an earlier daemon in that slot, if it may still live; else None. Never blocks.
 
-        A launcher that cannot tell at once gives a handle, which ends if nothing is there.
+        A launcher that cannot tell at once returns a handle that ends if there is no such worker.
         """
         ...
 
     def lives(self, started: WorkerStarted) -> bool | None:
-        """True if that worker's process has not ended; None if it cannot be seen from here. Never blocks."""
+        """True if that worker's process has not ended; None if it is not visible from here. Never blocks."""
         ...
 
     def host(self) -> Host:
-        """The devices that it can give to workers. Blocks the first time, while the driver of the devices answers."""
+        """Returns the devices available to workers. The first call blocks until the devices' driver answers."""
         ...
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        """Ends what the workers of a place left behind: the handle has ended once nothing is left. None: there is none.
+        """Ends the leftovers of a slot's workers: the handle has ended once none remain. None: there are none.
 
-        To be asked for when the workers themselves have ended.
+        Call it only after the workers themselves have ended.
         """
         ...
 
 
 class Search(Protocol):
-    """A look for workers that an earlier daemon ordered and that have not joined: they open an engine."""
+    """A search for workers ordered by an earlier daemon that have not joined yet: they are opening an engine."""
 
     @property
     def over(self) -> bool:
-        """True once it is known who is there."""
+        """True once the search is complete."""
         ...
 
     @property
     def waits(self) -> Words | None:
-        """The obstacle to the look, while it is not over; None if nothing is in its way."""
+        """The obstacle to the search, while it is incomplete; None without an obstacle."""
         ...
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        """The one worker in the place of an order, joined or not; None while the look lasts, of none and of several."""
+        """Returns the only worker in an order's slot, joined or not; None during the search, for none and for more."""
         ...
 
     def adopt(self, order: WorkerOrder) -> Handle | None:
-        """The worker that was found, whose id is in the order, if it may still live; else None. Never blocks."""
+        """Returns the worker found by the search, with its id in the order, if it may still live; else None. Never
+        blocks.
+        """
         ...
 
 
 @runtime_checkable
 class OpeningExecutor(Protocol):
-    """A launcher that finds workers which an earlier daemon ordered and which have not joined."""
+    """A launcher able to find workers ordered by an earlier daemon that have not joined yet."""
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        """A search for each order; orders may share one. Never blocks."""
+        """Returns a search for each order; orders may share one. Never blocks."""
         ...
 
 
 @runtime_checkable
 class RemoteExecutor(Protocol):
-    """A launcher of workers whose environment is not the daemon's: it may lack what the daemon has, and get it."""
+    """A launcher of workers outside of the daemon's environment, which may lack variables and need them passed."""
 
     def is_remote(self, role: str) -> bool:
-        """True if that holds of the workers of a role."""
+        """True if the workers of a role run in another environment."""
         ...

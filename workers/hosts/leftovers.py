@@ -1,9 +1,9 @@
-"""Processes of one place, found by three signs, and ended before the next one starts.
+"""Processes of one slot, found by three signs, and ended before the next worker starts.
 
-An engine's own processes outlive a worker that is killed, and hold its device, its ports and its memory. They have a
-mark in their environment unless they were given another one or wrote a title over it, they are in the worker's session
-unless they made one of their own, and they write to the worker's log unless their output was sent elsewhere. Who their
-parent is says nothing: a child whose parent has ended is a child of init. Only Linux tells where a process writes to.
+An engine's own processes outlive a killed worker, and hold its device, its ports and its memory. They have a mark in
+their environment unless they got another one or wrote a title over it, they are in the worker's session unless they
+created their own, and they write to the worker's log unless their output was redirected. The parent says nothing: an
+orphaned child belongs to init. Only Linux tells where a process writes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import psutil
 from rftd.ops import limits
 
 MARK: Final = "RFTD_WORKER"
-"""The environment variable that says for which place, and of which daemon's folder, a process was started."""
+"""The environment variable with a process's slot and the folder of the daemon that started it."""
 LOOK_S: Final = 0.05
-"""The pause between two looks at what is left."""
+"""Pause in seconds between two checks of the leftovers."""
 _SHOWN: Final = 8
 
 
@@ -33,85 +33,88 @@ class Seen(NamedTuple):
     process: psutil.Process
     session: int
     mark: str
-    """The place in its environment; empty if that does not say, may not be read, or was written over."""
+    """The mark in its environment; empty if absent, unreadable, or overwritten."""
 
 
 class Leftovers:
-    """The processes that the workers of one place may have left. All of it blocks for milliseconds: keep it off the
-    loop."""
+    """The processes possibly left by the workers of one slot. Every method blocks for milliseconds: keep it off the
+    loop.
+    """
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self._mark = mark
         self._log_path = log_path
         self.own: set[int] = set()
-        """Sessions of children of this process whose status nobody has collected: nothing else has their number."""
+        """Sessions of this process's children whose status has not been collected, so that their number is not reused.
+        """
 
     def processes(self) -> list[psutil.Process]:
-        """The leftovers that live, whoever started them; those that ended and wait for their parent are gone."""
-        every = list(visible())
-        marked = {each.session for each in every if each.mark == self._mark}
-        # Never this process's own session: a daemon that is started in a worker's session would end itself.
-        sure = (marked | self.own) - {os.getsid(0)}
-        return [each.process for each in every if self._is_left(each, sure)]
+        """Returns the live leftovers, whoever started them; zombies waiting for their parent do not count."""
+        running = list(visible())
+        marked = {entry_process.session for entry_process in running if entry_process.mark == self._mark}
+        # Never this process's own session: a daemon started in a worker's session would end itself.
+        sessions = (marked | self.own) - {os.getsid(0)}
+        return [entry_process.process for entry_process in running if self._is_left(entry_process, sessions)]
 
-    def _is_left(self, seen: Seen, sure: set[int]) -> bool:
-        if seen.mark == self._mark or seen.session in sure:
+    def _is_left(self, candidate: Seen, sessions: set[int]) -> bool:
+        if candidate.mark == self._mark or candidate.session in sessions:
             return True
-        # Nobody but the workers of this place writes to its log; one of another place may have the same one open.
-        return not seen.mark and self._writes_our_log(seen.process.pid)
+        # Only workers of this slot write to its log; one of another slot may have the same file open.
+        return not candidate.mark and self._writes_to_log(candidate.process.pid)
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process itself shows that it is a worker of the place, whatever a record says of its pid.
+        """True if the process itself shows that it is a worker of the slot, whatever a record says of its pid.
 
-        The daemon that started it may have had another folder: two that share a log take over each other's workers.
+        The daemon that started it may have had another folder: two daemons that share a log take over each other's
+        workers.
         """
         try:
             mark = process.environ().get(MARK, "")
         except psutil.Error:
             mark = ""
-        return _worker_in(mark) == _worker_in(self._mark) or (not mark and self._writes_our_log(process.pid))
+        return _worker_in(mark) == _worker_in(self._mark) or (not mark and self._writes_to_log(process.pid))
 
-    def _writes_our_log(self, pid: int) -> bool:
-        """True if standard output or standard error is the place's log; False where the system does not tell."""
+    def _writes_to_log(self, pid: int) -> bool:
+        """True if standard output or standard error is the slot's log; False where the system does not tell."""
         with suppress(OSError):
-            wanted = os.stat(self._log_path)
-            return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), wanted) for number in (1, 2))
+            log_status = os.stat(self._log_path)
+            return any(os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), log_status) for number in (1, 2))
         return False
 
-    def end(self, wait: Callable[[float], bool], say: Callable[[str], None]) -> bool:
-        """Asks each to end, then kills it; True once none is left. `wait` waits, and says whether to give up.
+    def end(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> bool:
+        """Asks each leftover to end, then kills it; True once none is left. `wait` sleeps and is true to give up.
 
-        `say` is told what is there still.
+        `report` receives a text of the remaining processes.
         """
-        return end_all(self.processes, wait, say)
+        return end_all(self.processes, wait, report)
 
 
 def end_all(
-    find: Callable[[], list[psutil.Process]], wait: Callable[[float], bool], say: Callable[[str], None]
+    find: Callable[[], list[psutil.Process]], wait: Callable[[float], bool], report: Callable[[str], None]
 ) -> bool:
-    """Asks each process that `find` finds to end, then kills it; True once none is left, False if `wait` says so.
+    """Asks each process returned by `find` to end, then kills it; True once none is left, False if `wait` gives up.
 
-    A tracker of shared memory comes last. `say` is told what is there still.
+    A tracker of shared memory comes last. `report` receives a text of the remaining processes.
     """
     kill_at_s = 0.0
     asking: bool | None = None
-    # To look through all processes costs seconds on a busy machine: only those that were found are looked at often.
-    while left := find():
-        others = [process for process in left if not is_tracker(process)]
-        if asking is not bool(others):
-            # A tracker removes what those that were killed held in shared memory, and ends by itself: it is not asked,
-            # and has as long as they had.
-            asking = bool(others)
+    # Searching all processes takes seconds on a busy machine: only processes already found are checked often.
+    while remaining := find():
+        workers = [process for process in remaining if not is_tracker(process)]
+        if asking is not bool(workers):
+            # A tracker removes the shared memory of killed processes, and ends by itself: it gets no signal, and the
+            # same time as they had.
+            asking = bool(workers)
             kill_at_s = time.monotonic() + limits.LEFTOVER_GRACE_S
-        # SIGTERM first: an engine that is asked frees its device and its sockets.
-        _send(others, signal.SIGTERM)
-        while living := [process for process in others or left if lives(process)]:
-            say(named(living))
+        # SIGTERM first: a terminated engine frees its device and its sockets.
+        _send(workers, signal.SIGTERM)
+        while living := [process for process in workers or remaining if lives(process)]:
+            report(named(living))
             if time.monotonic() >= kill_at_s:
                 _send(living, signal.SIGKILL)
             if wait(LOOK_S):
                 return False
-    say("")
+    report("")
     return True
 
 
@@ -122,7 +125,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """False once it has ended, whether or not its status was collected."""
+    """False once a process has ended, whether or not its status was collected."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -130,7 +133,9 @@ def lives(process: psutil.Process) -> bool:
 
 
 def is_tracker(process: psutil.Process) -> bool:
-    """True of multiprocessing's tracker: it cleans up behind those that use it, ends after them, and is deaf."""
+    """True for multiprocessing's resource tracker: it cleans up after its clients, ends after them, and ignores
+    signals.
+    """
     try:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.Error:
@@ -138,7 +143,7 @@ def is_tracker(process: psutil.Process) -> bool:
 
 
 def named(processes: list[psutil.Process]) -> str:
-    """The processes as one bounded text: pid and name of each."""
+    """Returns the processes as one bounded text: pid and name of each."""
     texts = [f"{process.pid} ({_name(process)})" for process in processes[:_SHOWN]]
     more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
     return ", ".join(texts) + more
@@ -152,8 +157,8 @@ def _name(process: psutil.Process) -> str:
 
 
 def visible() -> Iterator[Seen]:
-    """Every process but this one; none where /proc is that of another PID namespace."""
-    # With a /proc of another namespace pids would name strangers: none is better than the wrong one.
+    """Yields every process except this one; none if /proc belongs to another PID namespace."""
+    # With a /proc of another namespace, pids would name foreign processes: none is better than a wrong one.
     if _foreign_proc():
         return
     me = os.getpid()
@@ -168,14 +173,14 @@ def visible() -> Iterator[Seen]:
 
 
 def _worker_in(mark: str) -> str:
-    """The experiment, role and slot that a mark names, whichever daemon's folder stands behind them."""
+    """Returns the experiment, role and slot in a mark, without the daemon's folder."""
     return mark.partition("@")[0]
 
 
 def _mark_of(process: psutil.Process) -> str:
     try:
         return str(process.environ().get(MARK, ""))
-    except psutil.AccessDenied:  # another user's
+    except psutil.AccessDenied:  # a process of another user
         return ""
 
 
@@ -183,4 +188,4 @@ def _foreign_proc() -> bool:
     try:
         return os.readlink("/proc/self") != str(os.getpid())
     except OSError:
-        return False  # there is no such file where this is no Linux
+        return False  # no such file outside of Linux

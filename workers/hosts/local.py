@@ -33,22 +33,21 @@ from rftd.workers.hosts.membership import this_process
 from rftd.workers.hosts.place import UNKNOWN, Place, Spawn, ended_with, start_process
 
 NOT_STARTED: Final = 127
-# Start times are told in ticks of the kernel, 10 ms mostly, and computed from the boot time.
+# Start times are in ticks of the kernel, usually 10 ms, and computed from the boot time.
 _SAME_START_S: Final = 0.02
 
 
 class OrderedProcess:
-    """A child of this process, from its order on: a thread starts it once its place is empty."""
+    """A child of this process, from its order on: a thread starts it once its slot is empty."""
 
-    def __init__(self, place: Place, role: str, spawn: Spawn) -> None:
-        self._place = place
+    def __init__(self, slot: Place, role: str, spawn: Spawn) -> None:
+        self._slot = slot
         self._role = role
         self._spawn = spawn
         self._given_up = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._failure = ""
-        # On a thread: waiting for the place to be empty, and forking a large process, must not hold the daemon's loop
-        # up.
+        # On a thread: waiting for an empty slot, and forking a large process, must not block the daemon's loop.
         threading.Thread(target=self._start, name=f"start-{role}", daemon=True).start()
 
     @property
@@ -61,21 +60,22 @@ class OrderedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once it has ended, or will never be started. Unlike `exit_code` it changes nothing."""
+        """False once it has ended, or will never start. Unlike `exit_code`, it has no side effect."""
         if self._child is None:
             return not (self._failure or self._given_up.is_set())
         return ended_with(self._child) is None
 
     @property
     def waits(self) -> Words | None:
-        return None if self._failure or self._child is not None else _leftovers(self._place)
+        return None if self._failure or self._child is not None else _leftovers(self._slot)
 
     def exit_code(self) -> int | None:
         if self._child is None:
             return NOT_STARTED if self._failure else UNKNOWN if self._given_up.is_set() else None
-        # It ended, and was not collected yet: its number still names it, so what it left can be told and ended first.
+        # It ended, but was not collected yet: its number is still reserved, so its leftovers can be identified and
+        # ended first.
         if (code := ended_with(self._child)) is not None and self._child.returncode is None:
-            self._place.tidy()
+            self._slot.tidy()
         return code
 
     def terminate(self) -> None:
@@ -91,7 +91,7 @@ class OrderedProcess:
 
     def _start(self) -> None:
         try:
-            child = self._place.start(self._spawn, self._given_up)
+            child = self._slot.start(self._spawn, self._given_up)
         except OSError as error:
             self._failure = f"cannot start the {self._role}: {error}"
             return
@@ -99,15 +99,15 @@ class OrderedProcess:
             self._failure = f"cannot start the {self._role}: {error.what}; {error.fix}"
             return
         self._child = child
-        if child is not None and self._given_up.is_set():  # while it was being started
+        if child is not None and self._given_up.is_set():  # given up during its start
             _send(child, signal.SIGKILL)
 
 
 def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signals a child. Its number is its own until somebody waits for it.
+    """Signals a child, whose number stays reserved until it is collected.
 
-    Never its group, not even to kill it: what it started is ended when its place is tidied, and what that held in
-    shared memory is removed by a tracker that must outlive it.
+    Never its group, not even to kill it: its own children are ended when the slot is cleaned, and their shared memory
+    is removed by a tracker that must outlive them.
     """
     if ended_with(child) is None:
         with suppress(OSError):
@@ -115,13 +115,13 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 class AdoptedProcess:
-    """A process that an earlier daemon started; known by pid and start time, so a reused pid is not taken for it."""
+    """A process started by an earlier daemon; identified by pid and start time, so that a reused pid does not match."""
 
     waits = None
     reason = ""
 
-    def __init__(self, place: Place, process: psutil.Process) -> None:
-        self._place = place
+    def __init__(self, slot: Place, process: psutil.Process) -> None:
+        self._slot = slot
         self._process = process
         self._tidied = False
 
@@ -139,7 +139,7 @@ class AdoptedProcess:
             return None
         if not self._tidied:
             self._tidied = True
-            self._place.tidy()
+            self._slot.tidy()
         return UNKNOWN
 
     def terminate(self) -> None:
@@ -149,14 +149,14 @@ class AdoptedProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # What it started is ended when its place is tidied: its group's number is not as sure as that of a child.
+        # Its children are ended when the slot is cleaned: its group's number is not as reliable as a child's.
         if lives(self._process):
             with suppress(psutil.Error):
                 self._process.send_signal(number)
 
 
 class DeclinedProcess:
-    """A worker that another launcher runs: ended, as far as this one goes. It leaves once it is declared lost."""
+    """A worker run by another launcher: ended from the view of this one. It leaves once it is declared lost."""
 
     pid = None
     waits = None
@@ -173,18 +173,18 @@ class DeclinedProcess:
 
 
 class Tidying:
-    """The handle of what the workers of a place left behind, while it is being ended. It ends by itself."""
+    """The handle of a slot's leftovers while they are being ended. It ends by itself."""
 
     pid = None
     reason = ""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._thread = place.tidy()
+    def __init__(self, slot: Place) -> None:
+        self._slot = slot
+        self._thread = slot.tidy()
 
     @property
     def waits(self) -> Words | None:
-        return _leftovers(self._place)
+        return _leftovers(self._slot)
 
     def exit_code(self) -> int | None:
         return None if self._thread.is_alive() else 0
@@ -196,15 +196,15 @@ class Tidying:
         return
 
 
-def _leftovers(place: Place) -> Words | None:
-    if not place.left:
+def _leftovers(slot: Place) -> Words | None:
+    if not slot.left:
         return None
     ends = (
         f"they end: they were asked to, and are killed after {limits.LEFTOVER_GRACE_S:g} s; what does not end then "
         "hangs in the operating system, look at it with ps"
     )
-    what = f"what the one before left running to end: {place.left}"
-    return Words("leftovers", what, "those processes", ends, Level.STUCK)
+    waiting_for = f"what the one before left running to end: {slot.left}"
+    return Words("leftovers", waiting_for, "those processes", ends, Level.STUCK)
 
 
 class LocalExecutor:
@@ -221,17 +221,17 @@ class LocalExecutor:
         traces: TraceOptions | None = None,
         folders: FolderAccess = FolderAccess.PRIVATE,
     ) -> None:
-        """`home` is the folder that one daemon at a time has for its own: the next one knows the workers by it.
+        """`home` is the folder owned by one daemon at a time, by which the next daemon recognises the workers.
 
-        Workers send their spans as `traces` says, and open what they make to `folders`. `host` looks what this machine
-        can give; it is asked once. `environment` builds what workers have of this process's; by default what any of
-        them needs.
+        Workers export spans according to `traces`, and open created files to `folders`. `host` examines the devices of
+        this machine, once. `environment` builds the workers' variables from this process's; by default it passes what
+        any worker needs.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
         self._command = tuple(command)
-        self._here = this_process()
-        self._places: dict[str, Place] = {}
+        self._this_process = this_process()
+        self._slots: dict[str, Place] = {}
         self._look = host
         self._environment = environment or WorkerEnvironment()
         self._traces = () if traces is None else ("--traces", traces.url, "--trace-ratio", str(traces.ratio))
@@ -239,16 +239,16 @@ class LocalExecutor:
         self._looking = threading.Lock()
         self._host: Host | None = None
         self._workers: dict[str, OrderedProcess | AdoptedProcess] = {}
-        """The newest worker of each place, by its mark."""
+        """The newest worker of each slot, by its mark."""
         self._declined: set[UUID] = set()
-        """Workers that live and that somebody else runs."""
+        """Live workers run by another launcher."""
         self._allotment = Allotment(self._lives_in)
 
     def host(self) -> Host:
         with self._looking:
             if self._host is None:
                 self._host = self._look()
-            # An engine may have been installed since, and its metadata costs nothing; devices stay.
+            # An engine may have been installed since, and reading its metadata is cheap; devices do not change.
             if not self._host.seen:
                 return self._host
             return msgspec.structs.replace(self._host, packages=installed_packages())
@@ -272,70 +272,71 @@ class LocalExecutor:
             arguments += ["--spine-offset", str(order.spine_offset)]
         if order.slot >= 0:
             arguments += ["--slot", str(order.slot)]
-        place = self._place(order)
+        slot = self._slot(order)
         threads = str(threads_of(order.threads))
         # Before the worker starts: OpenMP reads its number of threads once, when it is loaded.
         environment = self._environment.of(order)
-        environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: place.mark}
+        environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: slot.mark}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
-        # The package setproctitle, which inference engines name their processes with, writes the title over the
-        # environment, and so over the mark, unless it is told not to.
+        # The package setproctitle, used by inference engines to name their processes, writes the title over the
+        # environment, and so over the mark, unless SPT_NOENV is set.
         environment["SPT_NOENV"] = "1"
 
         def spawn() -> subprocess.Popen[bytes]:
             # Here, on a thread: the driver may take seconds to answer.
             if order.devices and (gpus := self.host().gpus):
-                given = self._allotment.give(place.mark, order.devices, gpus)
-                environment[VISIBLE] = ",".join(gpu.visible for gpu in given)
-                # The driver counts by speed unless it is told otherwise, and nvidia-smi by the bus.
+                assigned = self._allotment.give(slot.mark, order.devices, gpus)
+                environment[VISIBLE] = ",".join(gpu.visible for gpu in assigned)
+                # By default the driver numbers devices by speed, but nvidia-smi by bus.
                 environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             return start_process(arguments, order.log_path, environment)
 
-        worker = self._workers[place.mark] = OrderedProcess(place, order.role, spawn)
+        worker = self._workers[slot.mark] = OrderedProcess(slot, order.role, spawn)
         return worker
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        if not self._here.sees(started):
+        if not self._this_process.sees(started):
             return None
         process = _process_of(started)
         if process is None:
             return None
         if _is_rays(_environ_of(process).get(MARK, "")):
-            # Not taken over by its pid: whoever ended it so would leave what Ray keeps for it reserved for ever.
+            # Not adopted by its pid: ending it that way would leave its reservations in Ray for ever.
             self._declined.add(started.worker)
             return DeclinedProcess()
-        # Anybody who may write on rftd.workers may name any process of this user: it would be ended as ours.
-        if not self._place(order).was_started(process):
+        # Anyone with write access to rftd.workers may name any process of this user, which would then be ended as a
+        # worker.
+        if not self._slot(order).was_started(process):
             return None
         return self._adopted(order, process)
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        search = LocalSearch({self._place(order).mark: order for order in orders}, self._adopted)
+        search = LocalSearch({self._slot(order).mark: order for order in orders}, self._adopted)
         return [search] * len(orders)
 
     def _adopted(self, order: WorkerOrder, process: psutil.Process) -> AdoptedProcess:
-        place = self._place(order)
+        slot = self._slot(order)
         if order.devices:
-            self._allotment.note(place.mark, _environ_of(process).get(VISIBLE, ""))
-        worker = self._workers[place.mark] = AdoptedProcess(place, process)
+            self._allotment.note(slot.mark, _environ_of(process).get(VISIBLE, ""))
+        worker = self._workers[slot.mark] = AdoptedProcess(slot, process)
         return worker
 
     def lives(self, started: WorkerStarted) -> bool | None:
-        # A pid of another machine, or of another container, would name a stranger's process here.
+        # A pid of another machine, or of another container, would name a foreign process here.
         if started.worker in self._declined:
             return False
-        return _process_of(started) is not None if self._here.sees(started) else None
+        return _process_of(started) is not None if self._this_process.sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        return Tidying(self._place(order))
+        return Tidying(self._slot(order))
 
-    def _place(self, order: WorkerOrder) -> Place:
+    def _slot(self, order: WorkerOrder) -> Place:
         mark = f"{order.experiment}/{order.role}/{order.slot}@{self._home}"
-        return self._places.setdefault(mark, Place(mark, order.log_path))
+        return self._slots.setdefault(mark, Place(mark, order.log_path))
 
 
 def _process_of(started: WorkerStarted) -> psutil.Process | None:
-    """The process of a worker, by pid and start time, if it lives."""
+    """Returns the live process of a worker, by pid and start time; None if there is none."""
     try:
         process = psutil.Process(started.pid)
         same = abs(process.create_time() - started.process_start_s) <= _SAME_START_S
@@ -345,7 +346,7 @@ def _process_of(started: WorkerStarted) -> psutil.Process | None:
 
 
 def _environ_of(process: psutil.Process) -> dict[str, str]:
-    """The environment of a process; empty where that may not be read, or the process has ended."""
+    """Returns the environment of a process; empty if unreadable, or if the process has ended."""
     try:
         return process.environ()
     except psutil.Error:
@@ -353,5 +354,5 @@ def _environ_of(process: psutil.Process) -> dict[str, str]:
 
 
 def _is_rays(mark: str) -> bool:
-    """True for the mark of a worker that a launcher without a folder of its own started, as Ray's is."""
+    """True for the mark of a worker started by a launcher without a folder of its own, such as Ray's."""
     return bool(mark) and "@" not in mark

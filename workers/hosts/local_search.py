@@ -1,4 +1,4 @@
-"""`LocalSearch`: a look through this machine's processes for workers that an earlier daemon started, on a thread."""
+"""`LocalSearch`: searches this machine's processes for workers started by an earlier daemon, on a thread."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from rftd.workers.hosts.executor import Handle, WorkerOrder
 from rftd.workers.hosts.leftovers import lives, visible
 
 Key: TypeAlias = tuple[UUID, str, int]
-"""Experiment, role and slot of a place."""
+"""Experiment, role and slot number."""
 
 
 class LocalSearch:
-    """Implements `Search`. On a busy machine the look takes seconds, which nothing but the places themselves waits."""
+    """A background search of processes; implements `Search`. On a busy machine it takes seconds; only the slots wait
+    for it.
+    """
 
     waits = None
 
     def __init__(
-        self, places: Mapping[str, WorkerOrder], take_over: Callable[[WorkerOrder, psutil.Process], Handle]
+        self, orders: Mapping[str, WorkerOrder], take_over: Callable[[WorkerOrder, psutil.Process], Handle]
     ) -> None:
-        """`places` are the orders by the marks of their places; `take_over` makes a handle of a process that lives."""
-        self._places = dict(places)
+        """`orders` are keyed by the marks of their slots; `take_over` makes a handle of a live process."""
+        self._orders = dict(orders)
         self._take_over = take_over
         self._found: dict[Key, tuple[UUID, psutil.Process]] = {}
         self._over = threading.Event()
@@ -36,27 +38,30 @@ class LocalSearch:
         return self._over.is_set()
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        found = self._found.get(_key(order)) if self.over else None
-        return found[0] if found is not None else None
+        match = self._found.get(_key(order)) if self.over else None
+        return match[0] if match is not None else None
 
     def adopt(self, order: WorkerOrder) -> Handle | None:
-        found = self._found.get(_key(order)) if self.over else None
-        if found is None or found[0] != order.worker or not lives(found[1]):
+        match = self._found.get(_key(order)) if self.over else None
+        if match is None or match[0] != order.worker or not lives(match[1]):
             return None
-        return self._take_over(order, found[1])
+        return self._take_over(order, match[1])
 
     def _look(self) -> None:
         try:
-            seen: dict[str, list[tuple[UUID, psutil.Process]]] = {}
-            for each in visible():
-                # The first process of its session is the worker; the others are what it started.
-                first = each.mark in self._places and each.session == each.process.pid
-                if first and (worker := _ordered_as(each.process)) is not None:
-                    seen.setdefault(each.mark, []).append((worker, each.process))
-            # Of two in one place one is to end, and which one nobody can tell: both do, before the next one starts.
-            self._found = {_key(self._places[mark]): found[0] for mark, found in seen.items() if len(found) == 1}
+            workers: dict[str, list[tuple[UUID, psutil.Process]]] = {}
+            for candidate in visible():
+                # The first process of its session is the worker; the others are its children.
+                first = candidate.mark in self._orders and candidate.session == candidate.process.pid
+                if first and (worker := _ordered_as(candidate.process)) is not None:
+                    workers.setdefault(candidate.mark, []).append((worker, candidate.process))
+            # Of two workers in one slot one should end, but it is unknown which: both end, before the next one starts.
+            self._found = {
+                _key(self._orders[mark]): matches[0] for mark, matches in workers.items() if len(matches) == 1
+            }
         finally:
-            # Whatever went wrong: the places wait for it, and what is there is ended before the next one starts.
+            # Even after an error: the slots wait for this, and existing processes are ended before the next worker
+            # starts.
             self._over.set()
 
 
@@ -65,7 +70,7 @@ def _key(order: WorkerOrder) -> Key:
 
 
 def _ordered_as(process: psutil.Process) -> UUID | None:
-    """The id in the order of a worker, from its command line; None for another process."""
+    """Returns the worker id of an order, from the process's command line; None for any other process."""
     try:
         words = process.cmdline()
         return UUID(words[words.index("--worker") + 1])

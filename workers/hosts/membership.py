@@ -1,4 +1,4 @@
-"""A worker process's membership: who it is, that it lives, and how it left. Shared by explorers and trainers."""
+"""A worker process's membership: its identity, its heartbeats, and its departure. Shared by explorers and trainers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rftd.workers.hosts.usage import UNTOLD, Usage
 
 
 class Pulse(msgspec.Struct, kw_only=True):
-    """The content of the next heartbeat; the worker's loop writes it, the heartbeat task reads it."""
+    """The content of the next heartbeat; written by the worker's loop, read by the heartbeat task."""
 
     state: WorkerState = WorkerState.LOAD
     free: int = 0
@@ -43,27 +43,27 @@ class Pulse(msgspec.Struct, kw_only=True):
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of an operating system process, which no other ever has."""
+    """The unique name of an operating system process."""
 
     host: str
     pid: int
     start_s: float
-    """The operating system's start time of it; a pid comes again."""
+    """The process's start time according to the operating system; pids are reused."""
     boot_id: str = ""
-    """The id of this start of the machine; empty where the operating system tells none."""
+    """The id of the machine's boot; empty if the operating system provides none."""
     pid_namespace: int = 0
-    """The namespace in which `pid` is a name, which containers of one machine have each for itself; 0: not told."""
+    """The namespace of `pid`, different for each container of a machine; 0: unknown."""
 
     def sees(self, started: WorkerStarted) -> bool:
-        """True if that worker's pid means the same here as where it runs; of others only heartbeats tell anything."""
-        # An empty id is of an operating system that tells none: it is not held against the worker.
+        """True if that worker's pid is valid in this process too; of other workers only heartbeats are known."""
+        # An empty id comes from an operating system without boot ids: it does not count against the worker.
         same_boot = started.boot_id in ("", self.boot_id)
         same_names = started.pid_namespace in (0, self.pid_namespace)
         return started.host == self.host and same_boot and same_names
 
 
 def this_process() -> ProcessName:
-    """The process that asks."""
+    """Returns the name of the calling process."""
     return ProcessName(
         host=platform.node(),
         pid=os.getpid(),
@@ -88,7 +88,7 @@ def _pid_namespace() -> int:
 
 
 class Membership:
-    """A worker of an experiment, as its events tell of it."""
+    """A worker of an experiment, as described by its events."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Membership:
         process: ProcessName | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`id` is the one that its order carries, None: it was not ordered. `process` runs the worker; None: this one.
+        """`id` comes from the worker's order; None: not ordered. `process` runs the worker; None: the current process.
 
-        An id is of one start: what a predecessor in the same slot has leased is not this worker's.
+        An id belongs to one start: leases of a predecessor in the same slot are not this worker's.
         """
         self.id = id or ids.new()
         self._process = process or this_process()
-        # Another one's process may hold more than this worker.
+        # A process of somebody else may contain more than this worker.
         self._usage = Usage() if process is None else None
         self._memory_peak_bytes = 0
         name = f"{role}.log" if slot < 0 else f"{role}_{slot}.log"
-        # Whoever ordered it named its log so; what others start writes where they like.
+        # The launcher of an order names the log so; other starters may write anywhere.
         self._output = OwnOutput(name) if process is None and id is not None else None
         self.log = log
         self.experiment = experiment
@@ -122,13 +122,13 @@ class Membership:
         self.clock = clock
         self.ids = ids
         self.tracer = tracer
-        """The maker of this worker's spans; None: nothing is traced."""
+        """The tracer of this worker's spans; None without tracing."""
         self.pulse = Pulse()
         self.source = source_of(role, self.id)
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
 
     async def join(self, capacity: int) -> None:
-        """Announces the worker; from then on it is given work."""
+        """Announces the worker, which then receives work."""
         started = WorkerStarted(
             worker=self.id,
             role=self.role,
@@ -159,7 +159,7 @@ class Membership:
 
     @asynccontextmanager
     async def beating(self, refresh: Callable[[], None]) -> AsyncIterator[None]:
-        """Sends heartbeats as `beat` does, while the block runs; an error of either comes in an exception group."""
+        """Sends heartbeats as `beat` does, while the block runs; an error of either surfaces in an exception group."""
         async with asyncio.TaskGroup() as tasks:
             beat = tasks.create_task(self.beat(refresh))
             try:
@@ -168,7 +168,9 @@ class Membership:
                 beat.cancel()
 
     async def beat(self, refresh: Callable[[], None]) -> None:
-        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` updates the pulse before."""
+        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled, each after `refresh` updated the
+        pulse.
+        """
         while True:
             refresh()
             if self._output is not None and self._output.full:
@@ -196,5 +198,5 @@ class Membership:
 
     async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
         draft = self.writer.draft(event, experiment=self.experiment)
-        # A full disk is waited out: a heartbeat that raised would end a worker that has done nothing wrong.
+        # A full disk is waited out: a failing heartbeat would end a worker without a fault of its own.
         await append_when_space(self.log, [draft], clock=self.clock)

@@ -1,4 +1,4 @@
-"""`Place`: where one worker of an experiment runs on this machine, and the next only once nothing is left of it."""
+"""`Place`: a worker slot on this machine; its next worker starts only after all leftovers have ended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rftd.workers.hosts.leftovers import LOOK_S, Leftovers
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 UNKNOWN: Final = -1
-"""The exit code of a child whose status somebody else has collected."""
+"""The exit code of a child whose status was collected elsewhere."""
 
 
 def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, whose output is appended to the log file."""
-    make_durable_folder(log_path.parent)  # the job's folder may not be there yet
-    # Appended: earlier processes of the place wrote there, and what the last one said explains why this one starts.
+    """Starts a process in a session of its own, with its output appended to the log file."""
+    make_durable_folder(log_path.parent)  # the job's folder may not exist yet
+    # Appended: earlier processes of the slot wrote there, and the last lines of the previous one explain this start.
     with log_path.open("ab") as output:
         return subprocess.Popen(
             arguments,
@@ -36,31 +36,31 @@ def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping
 
 
 class Place:
-    """Ends what is left and starts what comes next, on threads of its own and one after the other."""
+    """Ends leftovers and starts the next worker, on threads of its own and one after the other."""
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self.mark: Final = mark
         self.left = ""
-        """The processes that are waited for; empty if there are none."""
+        """The processes still awaited; empty if there are none."""
         self._leftovers = Leftovers(mark, log_path)
         self._children: list[subprocess.Popen[bytes]] = []
         self._turn = threading.Lock()
         self._tidying: threading.Thread | None = None
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process itself shows that it is a worker of this place."""
+        """True if the process itself shows that it is a worker of this slot."""
         return self._leftovers.was_started(process)
 
     def tidy(self) -> threading.Thread:
-        """Begins to end what is left, unless that is under way; the thread ends when nothing is. Never blocks."""
+        """Begins to end leftovers, unless that is in progress; the thread ends once none remain. Never blocks."""
         if self._tidying is None or not self._tidying.is_alive():
             self._tidying = threading.Thread(target=self._tidy, name="leftovers", daemon=True)
             self._tidying.start()
         return self._tidying
 
     def start(self, spawn: Spawn, given_up: threading.Event) -> subprocess.Popen[bytes] | None:
-        """The process that `spawn` makes, once nothing is left here; None if given up on before. Blocks until then."""
-        # In slices, so that an order which is given up does not wait behind leftovers that take long to end.
+        """Returns the process created by `spawn`, once no leftovers remain; None if given up before. Blocks."""
+        # In slices, so that an abandoned order does not wait behind leftovers that take long to end.
         while not self._turn.acquire(timeout=LOOK_S):
             if given_up.is_set():
                 return None
@@ -76,37 +76,39 @@ class Place:
 
     def _tidy(self) -> None:
         with self._turn:
-            # A worker that runs is no leftover: tidying begins again when it has ended.
+            # A running worker is no leftover: cleaning begins again when it has ended.
             occupied = self._children and ended_with(self._children[-1]) is None
-            if not occupied:  # nobody was started since the one that this is about
+            if not occupied:  # no worker was started since the one whose leftovers these are
                 self._cleared(threading.Event().wait)
 
     def _cleared(self, wait: Callable[[float], bool]) -> bool:
-        """True once nothing is left; the numbers of the children that ended are free from then on."""
-        if not self._leftovers.end(wait, self._say):
+        """True once no leftovers remain; the numbers of ended children are released then."""
+        if not self._leftovers.end(wait, self._report):
             return False
-        # Collected only now: until then their numbers, and so their sessions', were nobody else's.
+        # Collected only now: until then their numbers, and so their sessions', are reserved.
         for child in self._children:
             child.wait()
         self._leftovers.own.difference_update(child.pid for child in self._children)
         self._children.clear()
         return True
 
-    def _say(self, left: str) -> None:
-        self.left = left
+    def _report(self, text: str) -> None:
+        self.left = text
 
 
 def ended_with(child: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a child, -N for signal N; None while it runs. Its number stays taken until it is waited for."""
+    """Returns the exit code of a child, -N for signal N; None while it runs. Its number stays reserved until it is
+    collected.
+    """
     if child.returncode is not None:
         return child.returncode
     if not hasattr(os, "waitid"):
         return child.poll()
     try:
-        # WNOWAIT: the child stays a zombie, and its number taken, until what it left is ended.
-        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        # WNOWAIT: the child stays a zombie, and its number reserved, until its leftovers have ended.
+        status = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return UNKNOWN
-    if found is None:
+    if status is None:
         return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status

@@ -1,7 +1,7 @@
-"""What a worker process started: ended as the worker ends; and what dead ones left, before the next one begins.
+"""A worker's child processes: ended with the worker; leftovers of dead workers are ended before the next one begins.
 
-A daemon looks after the workers that it ordered. One that nobody ordered has only itself, and one whose daemon is gone
-for good is no better off: an engine's processes would hold the device for ever.
+A daemon looks after the workers that it ordered. An unordered worker has only itself, and one whose daemon is gone for
+good is no better off: an engine's processes would hold the device for ever.
 """
 
 from __future__ import annotations
@@ -17,47 +17,51 @@ from rftd.workers.hosts.leftovers import MARK, Seen, end_all, is_tracker, named,
 from rftd.workers.hosts.membership import ProcessName, this_process
 
 _UNORDERED: Final = "unordered"
-"""The beginning of the mark of a worker that no daemon ordered; the rest names its process."""
+"""The beginning of the mark of an unordered worker; the rest names its process."""
 
 
 class StartedHere:
-    """The processes that this worker starts, directly or not. All of it blocks: call it before and after the loop."""
+    """The direct and indirect children of this worker. Every method blocks: call it before and after the loop."""
 
     def __init__(self) -> None:
-        """Marks this process's children-to-be, unless a daemon has done so."""
+        """Marks this process's future children, unless a daemon has done so."""
         self._me = this_process()
         self._mark = os.environ.setdefault(MARK, f"{_prefix(self._me)}{self._me.pid}")
-        os.environ.setdefault("SPT_NOENV", "1")  # a title that is written over the environment would hide the mark
+        os.environ.setdefault("SPT_NOENV", "1")  # a title written over the environment would hide the mark
 
     def end_of_the_dead(self) -> str:
-        """Ends what workers that nobody ordered left on this machine when they died; returns its names, or nothing."""
+        """Ends leftovers of dead unordered workers on this machine; returns their names, or an empty text."""
         first = named(self._of_the_dead())
         end_all(self._of_the_dead, _Patience(), lambda _: None)
         return first
 
     def end(self) -> None:
-        """Ends what this worker started and did not end itself."""
+        """Ends the children that this worker started and did not end itself."""
         end_all(self._left, _Patience(), lambda _: None)
 
     def _left(self) -> list[psutil.Process]:
-        me = psutil.Process()
-        # The mark finds those whose parent has ended, the parents those without the mark. Older ones with the mark are
-        # whoever started this process.
-        marked = [each.process for each in visible() if each.mark == self._mark and _younger(each.process, me)]
-        children = [each for each in me.children(recursive=True) if each not in marked]
-        return [each for each in (*marked, *children) if not _ends_by_itself(each)]
+        this = psutil.Process()
+        # The mark finds those whose parent has ended, the parent those without the mark. Older ones with the mark
+        # started this process.
+        marked = [
+            candidate.process
+            for candidate in visible()
+            if candidate.mark == self._mark and _younger(candidate.process, this)
+        ]
+        children = [child for child in this.children(recursive=True) if child not in marked]
+        return [process for process in (*marked, *children) if not _ends_by_itself(process)]
 
     def _of_the_dead(self) -> list[psutil.Process]:
-        return [each.process for each in visible() if self._is_of_the_dead(each)]
+        return [candidate.process for candidate in visible() if self._is_of_the_dead(candidate)]
 
-    def _is_of_the_dead(self, seen: Seen) -> bool:
-        prefix, _, pid = seen.mark.rpartition("/")
+    def _is_of_the_dead(self, candidate: Seen) -> bool:
+        prefix, _, pid = candidate.mark.rpartition("/")
         if f"{prefix}/" != _prefix(self._me):
-            return False  # ordered by a daemon; or a number of another container's, which names somebody else here
+            return False  # ordered by a daemon; or a number of another container, which names a foreign process here
         try:
             worker = psutil.Process(int(pid))
-            # Whoever is younger than what the worker started only has its number.
-            return worker.status() == psutil.STATUS_ZOMBIE or not _younger(seen.process, worker)
+            # A process younger than the worker's children only reuses its number.
+            return worker.status() == psutil.STATUS_ZOMBIE or not _younger(candidate.process, worker)
         except psutil.NoSuchProcess:
             return True
         except (psutil.Error, ValueError):
@@ -77,7 +81,7 @@ def _younger(process: psutil.Process, than: psutil.Process) -> bool:
 
 
 def _ends_by_itself(process: psutil.Process) -> bool:
-    """True of a zombie, and of a tracker of shared memory."""
+    """True for a zombie, and for a tracker of shared memory."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE or is_tracker(process)
     except psutil.Error:
@@ -85,7 +89,7 @@ def _ends_by_itself(process: psutil.Process) -> bool:
 
 
 class _Patience:
-    """Waits, and gives up in the end: a process that hangs in the operating system must not keep a worker."""
+    """Waits, and finally gives up: a process that hangs in the operating system must not block a worker."""
 
     def __init__(self) -> None:
         self._left_s = limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S

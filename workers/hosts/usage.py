@@ -1,4 +1,4 @@
-"""`Usage`: the memory and the processor time of a worker's processes, as its heartbeats tell them."""
+"""`Usage`: the memory and the processor time of a worker's processes, as reported by its heartbeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import psutil
 
 CHILDREN_S: Final = 30.0
-"""The time between two looks for processes that were started meanwhile: a look reads all of the machine's."""
+"""Seconds between two searches for new children: a search reads all processes of the machine."""
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ UNTOLD: Final = Used(0, 0.0)
 
 
 class Usage:
-    """The figures of this process and of those that it started: ranks, engines, judges of rewards."""
+    """Figures of this process and its children: ranks, engines, judges of rewards."""
 
     def __init__(self) -> None:
         self._own = psutil.Process()
@@ -31,17 +31,17 @@ class Usage:
         self._looked_s = -math.inf
 
     def used(self, now_s: float) -> Used:
-        """Their memory and processor time at this moment of a monotonic clock."""
+        """Returns their memory and processor time; `now_s` is monotonic time."""
         if now_s - self._looked_s >= CHILDREN_S:
             self._all = [self._own, *self._own.children(recursive=True)]
             self._looked_s = now_s
         memory_bytes = 0
         cpu_s = 0.0
-        for each in self._all:
+        for process in self._all:
             try:
-                with each.oneshot():
-                    times = each.cpu_times()
-                    memory_bytes += each.memory_info().rss
+                with process.oneshot():
+                    times = process.cpu_times()
+                    memory_bytes += process.memory_info().rss
                     cpu_s += times.user + times.system
             except psutil.Error:
                 continue  # it has ended

@@ -2,17 +2,17 @@
 
 In reading order:
 
-point         what a tracker shows: figures of a step, and remarks
+point         the data of trackers: figures of a step, and remarks
 points        from the events of the spine to points: a pure fold
 tracker       `Tracker`, the contract of every kind
-cursor        how far a tracker has come, in a file that survives kills
+cursor        a tracker's progress, in a file that survives kills
 samples       the rows of tables, from the log
 following     the follower: reads the spine, writes points, moves the cursor
 process       the process of one tracker
-reach         the hosts that a stranger's tracker may send its keys to
-registry      the kinds of trackers, and what each of them needs
+reach         the hosts to which a third party's tracker may send its keys
+registry      the kinds of trackers, and the requirements of each
 sample_text   tables as one text
-kept_file     a file of which only what the cursor counts is kept
+kept_file     a file truncated to the size counted by the cursor
 jsonl         one line of JSON for each point
 console       one line of text for each point
 event_file    the records of TensorBoard's event files
@@ -21,8 +21,8 @@ remarks       remarks as one text
 wandb         runs of Weights & Biases
 mlflow        runs of an MLflow server
 swanlab       runs of SwanLab
-swanlab_run   the process of one of them
+swanlab_run   the process of one SwanLab run
 trackio       runs in trackio's database
 
-A tracker decides nothing and appends nothing: training never waits for it.
+A tracker makes no decision and appends no record: training never waits for it.
 """

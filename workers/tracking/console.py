@@ -1,4 +1,4 @@
-"""`Console`: one line of text for each point, for people who read along."""
+"""`Console`: one line of text for each point, for people who watch a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.workers.tracking.kept_file import KeptFiles
 from rftd.workers.tracking.point import EXPLORER, Point
 from rftd.workers.tracking.tracker import Kept, Opening
 
-_TELLING: Final[Mapping[str, Callable[[Mapping[str, float | None]], float | None]]] = {
+_FIGURES_OF_LINE: Final[Mapping[str, Callable[[Mapping[str, float | None]], float | None]]] = {
     "reward": reward_of,
     "loss": loss_of,
     "KL": kl_of,
@@ -21,7 +21,7 @@ _TELLING: Final[Mapping[str, Callable[[Mapping[str, float | None]], float | None
 
 
 class Console:
-    """Writes `monitor/console/points.ID.log`, all of a run in one file."""
+    """Writes `monitor/console/points.ID.log`, all points of a run in one file."""
 
     sure_at_once = True
 
@@ -47,11 +47,11 @@ class Console:
 
 
 def _text(point: Point) -> str | None:
-    """The line of a point; None of figures that the line of their training step has."""
+    """Returns the line of a point; None for figures already in the line of their training step."""
     if point.remark:
         return point.remark
     if point.role == EXPLORER:
-        scores = {name: value for name, value in point.figures.items() if name.startswith("eval/")}
-        return "  ".join(f"{name} {value:.4g}" for name, value in scores.items()) or None
-    figures = {name: take(point.figures) for name, take in _TELLING.items()}
-    return "  ".join(f"{name} {value:.4g}" for name, value in figures.items() if value is not None) or "trained"
+        scores = {name: figure for name, figure in point.figures.items() if name.startswith("eval/")}
+        return "  ".join(f"{name} {figure:.4g}" for name, figure in scores.items()) or None
+    figures = {name: figure_of(point.figures) for name, figure_of in _FIGURES_OF_LINE.items()}
+    return "  ".join(f"{name} {figure:.4g}" for name, figure in figures.items() if figure is not None) or "trained"

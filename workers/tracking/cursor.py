@@ -1,8 +1,8 @@
-"""`Cursor`: how far a tracker has come in the log, and what it is about to write.
+"""`Cursor`: a tracker's progress in the log, and the points about to be written.
 
     <job_dir>/monitor/cursors/<kind>.<first digits of the experiment's id>
 
-Points are noted here before they are written, so that after a kill the very same ones are written again.
+Points are stored here before they are written, so that exactly the same points are written again after a kill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rftd.workers.tracking.points import PointFold
 from rftd.workers.tracking.tracker import Kept
 
 MONITOR: Final = "monitor"
-"""The guide's folder of trackers, in the job's folder."""
+"""Name of the folder of trackers, in the job's folder, as in the configuration guide."""
 _CURSORS: Final = "cursors"
 
 
@@ -39,52 +39,52 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one tracker."""
 
     target: str = ""
-    """The digest of the tracker's arguments: with other ones it would write somewhere else."""
+    """The digest of the tracker's arguments: different arguments would write to another place."""
     places: tuple[TrackedPlace, ...] = ()
     fences: tuple[FenceOwner, ...] = ()
     fold: PointFold = msgspec.field(default_factory=PointFold)
     pending: tuple[Point, ...] = ()
-    """Points that are being written."""
+    """Points being written."""
     kept: Kept = {}
     ended: bool = False
-    """True once the whole of an experiment that has ended is written."""
+    """True once an ended experiment is written completely."""
     error: str = ""
-    """The reason why nothing can be written now."""
+    """The reason why writing is impossible now."""
     points: int = 0
-    """The number of points that were written, also those that are not surely stored."""
+    """The number of written points, including those not yet stored for certain."""
     step: int = 0
-    """The last training step among them."""
+    """The last training step among these points."""
 
 
 class CursorFile:
-    """The file of a cursor, which one process at a time holds."""
+    """The file of a cursor, held by one process at a time."""
 
     def __init__(self, job_dir: Path, kind: str, short_id: str) -> None:
         self.path: Final = job_dir / MONITOR / _CURSORS / f"{kind}.{short_id}"
         self._lock = -1
 
     def take(self) -> None:
-        """Keeps every other tracker of this kind out of the folder. Raises ConflictError. Blocks."""
+        """Locks the cursor against every other tracker of this kind in the folder. Raises ConflictError. Blocks."""
         make_durable_folder(self.path.parent)
         lock = self.path.with_name(f"{self.path.name}.lock")
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # The kernel drops it with the process, however that ends.
+            # The kernel drops the lock with the process, however the process ends.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
-            what = f"another process writes by the tracker {self.path.name}"
-            raise ConflictError(what, where=str(self.path), fix="wait until it has ended, or end it") from None
+            message = f"another process writes by the tracker {self.path.name}"
+            raise ConflictError(message, where=str(self.path), fix="wait until it has ended, or end it") from None
         self._lock = descriptor
 
     def release(self) -> None:
-        """Lets another process have it; idempotent."""
+        """Unlocks the cursor for another process; idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def read(self) -> Cursor:
-        """The cursor; a new one if there is none. Raises DataError for a damaged file. Blocks."""
+        """Returns the cursor; a new one without a file. Raises DataError for a damaged file. Blocks."""
         try:
             return msgpack_decoder(Cursor).decode(self.path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
@@ -95,10 +95,10 @@ class CursorFile:
 
     def write(self, cursor: Cursor) -> None:
         """Replaces the cursor, durably. Raises OSError, and DataError if its folder was removed. Blocks."""
-        data = msgspec.msgpack.encode(cursor)
+        encoded = msgspec.msgpack.encode(cursor)
         try:
-            write_durable(self.path, data)
+            write_durable(self.path, encoded)
         except FileNotFoundError:
-            what = "the folder of a tracker's cursor was removed while it ran"
+            message = "the folder of a tracker's cursor was removed while it ran"
             fix = "nothing: its next process writes everything once more"
-            raise DataError(what, where=str(self.path.parent), fix=fix) from None
+            raise DataError(message, where=str(self.path.parent), fix=fix) from None

@@ -1,10 +1,10 @@
-"""The records of TensorBoard's event files, encoded here: neither TensorBoard nor protobuf has to be installed.
+"""The records of TensorBoard's event files, encoded here without TensorBoard or protobuf.
 
     record  length (8 bytes), its checksum (4), the message `Event`, its checksum (4); all little-endian
     Event   1 wall_time, 2 step, 3 file_version, 5 summary
     Summary 1 value: 1 tag, 2 simple_value, 8 tensor, 9 metadata
 
-The fields are those of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
+The fields follow tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _POLYNOMIAL: Final = 0x82F63B78  # Castagnoli, reversed
 _MASK: Final = 0xA282EAD8
 _BITS_32: Final = 0xFFFFFFFF
 _STRING: Final = 7
-"""TensorFlow's number of the type of texts."""
+"""TensorFlow's type number of strings."""
 
 
 def _table() -> tuple[int, ...]:
     table = []
     for byte in range(256):
-        rest = byte
+        remainder = byte
         for _ in range(8):
-            rest = (rest >> 1) ^ (_POLYNOMIAL if rest & 1 else 0)
-        table.append(rest)
+            remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
+        table.append(remainder)
     return tuple(table)
 
 
@@ -34,23 +34,23 @@ _TABLE: Final = _table()
 
 
 def version_record(time_s: float) -> bytes:
-    """The first record of a file."""
+    """Returns the first record of a file."""
     return _record(_time(time_s) + _bytes(3, b"brain.Event:2"))
 
 
 def scalars_record(time_s: float, step: int, figures: Mapping[str, float]) -> bytes:
-    """The figures of one step, as float32."""
-    values = (_bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in figures.items())
-    return _record(_time(time_s) + _number(2, step) + _bytes(5, b"".join(values)))
+    """Returns the record of one step's figures, as float32."""
+    summaries = (_bytes(1, _bytes(1, name.encode()) + _float(2, figure)) for name, figure in figures.items())
+    return _record(_time(time_s) + _number(2, step) + _bytes(5, b"".join(summaries)))
 
 
 def text_record(time_s: float, step: int, tag: str, text: str) -> bytes:
-    """A text, which TensorBoard shows as Markdown under `Text`."""
+    """Returns the record of a text, which TensorBoard shows as Markdown under `Text`."""
     plugin = _bytes(1, _bytes(1, b"text"))
     shape = _bytes(2, _bytes(2, _number(1, 1)))
     tensor = _number(1, _STRING) + shape + _bytes(8, text.encode())
-    value = _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, plugin)
-    return _record(_time(time_s) + _number(2, step) + _bytes(5, _bytes(1, value)))
+    summary = _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, plugin)
+    return _record(_time(time_s) + _number(2, step) + _bytes(5, _bytes(1, summary)))
 
 
 def _record(event: bytes) -> bytes:
@@ -58,10 +58,10 @@ def _record(event: bytes) -> bytes:
     return length + struct.pack("<I", _checksum(length)) + event + struct.pack("<I", _checksum(event))
 
 
-def _checksum(data: bytes) -> int:
-    """The masked CRC-32C of the bytes."""
+def _checksum(content: bytes) -> int:
+    """Returns the masked CRC-32C of the bytes."""
     crc = _BITS_32
-    for byte in data:
+    for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     crc ^= _BITS_32
     return (((crc >> 15) | (crc << 17)) + _MASK) & _BITS_32
@@ -71,30 +71,30 @@ def _time(time_s: float) -> bytes:
     return _key(1, 1) + struct.pack("<d", time_s)
 
 
-def _float(field: int, value: float) -> bytes:
+def _float(field: int, number: float) -> bytes:
     try:
-        packed = struct.pack("<f", value)
-    except OverflowError:  # beyond float32, whose own conversion gives an infinity
-        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+        packed = struct.pack("<f", number)
+    except OverflowError:  # beyond float32, whose own conversion yields an infinity
+        packed = struct.pack("<f", float("inf") if number > 0 else float("-inf"))
     return _key(field, 5) + packed
 
 
-def _number(field: int, value: int) -> bytes:
-    return _key(field, 0) + _varint(value)
+def _number(field: int, number: int) -> bytes:
+    return _key(field, 0) + _varint(number)
 
 
-def _bytes(field: int, data: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(data)) + data
+def _bytes(field: int, content: bytes) -> bytes:
+    return _key(field, 2) + _varint(len(content)) + content
 
 
 def _key(field: int, wire_type: int) -> bytes:
     return _varint(field << 3 | wire_type)
 
 
-def _varint(value: int) -> bytes:
+def _varint(number: int) -> bytes:
     digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
     return bytes(digits)

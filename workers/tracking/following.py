@@ -32,24 +32,24 @@ from rftd.workers.tracking.samples import SampleReader
 from rftd.workers.tracking.tracker import Tracker
 
 STREAMS: Final = (topics.EXPERIMENTS, topics.WEIGHTS, topics.CHECKPOINTS)
-"""The streams whose events make points."""
+"""The streams whose events produce points."""
 GATHER_S: Final = 1.0
-"""The time for which points gather: each writing costs a few syncs."""
+"""Seconds during which points accumulate: each write costs a few syncs."""
 LINGER_S: Final = 5.0
-"""The time for which more may come after the end: a trainer finishes its step after a command to cancel."""
+"""Seconds to wait for further records after the end: a trainer finishes its step after a cancel command."""
 _LOOK_S: Final = 1.0
 _STOP_LOOK_S: Final = 0.2
 _MOST_POINTS: Final = 500
-"""Points of one writing: they are held in the cursor while they are written."""
+"""Maximum points of one write: they are stored in the cursor while being written."""
 _MOST_SAMPLED_POINTS: Final = 20
-"""The same where some of them are tables of texts."""
+"""The same maximum if some points are tables of texts."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts to reach a service, or a disk with space."""
 _AWAY: Final = (UnreachableError, OSError)
 
 
 class TrackerFollower:
-    """One tracker of one experiment. A tracker that cannot write waits, and nobody waits for it."""
+    """One tracker of one experiment. A tracker that cannot write waits, and nothing else waits for it."""
 
     def __init__(
         self,
@@ -67,18 +67,18 @@ class TrackerFollower:
         patient: bool = True,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`positions` are where the experiment begins; `file` is held by the caller; `samples` fills tables.
+        """`positions` is the beginning of the experiment; `file` is locked by the caller; `samples` fills tables.
 
-        One that is not `patient` raises the error of a service that is away, or of a full disk.
+        Unless `patient`, an unreachable service or a full disk raises its error.
         """
         self._log = log
         self._tracker = tracker
         self._file = file
         self._cursor = cursor
         self._sure = cursor
-        """The last cursor that was saved."""
+        """The last saved cursor."""
         self._saved = _of_its_own(cursor)
-        """The same with a fold that reads no further: what a process after this one finds."""
+        """A copy whose fold reads no further: the state for the next process."""
         self._experiment = experiment
         self._clock = clock
         self._logger = logger
@@ -93,16 +93,16 @@ class TrackerFollower:
         self._opened = False
         self._closed = False
         self._reason = ""
-        """The reason that was logged last."""
-        self._own: Final = frozenset(partition_of(stream, experiment) for stream in STREAMS)
-        start = {partition: positions.get(partition, 0) for partition in self._own}
-        start |= {Partition(place.stream, place.partition): place.next_offset for place in cursor.places}
+        """The last logged reason."""
+        self._partitions: Final = frozenset(partition_of(stream, experiment) for stream in STREAMS)
+        start = {partition: positions.get(partition, 0) for partition in self._partitions}
+        start |= {Partition(tracked.stream, tracked.partition): tracked.next_offset for tracked in cursor.places}
         self._feed = Feed(log.subscribe(start))
 
     async def run(self, *, until_head: bool = False) -> None:
         """Shows points until the experiment has ended, or until `stop` is set.
 
-        With `until_head` it also returns once the log has no more. Raises RftdError for what waiting does not mend,
+        With `until_head` it also returns at the end of the log. Raises RftdError for errors that waiting does not fix,
         such as a wrong key.
         """
         try:
@@ -138,10 +138,10 @@ class TrackerFollower:
     def _has_read(self, goals: Heads) -> bool:
         """True once everything below the goals was read."""
         positions = self._feed.positions
-        return all(positions.get(at, 0) >= goal.next_offset for at, goal in goals.items() if at in self._own)
+        return all(positions.get(at, 0) >= goal.next_offset for at, goal in goals.items() if at in self._partitions)
 
     async def _gather(self, *, gather_s: float) -> None:
-        """Reads what has arrived, waiting a moment for the first record, and `gather_s` for what follows it."""
+        """Reads arrived records, waiting a moment for the first, and `gather_s` for following ones."""
         if await self._feed.pump(_LOOK_S, self._read) == 0:
             return
         if self._points and gather_s:
@@ -159,12 +159,12 @@ class TrackerFollower:
         return head.experiment == self._experiment and head.type in self._types
 
     async def _write(self, points: Sequence[Point]) -> bool:
-        """Shows the points, however long that takes; False if it was stopped before."""
+        """Shows the points, however long it takes; False if stopped before."""
         if self._samples is not None:
             points = [await self._samples.filled(point) for point in points]
         offsets = sorted(self._feed.positions.items())
         places = tuple(TrackedPlace(partition.stream, partition.number, offset) for partition, offset in offsets)
-        # Noted before they are written: after a kill the same ones come again, under the same numbers.
+        # Stored before they are written: after a kill the same points come again, under the same numbers.
         noted = msgspec.structs.replace(
             self._cursor, places=places, fences=self._fences.owners(), fold=self._fold, pending=tuple(points)
         )
@@ -174,7 +174,7 @@ class TrackerFollower:
         return True
 
     async def _attempt(self, noted: Cursor, again: bool) -> None:
-        """Opens the tracker if need be, and shows the points that the cursor has noted."""
+        """Opens the tracker if needed, and shows the points stored in the cursor."""
         if self._tracker.sure_at_once and self._cursor is not noted:
             await self._save(noted)
         if again or not self._opened:
@@ -183,32 +183,32 @@ class TrackerFollower:
         self._point("tracker.before_write")
         await asyncio.to_thread(self._tracker.write, noted.pending)
         self._point("tracker.before_settle")
-        kept = await asyncio.to_thread(partial(self._tracker.settle, surely=False))
+        state = await asyncio.to_thread(partial(self._tracker.settle, surely=False))
         self._point("tracker.before_cursor")
-        if kept is None:
+        if state is None:
             self._cursor = msgspec.structs.replace(noted, pending=())
-            # For whoever looks; a process after this one begins where the last sure moment was.
-            await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, **self._told()))
+            # For readers of the status; the next process starts at the last saved cursor.
+            await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, **self._progress()))
         else:
-            await self._save(msgspec.structs.replace(noted, pending=(), kept=kept, **self._told()))
+            await self._save(msgspec.structs.replace(noted, pending=(), kept=state, **self._progress()))
 
     async def _make_sure(self) -> None:
-        """Saves what was written since the last sure moment, and how the run ended."""
+        """Saves everything written since the last sure moment, and the end of the run."""
         if self._cursor is self._sure:
             return
-        kept = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
+        state = await asyncio.to_thread(partial(self._tracker.settle, surely=True))
         if not self._cursor.ended or await self._leave():
-            await self._save(msgspec.structs.replace(self._cursor, kept=kept or {}, **self._told()))
+            await self._save(msgspec.structs.replace(self._cursor, kept=state or {}, **self._progress()))
 
     async def _leave(self) -> bool:
-        """Tells the tracker how the experiment ended, however long that takes; False if it was stopped before."""
+        """Passes the experiment's end to the tracker, however long it takes; False if stopped before."""
         if not await self._until_done(lambda _: asyncio.to_thread(self._tracker.close, self._fold.ended)):
             return False
         self._closed = True
         return True
 
     async def _until_done(self, attempt: Callable[[bool], Awaitable[None]]) -> bool:
-        """Attempts until one succeeds, each with whether one has failed before; False if it was stopped in between."""
+        """Attempts until success; `attempt` receives whether an attempt has failed before. False if stopped before."""
         failures = 0
         while True:
             try:
@@ -223,17 +223,17 @@ class TrackerFollower:
             else:
                 return True
 
-    def _told(self) -> dict[str, Any]:
-        """The fields of a cursor that say how far its tracker has come."""
+    def _progress(self) -> dict[str, Any]:
+        """Returns the fields of a cursor that state the tracker's progress."""
         return {"points": self._fold.next_number, "step": self._fold.furthest, "error": ""}
 
     async def _rest(self, error: Exception, failures: int) -> bool:
-        """Waits before the next attempt; False if it was stopped meanwhile."""
+        """Waits before the next attempt; False if stopped meanwhile."""
         reason = explain(error)
         if reason != self._reason:
             self._reason = reason
             self._logger.warning("tracker.waiting", reason=reason)
-        # The reason is for whoever looks; a disk without space has none for it.
+        # The reason is for readers of the status; a full disk has no space for it.
         with suppress(OSError):
             await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, error=reason))
         deadline_s = self._clock.monotonic_s() + _DELAYS_S[min(failures, len(_DELAYS_S)) - 1]
@@ -251,6 +251,6 @@ class TrackerFollower:
 
 
 def _of_its_own(cursor: Cursor) -> Cursor:
-    """The cursor with a copy of its fold, as the file has it: the fold itself goes on with what is read."""
+    """Returns the cursor with a copy of its fold, as stored in the file: the fold itself continues to advance."""
     fold = msgpack_decoder(PointFold).decode(msgspec.msgpack.encode(cursor.fold))
     return msgspec.structs.replace(cursor, fold=fold)

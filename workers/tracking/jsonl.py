@@ -13,7 +13,7 @@ from rftd.workers.tracking.tracker import Kept, Opening
 
 
 class JsonLines:
-    """Writes `monitor/jsonl/RUN.ID.jsonl`; a figure that is not finite is null."""
+    """Writes `monitor/jsonl/RUN.ID.jsonl`; a non-finite figure is null."""
 
     sure_at_once = True
 
@@ -36,7 +36,7 @@ class JsonLines:
             elif point.remark:
                 line = _line({**fields, "remark": point.remark})
             else:
-                line = _line({**fields, "figures": {name: _finite(value) for name, value in point.figures.items()}})
+                line = _line({**fields, "figures": {name: _finite(figure) for name, figure in point.figures.items()}})
             self._files.append(self._run.run_of(point), line)
 
     def settle(self, *, surely: bool) -> Kept:
@@ -46,8 +46,8 @@ class JsonLines:
         self._files.close()
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(figure: float) -> float | None:
+    return figure if math.isfinite(figure) else None
 
 
 def _line(fields: dict[str, object]) -> bytes:

@@ -1,4 +1,4 @@
-"""`KeptFile`: a file that is appended to, and of which only what was settled counts after a kill."""
+"""`KeptFile`: an append-only file of which only settled content counts after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rftd.ops.errors import DataError
 
 
 class KeptFile:
-    """Appends bytes. Opening it cuts off whatever was written after the last `settle`."""
+    """Appends bytes. Opening cuts off everything written after the last `settle`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,34 +19,34 @@ class KeptFile:
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
+        """The size in bytes."""
         return self._size
 
     def open(self, size: int) -> None:
-        """Opens the file, as long as it was when it was settled. Raises DataError for one that is shorter now."""
+        """Opens the file and truncates it to its settled size. Raises DataError for a file that is shorter."""
         self.close()
         make_durable_folder(self.path.parent)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        found = os.fstat(self._file).st_size
-        if found < size:
+        actual = os.fstat(self._file).st_size
+        if actual < size:
             self.close()
-            what = f"a tracker's file has {found} bytes, and had {size}"
+            message = f"a tracker's file has {actual} bytes, and had {size}"
             fix = f"remove {self.path.parent.parent}: it is written once more"
-            raise DataError(what, where=str(self.path), fix=fix)
+            raise DataError(message, where=str(self.path), fix=fix)
         os.ftruncate(self._file, size)
         sync_folder(self.path.parent)
         self._size = size
 
-    def append(self, data: bytes) -> None:
-        """Writes at the end. Raises OSError."""
-        view = memoryview(data)
+    def append(self, content: bytes) -> None:
+        """Appends the bytes. Raises OSError."""
+        view = memoryview(content)
         while view:
             count = os.pwrite(self._file, view, self._size)
             self._size += count
             view = view[count:]
 
     def settle(self) -> int:
-        """Makes everything durable; the size of the file."""
+        """Makes everything durable; returns the size of the file."""
         os.fsync(self._file)
         return self._size
 
@@ -58,23 +58,23 @@ class KeptFile:
 
 
 class KeptFiles:
-    """The files of the runs of one tracker."""
+    """The files of one tracker's runs."""
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self._files = {role: KeptFile(path) for role, path in paths.items()}
 
     def open(self, sizes: dict[str, int]) -> list[str]:
-        """Opens every file at its settled size; returns the runs whose file is new."""
+        """Opens every file at its settled size; returns the runs with a new file."""
         for role, file in self._files.items():
             file.open(sizes.get(role, 0))
         return [role for role, file in self._files.items() if not file.size]
 
-    def append(self, role: str, data: bytes) -> None:
-        """Writes at the end of a run's file."""
-        self._files[role].append(data)
+    def append(self, role: str, content: bytes) -> None:
+        """Appends the bytes to a run's file."""
+        self._files[role].append(content)
 
     def settle(self) -> dict[str, int]:
-        """Makes every file durable; their sizes."""
+        """Makes every file durable; returns their sizes."""
         return {role: file.settle() for role, file in self._files.items()}
 
     def close(self) -> None:

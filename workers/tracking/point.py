@@ -1,4 +1,4 @@
-"""`Point` is what trackers show: figures of a step or evaluation, a table of its samples, or a remark on the run."""
+"""`Point`, the data of trackers: figures of a step or evaluation, a table of its samples, or a remark on the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 EXPLORER: Final = "explorer"
 TRAINER: Final = "trainer"
 ROLES: Final = (EXPLORER, TRAINER)
-"""The guide's two runs: each point is of one of them."""
+"""The configuration guide's two runs: each point belongs to one of them."""
 
 
 COLUMNS: Final = ("row", "prompt", "answer", "reward", "tokens", "finish", "truth")
@@ -30,15 +30,15 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The held-out row."""
 
     def cells(self) -> list[Any]:
-        """The values in the order of `COLUMNS`."""
+        """Returns the values in the order of `COLUMNS`."""
         return [getattr(self, column) for column in COLUMNS]
 
 
 class SampleSource(msgspec.Struct, frozen=True, array_like=True):
-    """Where the rows of a table are found."""
+    """The log positions of a table's rows."""
 
     places: tuple[tuple[int, int], ...]
-    """Partition and offset of each rollout; of an evaluation the offsets from which its scores can lie."""
+    """Partition and offset of each rollout; for an evaluation, the first possible offsets of its scores."""
     evaluation: UUID | None = None
     rows: int = 0
     """The number of held-out rows."""
@@ -50,25 +50,25 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str
     number: int
-    """The place among all points of the experiment, from 0 on: the same whenever the log is read again."""
+    """The number among all points of the experiment, from 0: equal in every reading of the log."""
     row: int
-    """The place among the points with figures; -1 for a remark. It follows from the spine alone."""
+    """The number among the points with figures; -1 for a remark. Determined by the spine alone."""
     step: int
-    """The weight version that it is about."""
+    """The weight version described by the point."""
     time_ns: int
     figures: dict[str, float] = {}
     remark: str = ""
     """The text of an annotation, such as a pause; empty for figures."""
     table: str = ""
-    """The name of a table, such as `samples/rollouts`; empty of a point that is none."""
+    """The name of a table, such as `samples/rollouts`; empty if the point is no table."""
     samples: tuple[Sample, ...] = ()
-    """The rows of the table; empty if they are not there any more."""
+    """The rows of the table; empty if no longer available."""
     source: SampleSource | None = None
-    """Where the rows are to be read from, until they are."""
+    """The log positions of the rows, until they are read."""
 
 
 class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The experiment that is tracked."""
+    """The tracked experiment."""
 
     experiment: str
     project: str
@@ -76,25 +76,27 @@ class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     job_dir: str
     config: Mapping[str, Any]
-    """The experiment file as it was submitted, without secrets."""
+    """The experiment file as submitted, without secrets."""
     digest: str
     """sha256 of that configuration."""
     single_run: bool = False
 
     @property
     def short_id(self) -> str:
-        """The first digits of the experiment's id, by which its files are told from another's in the same folder."""
+        """The first digits of the experiment's id, which distinguish its files from another experiment's in the same
+        folder.
+        """
         return self.experiment[:8]
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The runs that a tracker keeps: the guide's two, or one under an empty name."""
+        """The runs maintained by a tracker: the guide's two, or one under an empty name."""
         return ("",) if self.single_run else ROLES
 
     def run_of(self, point: Point) -> str:
-        """The run that a point belongs to."""
+        """Returns the run of a point."""
         return "" if self.single_run else point.role
 
     def title(self, role: str) -> str:
-        """The name of a run: `NAME_explorer`, `NAME_trainer`, or `NAME` where there is one."""
+        """Returns the name of a run: `NAME_explorer`, `NAME_trainer`, or `NAME` for a single run."""
         return f"{self.name}_{role}" if role else self.name

@@ -15,7 +15,7 @@ from rftd.streams.log.envelope import Decoded
 from rftd.workers.tracking.point import EXPLORER, TRAINER, Point, SampleSource
 
 _OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")
-"""The figures of a training step that are about its rollouts, by the first parts of their names."""
+"""Name prefixes of a training step's figures about its rollouts."""
 _REWARDS: Final = "critic/rewards/"
 _MOST_EARLY: Final = 256
 _ENDS: Final[Mapping[type[Event], str]] = {
@@ -42,9 +42,9 @@ _FIGURES: Final = (step.StepCompleted, step.EvalCompleted, checkpoint.Checkpoint
 _DECIDED: Final = (CheckpointChosen, StageStopped)
 _EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES, *_DECIDED)
 TYPES: Final = frozenset(definition_of(kind).name for kind in _EVENTS) | {"fence"}
-"""The types of events that points are made of; plans and leases need not be decoded."""
+"""The types of events that produce points; plans and leases need not be decoded."""
 SAMPLED_TYPES: Final = TYPES | {definition_of(batch.BatchPlanned).name}
-"""Those that points with samples are made of."""
+"""The types of events that produce points with samples."""
 SAMPLES: Final = "samples"
 """The folder of tables in a tracker."""
 _MOST_PLANS: Final = 64
@@ -63,40 +63,40 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PointFold(msgspec.Struct, kw_only=True):
-    """The state of the fold. A step that is trained once more after a crash makes no second point: the first counts."""
+    """The state of the fold. A step trained again after a crash produces no second point: the first counts."""
 
     single_run: bool = False
-    """True: a figure of the trainer is not the explorer's too, for both are in one run."""
+    """True if both roles share one run, so that a figure of the trainer is not repeated for the explorer."""
     samples: int = 0
-    """The most rows of a table of samples; 0: there are no tables."""
+    """Maximum rows of a table of samples; 0: no tables."""
     sample_interval: int = 1
     """The number of steps from one table of rollouts to the next."""
     plans: dict[bytes, SampleSource] = msgspec.field(default_factory=dict)
-    """The samples of planned batches whose step was not read yet."""
+    """The samples of planned batches whose step has not been read yet."""
     marks: dict[int, SampleSource] = msgspec.field(default_factory=dict)
-    """What the planner had read before some of the steps: what came of their weights lies behind it."""
+    """Positions read by the planner before some of the steps: later results of their weights are behind them."""
     next_number: int = 0
     rows: int = 0
     """The number of points with figures or a table."""
     furthest: int = 0
-    """The last step that made a point."""
+    """The last step with a point."""
     remarked: dict[str, int] = msgspec.field(default_factory=dict)
-    """The last weight version that an announcement of each kind was remarked of."""
+    """The last weight version with a remark, by kind of announcement."""
     early: dict[int, list[Announcement]] = msgspec.field(default_factory=dict)
-    """Announcements of weights whose step was not read yet, by version; without their step they have no effect."""
+    """Announcements of weights whose step has not been read yet, by version; without effect until then."""
     chosen: int = 0
     """The number of the last choice of a best checkpoint."""
     best: dict[int, int] = msgspec.field(default_factory=dict)
     """The version of each stage's best checkpoint."""
     stopped: int = -1
-    """The last stage of which an early end was remarked."""
+    """The last stage whose early end has a remark."""
     evaluated: set[bytes] = msgspec.field(default_factory=set)
-    """Evaluations that made a point."""
+    """Evaluations with a point."""
     ended: str = ""
-    """The end of the experiment, in one word; empty while it may go on."""
+    """The end of the experiment, in one word; empty before."""
 
     def apply(self, decoded: Decoded) -> list[Point]:
-        """The points that one effective event makes."""
+        """Returns the points produced by one effective event."""
         event = decoded.event
         time_ns = decoded.head.time_ns
         if isinstance(event, step.StepCompleted):
@@ -113,7 +113,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         if isinstance(event, _DECIDED):
             return self._decision(event, time_ns)
         if self.ended:
-            return []  # nothing leaves an end
+            return []  # an end is final
         self.ended = _ENDS.get(type(event), "")
         remark = _REMARKS.get(type(event))
         if remark is None:
@@ -135,7 +135,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         points = [self._point(TRAINER, event.step, time_ns, figures)]
         rollouts = _of_rollouts(event.metrics)
         if self.single_run:
-            rollouts = {name: value for name, value in rollouts.items() if name not in figures}
+            rollouts = {name: figure for name, figure in rollouts.items() if name not in figures}
         if rollouts:
             points.append(self._point(EXPLORER, event.step, time_ns, rollouts))
         source = self.plans.pop(event.batch.bytes, None)
@@ -149,7 +149,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         if event.eval.bytes in self.evaluated:
             return []
         self.evaluated.add(event.eval.bytes)
-        figures = {f"eval/{event.taskset}/{name}": value for name, value in event.metrics.items()}
+        figures = {f"eval/{event.taskset}/{name}": figure for name, figure in event.metrics.items()}
         figures[f"eval/{event.taskset}/score"] = event.score
         figures[f"eval/{event.taskset}/rows"] = float(event.rows)
         points = [self._point(EXPLORER, event.version, time_ns, figures)]
@@ -161,7 +161,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return points
 
     def _plan(self, event: batch.BatchPlanned) -> None:
-        """Notes which rollouts of a batch are shown once it is trained: spread over it, the first among them."""
+        """Selects the rollouts of a batch to be shown once it is trained: evenly spread, including the first."""
         if event.step % _MARK_STEPS == 0 and event.step not in self.marks:
             ends = [(at.partition, at.next_offset) for at in event.observed if at.stream == topics.EXPERIENCES]
             self.marks[event.step] = SampleSource(tuple(ends))
@@ -170,8 +170,10 @@ class PointFold(msgspec.Struct, kw_only=True):
         count = min(self.samples, len(event.experiences))
         if not count or event.step % self.sample_interval:
             return
-        items = [event.experiences[number * len(event.experiences) // count] for number in range(count)]
-        self.plans[event.batch.bytes] = SampleSource(tuple((item.partition, item.offset) for item in items))
+        planned = [event.experiences[number * len(event.experiences) // count] for number in range(count)]
+        self.plans[event.batch.bytes] = SampleSource(
+            tuple((experience.partition, experience.offset) for experience in planned)
+        )
         if len(self.plans) > _MOST_PLANS:
             del self.plans[next(iter(self.plans))]
 
@@ -180,7 +182,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return msgspec.structs.replace(point, table=f"{SAMPLES}/{name}", source=source)
 
     def _decision(self, event: CheckpointChosen | StageStopped, time_ns: int) -> list[Point]:
-        """The remark on what evaluations decided, once; of a choice only if another checkpoint is the best."""
+        """Returns the remark on a decision of evaluations, once; for a choice only if the best checkpoint changed."""
         if isinstance(event, StageStopped):
             if event.stage <= self.stopped:
                 return []
@@ -206,14 +208,16 @@ class PointFold(msgspec.Struct, kw_only=True):
     def _announced(self, announcement: Announcement) -> list[Point]:
         if announcement.version <= self.furthest:
             return self._remark(announcement)
-        # The streams are read side by side: its step may come in a moment, or never.
+        # The streams are read concurrently: its step may come in a moment, or never.
         self.early.setdefault(announcement.version, []).append(announcement)
         while len(self.early) > _MOST_EARLY:
             del self.early[max(self.early)]
         return []
 
     def _remark(self, announcement: Announcement) -> list[Point]:
-        """The remark, unless weights that are as new were remarked before: a trainer says it again after a crash."""
+        """Returns the remark, unless equally new weights already have one: a trainer repeats announcements after a
+        crash.
+        """
         if announcement.version <= self.remarked.get(announcement.kind, 0):
             return []
         self.remarked[announcement.kind] = announcement.version
@@ -240,13 +244,13 @@ class PointFold(msgspec.Struct, kw_only=True):
 
 
 def _of_rollouts(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The figures of the rollouts that a step trained, the rewards also under the guide's names."""
-    figures = {name: value for name, value in metrics.items() if name.startswith(_OF_ROLLOUTS)}
+    """Returns the figures of a step's rollouts, with the rewards also under the guide's names."""
+    figures = {name: figure for name, figure in metrics.items() if name.startswith(_OF_ROLLOUTS)}
     for name in [name for name in figures if name.startswith(_REWARDS)]:
         figures[f"rollout/reward/{name.removeprefix(_REWARDS)}"] = figures[name]
     return figures
 
 
-def _reasoned(what: str, code: str, reason: str) -> str:
+def _reasoned(event_name: str, code: str, reason: str) -> str:
     why = ": ".join(text for text in (code, reason) if text)
-    return f"{what}: {why}" if why else what
+    return f"{event_name}: {why}" if why else event_name

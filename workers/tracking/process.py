@@ -34,7 +34,7 @@ from rftd.workers.tracking.tracker import Opening
 async def run_tracker(
     log: EventLog,
     experiment: UUID,
-    wanted: TrackerSpec | str,
+    tracker_spec: TrackerSpec | str,
     *,
     stop: asyncio.Event,
     clock: Clock,
@@ -48,14 +48,13 @@ async def run_tracker(
 ) -> int:
     """Follows an experiment with one tracker until it ends or `stop` is set; returns the number of points so far.
 
-    `wanted` is the tracker, or the kind of one that the experiment's specification has; `into` is the folder that has
-    the place of the job's.
-    Raises NotFoundError for one that it has not and for a job's folder that is not here, ConflictError if another
-    process has the tracker, or it was begun with other arguments, ConfigError for arguments that it does not take.
+    `tracker_spec` is the tracker, or the kind of one in the experiment's specification; `into` replaces the job's
+    folder. Raises NotFoundError for an unknown kind and for a missing job folder, ConflictError if another process has
+    the tracker, or if it was begun with other arguments, ConfigError for unsupported arguments.
     """
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
-    tracked = wanted if isinstance(wanted, TrackerSpec) else _of_kind(spec, wanted)
+    tracked = tracker_spec if isinstance(tracker_spec, TrackerSpec) else _of_kind(spec, tracker_spec)
     run = run_of(experiment, spec, single_run=tracked.single_run)
     root = Path(spec.job_dir) if into is None else into
     if into is None and not root.is_dir():
@@ -68,14 +67,14 @@ async def run_tracker(
         cursor = await asyncio.to_thread(file.read)
         target = _target(tracked)
         if cursor.target not in ("", target):
-            what = f"the tracker {tracked.kind!r} of {spec.name} was begun with other arguments"
-            raise ConflictError(what, where=str(file.path), fix="give the same, or another folder: --into FOLDER")
+            message = f"the tracker {tracked.kind!r} of {spec.name} was begun with other arguments"
+            raise ConflictError(message, where=str(file.path), fix="give the same, or another folder: --into FOLDER")
         cursor = msgspec.structs.replace(cursor, target=target)
-        _set(cursor.fold, tracked)
+        _set_options(cursor.fold, tracked)
         if cursor.ended:
             return cursor.fold.next_number
         args = {**tracked.args, **_values(tracked, environ)}
-        if isinstance(wanted, str):  # the experiment's own, and not one that the owner adds
+        if isinstance(tracker_spec, str):  # the experiment's own tracker, not one added by the owner
             check_tracker_reach(spec.reach, tracked, args, environ.keys())
         folder = root / MONITOR / tracked.kind
         tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
@@ -103,7 +102,7 @@ async def run_tracker(
 
 
 async def stop_when_orphaned(stop: asyncio.Event, clock: Clock) -> None:
-    """Sets `stop` once the process that started this one has ended."""
+    """Sets `stop` once the parent process has ended."""
     parent = os.getppid()
     while os.getppid() == parent:
         await clock.sleep(1.0)
@@ -111,7 +110,7 @@ async def stop_when_orphaned(stop: asyncio.Event, clock: Clock) -> None:
 
 
 def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> TrackedRun:
-    """The run as its trackers show it."""
+    """Returns the description of the run for its trackers."""
     return TrackedRun(
         experiment=str(experiment),
         project=spec.project,
@@ -124,8 +123,8 @@ def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> Track
     )
 
 
-def _set(fold: PointFold, tracked: TrackerSpec) -> None:
-    """Tells the fold which points its tracker shows."""
+def _set_options(fold: PointFold, tracked: TrackerSpec) -> None:
+    """Sets the fold's options to the tracker's."""
     fold.single_run = tracked.single_run
     fold.samples = tracked.samples
     fold.sample_interval = tracked.sample_interval
@@ -139,7 +138,7 @@ def _samples(log: EventLog, beginning: ExperimentStart, tracked: TrackerSpec, lo
 
 
 def _note(file: CursorFile, reason: str) -> None:
-    """Leaves the reason why the tracker ends in its cursor, where `rftd get` finds it. Blocks."""
+    """Stores the reason of the tracker's end in its cursor, where `rftd get` finds it. Blocks."""
     with suppress(OSError):
         file.write(msgspec.structs.replace(file.read(), error=reason))
 
@@ -152,12 +151,12 @@ def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
 
 
 def _target(tracker: TrackerSpec) -> str:
-    written = msgspec.json.encode([tracker.args, tracker.single_run, tracker.samples], order="sorted")
-    return hashlib.sha256(written).hexdigest()
+    encoded = msgspec.json.encode([tracker.args, tracker.single_run, tracker.samples], order="sorted")
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _values(tracker: TrackerSpec, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments whose values are in the environment."""
+    """Returns the arguments taken from environment variables."""
     missing = [name for name in tracker.variables.values() if name not in environ]
     if missing:
         raise ConfigError(

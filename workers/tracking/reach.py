@@ -1,4 +1,4 @@
-"""`check_tracker_reach` holds a tracker to the hosts that the verdict on its experiment allows for its keys."""
+"""`check_tracker_reach` restricts a tracker's keys to the hosts allowed for the experiment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rftd.streams.spec.tracking import TrackerSpec
 from rftd.workers.tracking.registry import variables_of
 
 _ADDRESSES: Final = ("base_url", "uri")
-"""The arguments that name where a tracker sends."""
+"""The arguments with a tracker's destination address."""
 _CREDENTIALS: Final = ("KEY", "USERNAME", "PASSWORD", "TOKEN")
-"""The ends of the names of variables whose values a tracker sends there by itself."""
+"""Suffixes of variables that a tracker sends to that address by itself."""
 
 
 def check_tracker_reach(
     reach: ReachSpec, tracker: TrackerSpec, args: Mapping[str, Any], variables: Collection[str]
 ) -> None:
-    """Returns if the address in `args`, if any, may be reached, and gets every key that the tracker would send there.
+    """Raises ConfigError unless the address in `args`, if any, is allowed, together with every key sent there.
 
-    `variables` are those that are set. Raises ConfigError, which tells neither the address nor a value.
+    `variables` are the names of existing variables. The error contains neither the address nor a value.
     """
     if not reach.restricted:
         return
@@ -42,15 +42,15 @@ def check_tracker_reach(
 
 
 def _keys(tracker: TrackerSpec, variables: Collection[str]) -> list[str]:
-    """The variables whose values the tracker would send: those that it is given, and those that it reads by itself."""
-    written = [variable for name, variable in tracker.variables.items() if name not in _ADDRESSES]
-    own = [name for name in variables_of(tracker.kind) if name.endswith(_CREDENTIALS) and name in variables]
-    return [*written, *own]
+    """Returns the variables sent by the tracker: those of its arguments, and those that it reads by itself."""
+    argument_variables = [variable for name, variable in tracker.variables.items() if name not in _ADDRESSES]
+    read_variables = [name for name in variables_of(tracker.kind) if name.endswith(_CREDENTIALS) and name in variables]
+    return [*argument_variables, *read_variables]
 
 
-def _withheld(tracker: TrackerSpec, what: str, field: str) -> ConfigError:
+def _withheld(tracker: TrackerSpec, secret: str, field: str) -> ConfigError:
     return ConfigError(
-        f"the daemon's configuration does not allow the tracker {tracker.kind!r} to send {what} to this address",
+        f"the daemon's configuration does not allow the tracker {tracker.kind!r} to send {secret} to this address",
         field=field,
         fix="ask the daemon's owner for the line `secrets: {NAME: [HOST]}`, with the host, in its configuration",
     )

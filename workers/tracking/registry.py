@@ -1,4 +1,4 @@
-"""Every kind of tracker by name; importing this imports none of them."""
+"""Every kind of tracker by name; importing this module imports none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "swanlab": ("SWANLAB_API_KEY", "SWANLAB_API_HOST", "SWANLAB_WEB_HOST", "SWANLAB_WORKSPACE", "SWANLAB_MODE"),
     "trackio": ("TRACKIO_DIR",),
 }
-"""The variables of the environment that a tracker reads by itself, if they are there."""
+"""Environment variables that a tracker reads by itself, if they exist."""
 
 if TYPE_CHECKING:
     from rftd.workers.tracking.tracker import Tracker
@@ -38,9 +38,9 @@ SERVICES: Final[Mapping[str, tuple[str, str]]] = {
     "mlflow": ("", "http://localhost:5000"),
     "swanlab": ("SWANLAB_API_KEY", "https://api.swanlab.cn"),
 }
-"""Trackers that send over a network: the variable of the key, and the address unless another one is written."""
+"""Trackers that send over a network: the variable of the key, and the default address."""
 
 
 def variables_of(kind: str) -> tuple[str, ...]:
-    """The variables that a tracker of this kind reads beside those that its arguments name: its keys among them."""
+    """Returns the variables, including keys, that a tracker of this kind reads besides those named by its arguments."""
     return _VARIABLES.get(kind, ())

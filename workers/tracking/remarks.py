@@ -12,7 +12,7 @@ _KEY: Final = "remarks"
 
 
 class Remarks:
-    """The newest remarks of each run, in order. They go with what the tracker has kept, so that none is lost."""
+    """The newest remarks of each run, in order. Saved with the tracker's state, so that none is lost."""
 
     def __init__(self, kept: Kept | None = None) -> None:
         self._lines: dict[str, list[str]] = {
@@ -20,12 +20,12 @@ class Remarks:
         }
 
     def add(self, role: str, point: Point) -> list[str]:
-        """All remarks of the run, this one last."""
+        """Adds a remark; returns all remarks of the run, this one last."""
         lines = self._lines.setdefault(role, [])
         lines.append(f"step {point.step}: {point.remark}")
         del lines[:-_MOST]
         return lines
 
     def kept(self) -> Kept:
-        """What a tracker has to remember of them."""
+        """Returns the state to be saved by the tracker."""
         return {_KEY: {role: list(lines) for role, lines in self._lines.items()}}

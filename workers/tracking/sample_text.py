@@ -1,4 +1,4 @@
-"""Tables of samples as one text, for services that show no tables."""
+"""Tables of samples as one text, for services without tables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Final
 from rftd.workers.tracking.point import COLUMNS, Sample
 
 _ESCAPES: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in "<>&\\`*_{}[]#|~"} | {"\n": "<br>", "\r": ""})
-"""What stands in Markdown for the marks of Markdown and HTML."""
+"""Replacements for the special characters of Markdown and HTML."""
 
 
 def markdown_table(samples: Sequence[Sample]) -> str:
-    """The samples as a table of Markdown; what a model wrote is shown as it is, and marks nothing up."""
+    """Returns the samples as a table in Markdown; a model's text is shown literally, without markup."""
     lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS))]
-    lines += [_line([_cell(value) for value in sample.cells()]) for sample in samples]
+    lines += [_line([_cell(cell) for cell in sample.cells()]) for sample in samples]
     return "\n".join(lines)
 
 
 def plain_text(samples: Sequence[Sample]) -> str:
-    """The samples one below the other, each value below its name."""
+    """Returns the samples one below the other, each value after its name."""
     rows = []
     for sample in samples:
         cells = zip(COLUMNS, sample.cells(), strict=True)
-        rows.append("\n".join(f"{column}: {_shown(value)}" for column, value in cells if value not in (None, "")))
+        rows.append("\n".join(f"{column}: {_shown(cell)}" for column, cell in cells if cell not in (None, "")))
     return "\n\n---\n\n".join(rows)
 
 
@@ -31,11 +31,11 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(value: Any) -> str:
-    return _shown(value).translate(_ESCAPES)
+def _cell(content: Any) -> str:
+    return _shown(content).translate(_ESCAPES)
 
 
-def _shown(value: Any) -> str:
-    if value is None:
+def _shown(content: Any) -> str:
+    if content is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{content:.6g}" if isinstance(content, float) else str(content)

@@ -26,15 +26,15 @@ from rftd.workers.datasets.stage_tokenizer import Decoder, stage_decoder
 from rftd.workers.tracking.point import Point, Sample, SampleSource
 
 MOST_CHARS: Final = 2_000
-"""The longest text in a row: the end of a longer prompt, the beginning of a longer answer."""
+"""Maximum length of a text in a row: the end of a longer prompt, the beginning of a longer answer."""
 _SCORED: Final = definition_of(EvalScored).name
 _READ: Final = 500
 _MOST_READ: Final = 200_000
-"""The most records that the answers of one evaluation are looked for among."""
+"""Maximum records searched for the answers of one evaluation."""
 
 
 class SampleReader:
-    """Fills points that are tables. A row whose record, artifact or tokenizer is not there is left out."""
+    """Fills points that are tables. A row without its record, artifact or tokenizer is left out."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SampleReader:
         starts: Mapping[Partition, int],
         logger: Logger,
     ) -> None:
-        """`folder` is the job's; `starts` are where the experiment's records begin."""
+        """`folder` is the job's; `starts` are the first positions of the experiment's records."""
         self._log = log
         self._spec = spec
         self._count = count
@@ -56,14 +56,14 @@ class SampleReader:
         self._decoders: dict[int, Decoder] = {}
 
     async def filled(self, point: Point) -> Point:
-        """The point with its rows, if it is a table that has none yet."""
+        """Returns the point with its rows, if it is a table without rows."""
         source = point.source
         if source is None:
             return point
         try:
             rows = await (self._rollouts(source) if source.evaluation is None else self._answers(source))
         except (RftdError, OSError) as error:
-            # A table is no reason to wait: figures come after it.
+            # A missing table must not delay the figures that follow.
             self._logger.warning("tracker.no_samples", table=point.table, step=point.step, reason=str(error))
             rows = []
         return msgspec.structs.replace(point, samples=tuple(rows), source=None)
@@ -72,7 +72,7 @@ class SampleReader:
         samples = []
         for partition, offset in source.places:
             records = await self._log.read(Partition(topics.EXPERIENCES, partition), offset, max_records=1)
-            # A log that has dropped the record answers with the next one that it holds.
+            # A log that dropped the record answers with the next record that it holds.
             event = decode(records[0]).event if records and records[0].offset == offset else None
             if isinstance(event, ExperienceProduced) and event.stage < len(self._spec.stages):
                 samples.append(await asyncio.to_thread(self._rollout, event))
@@ -83,7 +83,7 @@ class SampleReader:
         if decoder is None:
             decoder = self._decoders[event.stage] = stage_decoder(self._spec.stages[event.stage])
         tokens = event.tokens.loaded(self._store.read).view().tolist()
-        # Of a rollout in several steps the last: it ends with what was answered.
+        # For a rollout in several steps the last step: it ends with the answer.
         last = event.steps[-1] if event.steps else None
         first = len(tokens) - last.tokens if last is not None else 0
         middle = first + (last.prompt_tokens if last is not None else event.prompt_tokens)
@@ -100,7 +100,7 @@ class SampleReader:
         scored = await self._scored(source)
         rewards = [reward for event in scored.values() for reward in event.rewards.view().tolist()]
         mean = sum(rewards) / len(rewards) if rewards else math.nan
-        # Anybody may write scores where he may write to the topic; those that count make the score that was recorded.
+        # Anyone with write access to the topic may write scores; those that count add up to the recorded score.
         if not math.isclose(mean, source.score, rel_tol=1e-5, abs_tol=1e-6):
             return []
         answers: list[EvalAnswer] = []
@@ -109,11 +109,11 @@ class SampleReader:
                 loaded = await asyncio.to_thread(event.answers.loaded, self._store.read)
                 answers += unpacked(loaded.data)
         names = [f"{answer.row}/{answer.attempt}" for answer in answers]
-        places = kept_places([answer.reward for answer in answers], names, self._count)
-        return [_sample_of(answers[place]) for place in places]
+        indices = kept_places([answer.reward for answer in answers], names, self._count)
+        return [_sample_of(answers[index]) for index in indices]
 
     async def _scored(self, source: SampleSource) -> dict[int, EvalScored]:
-        """The scores of an evaluation by their first row; of a range that was answered again the first."""
+        """Returns the scores of an evaluation by their first row; for a range answered again, the first ones."""
         assert source.evaluation is not None
         partition = partition_of(topics.EXPERIENCES, source.evaluation)
         start = max(self._starts.get(partition, 0), dict(source.places).get(partition.number, 0))
@@ -133,13 +133,13 @@ class SampleReader:
 
 
 def _scores_in(records: Sequence[Record]) -> list[EvalScored]:
-    """The scores among records, most of which are rollouts and are not decoded."""
+    """Returns the scores among records, most of which are rollouts and not decoded."""
     events = []
     for record in records:
         try:
             if decode_head(record).type == _SCORED and isinstance(event := decode(record).event, EvalScored):
                 events.append(event)
-        except RftdError:  # a record of somebody else
+        except RftdError:  # a record of another program
             continue
     return events
 

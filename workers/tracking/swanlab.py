@@ -1,4 +1,4 @@
-"""`SwanLab`: runs of SwanLab, online or offline, each in a process; SwanLab keeps one value a step of each figure."""
+"""`SwanLab`: runs of SwanLab, online or offline, each in a process; it stores one value of each figure per step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rftd.workers.tracking.swanlab_run import RunAnswer, RunBeginning, RunLine
 from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
 _OWN: Final = ("id", "resume", "reinit", "experiment_name", "logdir", "tags", "settings")
-"""Arguments that the tracker does not hand on as they are."""
+"""Arguments that the tracker does not pass on unchanged."""
 _STATES: Final = {"": "success", "completed": "success", "cancelled": "aborted"}
 _REFUSALS: Final = ("AuthenticationError", "RuntimeError", "ValidationError", "ValueError", "TypeError")
-"""Errors of SwanLab that waiting does not mend: no key, a wrong one, an argument that it does not know."""
+"""Errors of SwanLab that waiting does not fix: a missing or wrong key, an unknown argument."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "rftd.workers.tracking.swanlab_run")
 
 
 class SwanLab:
-    """Keeps the runs of one experiment, each under an id of its own, so that a later process goes on with them."""
+    """Maintains the runs of one experiment, each under an id of its own, so that a later process continues them."""
 
     sure_at_once = False
 
@@ -94,7 +94,7 @@ class SwanLab:
         return process
 
     def _arguments(self, role: str) -> dict[str, Any]:
-        handed_on = {name: value for name, value in self._args.items() if name not in _OWN and value is not None}
+        handed_on = {name: setting for name, setting in self._args.items() if name not in _OWN and setting is not None}
         title = self._run.title(role)
         if self._args.get("experiment_name"):
             title = title.replace(self._run.name, str(self._args["experiment_name"]), 1)
@@ -114,7 +114,7 @@ class SwanLab:
         }
 
     def _finish(self, state: str) -> None:
-        """Waits until the library has stored all of it, and lets go of the runs."""
+        """Waits until the library has stored everything, and closes the runs."""
         processes = self._processes
         self._processes = {}
         for process in processes.values():
@@ -128,7 +128,7 @@ class SwanLab:
             raise UnreachableError("SwanLab did not finish a run")
 
     def _abandon(self) -> None:
-        """Ends the processes of all runs, whose points come again."""
+        """Kills the processes of all runs; their points are sent again later."""
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -136,7 +136,7 @@ class SwanLab:
 
 
 def _answer(process: subprocess.Popen[bytes]) -> str:
-    """The name of the error that the process answers; empty if it has none."""
+    """Returns the error name answered by the process; empty after success."""
     assert process.stdout is not None
     line = process.stdout.readline()
     return json_decoder(RunAnswer).decode(line).error if line else "its process ended"

@@ -1,7 +1,7 @@
 """The process of one SwanLab run: `python -m rftd.workers.tracking.swanlab_run`.
 
-SwanLab's library keeps one run a process, and the guide's layout has two. What the run shows comes as lines of JSON;
-the process answers once when it has begun, and once when everything is stored.
+SwanLab's library supports one run per process, and the guide's layout has two. Input is lines of JSON; the process
+answers once when the run has begun, and once when everything is stored.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int = 0
     figures: dict[str, float | None] = {}
-    """A figure that is not finite is null: JSON has none."""
+    """A non-finite figure is null, because JSON has none."""
     texts: dict[str, str] = {}
     """Tables of samples, as texts."""
     remarks: list[str] = []
     state: str = ""
-    """The word of SwanLab for the end of the run."""
+    """SwanLab's word for the end of the run."""
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Keeps one run until there are no more lines."""
-    # What the library prints belongs to the tracker's log, not between the answers.
+    """Serves one run until its input ends."""
+    # The library's output belongs to the tracker's log, not between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lines = sys.stdin.buffer
@@ -53,7 +53,7 @@ def main() -> int:
         _answer(answers, RunAnswer(error=type(error).__name__))
         return 1
     _answer(answers, RunAnswer())
-    state = _shown(run, lines)
+    state = _show_all(run, lines)
     run.finish(state=state, error="see the experiment" if state == "crashed" else None)
     _answer(answers, RunAnswer())
     return 0
@@ -73,8 +73,8 @@ def _begun(arguments: dict[str, Any]) -> Any:
     return swanlab.init(settings=settings, **arguments)
 
 
-def _shown(run: Any, lines: BinaryIO) -> str:
-    """Shows everything; the state in which the run ends, which is a success for one that goes on elsewhere."""
+def _show_all(run: Any, lines: BinaryIO) -> str:
+    """Shows all lines; returns the state in which the run ends: success, if the run continues elsewhere."""
     import swanlab
 
     for text in lines:
@@ -84,7 +84,7 @@ def _shown(run: Any, lines: BinaryIO) -> str:
         if line.remarks:
             run.config.update({"rftd_remarks": line.remarks})
         if line.figures:
-            figures = {name: float("nan") if value is None else value for name, value in line.figures.items()}
+            figures = {name: float("nan") if figure is None else figure for name, figure in line.figures.items()}
             run.log(figures, step=line.step)
         if line.texts:
             run.log({name: swanlab.Text(text) for name, text in line.texts.items()}, step=line.step)

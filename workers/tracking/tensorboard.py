@@ -14,7 +14,7 @@ from rftd.workers.tracking.sample_text import markdown_table
 from rftd.workers.tracking.tracker import Kept, Opening
 
 _NAME: Final = "events.out.tfevents"
-"""The beginning of the name by which TensorBoard knows an event file."""
+"""The prefix by which TensorBoard recognises an event file."""
 
 
 class TensorBoard:
@@ -27,7 +27,7 @@ class TensorBoard:
         name = f"{_NAME}.{self._run.short_id}"
         self._files = KeptFiles({role: opening.folder / role / name for role in self._run.roles})
         self._new: list[str] = []
-        """Runs whose file has no record yet: the first one has the time of the first point."""
+        """Runs whose file has no record yet: the first record has the time of the first point."""
 
     def open(self, kept: Kept) -> None:
         self._new = self._files.open(kept)

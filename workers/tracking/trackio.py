@@ -1,4 +1,4 @@
-"""`Trackio`: runs in trackio's own database, where each row has an id, so that none is there twice."""
+"""`Trackio`: runs in trackio's own database, where row ids prevent duplicates."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rftd.workers.tracking.point import COLUMNS, Point
 from rftd.workers.tracking.tracker import Kept, Opening
 
 FOLDER: Final = "TRACKIO_DIR"
-"""The variable of the folder that trackio's database and its `trackio show` use."""
+"""The variable with the folder of trackio's database, also used by `trackio show`."""
 _DURABLE: Final = "TRACKIO_SQLITE_SYNCHRONOUS"
 
 
 class Trackio:
-    """Writes to `monitor/trackio`, or to the folder that `TRACKIO_DIR` names; remarks are trackio's alerts."""
+    """Writes to `monitor/trackio`, or to the folder in `TRACKIO_DIR`; remarks become trackio's alerts."""
 
     sure_at_once = True
 
     def __init__(self, opening: Opening) -> None:
         self._run = opening.run
-        # trackio reads both when it is imported.
+        # trackio reads both variables when it is imported.
         os.environ.setdefault(FOLDER, str(opening.folder))
         os.environ.setdefault(_DURABLE, "FULL")
         self._storage: Any = None
         self._project = self._run.project
         self._begun: set[str] = set()
-        """Runs whose configuration this process has written."""
+        """Runs whose configuration was written by this process."""
 
     def open(self, kept: Kept) -> None:
         from trackio.sqlite_storage import SQLiteStorage
@@ -40,21 +40,21 @@ class Trackio:
         self._begun = set()
         try:
             SQLiteStorage.validate_project_name(self._project)
-        except ValueError:  # a name that trackio keeps for files of its own
+        except ValueError:  # a name reserved by trackio for its own files
             self._project = f"{self._run.project}-runs"
 
     def write(self, points: Sequence[Point]) -> None:
         for role in self._run.roles:
-            own = [point for point in points if self._run.run_of(point) == role]
+            role_points = [point for point in points if self._run.run_of(point) == role]
             with _database():
-                self._log(role, [point for point in own if point.figures or point.samples])
-                self._alert(role, [point for point in own if point.remark])
+                self._log(role, [point for point in role_points if point.figures or point.samples])
+                self._alert(role, [point for point in role_points if point.remark])
 
     def settle(self, *, surely: bool) -> Kept:
         return {}
 
     def close(self, ended: str) -> None:
-        """Has nothing to let go of: each writing opens the database anew."""
+        """Does nothing: each write opens the database anew."""
 
     def _log(self, role: str, points: Sequence[Point]) -> None:
         if not points:
@@ -78,7 +78,7 @@ class Trackio:
             levels=["info" for _ in points],
             steps=[point.step for point in points],
             timestamps=[_time(point) for point in points],
-            # Their numbers are others if the log is read again from its beginning; the times of the events are not.
+            # Their numbers change if the log is read again from its beginning; the times of the events do not.
             alert_ids=[f"{self._id(role)}-{point.step}-{point.time_ns}" for point in points],
         )
 
@@ -89,13 +89,13 @@ class Trackio:
         return "-".join(text for text in (self._run.experiment, role) if text)
 
     def _config(self, first: Point) -> dict[str, Any]:
-        own = {"rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest}
-        return {**self._run.config, **own, "_Group": self._run.group, "_Created": _time(first)}
+        origin = {"rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest}
+        return {**self._run.config, **origin, "_Group": self._run.group, "_Created": _time(first)}
 
 
 @contextmanager
 def _database() -> Iterator[None]:
-    """Tells of a disk that is full or a database that is held, for either of which waiting helps."""
+    """Converts errors of a full disk or a locked database, for both of which waiting helps."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -107,7 +107,7 @@ def _time(point: Point) -> str:
 
 
 def _table(point: Point) -> dict[str, Any]:
-    """The table of a point that is one, in the form that trackio keeps."""
+    """Returns the table of a point, if any, in trackio's format."""
     if not point.samples:
         return {}
     rows = [dict(zip(COLUMNS, sample.cells(), strict=True)) for sample in point.samples]

@@ -1,4 +1,4 @@
-"""`WeightsAndBiases`: runs of Weights & Biases, online or offline; each row has a number, so none comes twice."""
+"""`WeightsAndBiases`: runs of Weights & Biases, online or offline; each row has a number, so none is duplicated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rftd.workers.tracking.remarks import Remarks
 from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
 _STEPS: Final = {EXPLORER: "explorer_step", TRAINER: "trainer_step"}
-"""The figure that curves of each role are drawn over."""
+"""The x-axis figure for the curves of each role."""
 
 _REFUSALS: Final = ("error 401", "error 403")
-"""What the library says of a service that knows no such key, or lets it write no runs."""
+"""Parts of the library's errors for an unknown key, or one without write access."""
 
 
 class WeightsAndBiases:
-    """Keeps the runs of one experiment, each under an id of its own, so that a later process goes on with them."""
+    """Maintains the runs of one experiment, each under an id of its own, so that a later process continues them."""
 
     sure_at_once = False
 
@@ -40,13 +40,14 @@ class WeightsAndBiases:
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
             role = self._run.run_of(point)
-            run = self._of(role)
+            run = self._opened_run(role)
             if point.remark:
                 run.notes = "\n".join(self._remarks.add(role, point))
                 continue
             if point.table and not point.samples:
                 continue
-            # A row that the service has already, from before a kill, is dropped: by the library too, with a warning.
+            # A row already at the service, from before a kill, is skipped: the library would drop it too, with a
+            # warning.
             if point.row >= run.step:
                 run.log({**point.figures, **_table(point), _STEPS[point.role]: point.step}, step=point.row)
 
@@ -60,7 +61,7 @@ class WeightsAndBiases:
     def close(self, ended: str) -> None:
         self._finish(0 if ended in ("", "completed", "cancelled") else 1)
 
-    def _of(self, role: str) -> Any:
+    def _opened_run(self, role: str) -> Any:
         if role not in self._runs:
             self._runs[role] = self._begin(role)
         return self._runs[role]
@@ -76,7 +77,7 @@ class WeightsAndBiases:
                 project=self._run.project,
                 group=self._run.group,
                 name=self._run.title(role),
-                id="-".join(part for part in (self._run.experiment, role) if part),
+                id="-".join(text for text in (self._run.experiment, role) if text),
                 job_type=role or None,
                 tags=[role] if role else None,
                 config={**self._run.config, "rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest},
@@ -89,10 +90,10 @@ class WeightsAndBiases:
             # Its text may quote a part of the key.
             raise _wrong_key() from None
         except wandb.errors.UsageError:
-            what = "wandb has no key, or does not take what it was given"
-            raise ConfigError(what, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
+            message = "wandb has no key, or does not take what it was given"
+            raise ConfigError(message, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
         except wandb.errors.CommError as error:
-            # The library's own process goes on with what it could not begin, and would refuse the run as in use.
+            # The library's own process continues with the failed run, and would refuse it as in use.
             wandb.teardown()
             if any(status in str(error) for status in _REFUSALS):
                 raise _wrong_key() from None
@@ -104,7 +105,7 @@ class WeightsAndBiases:
         return run
 
     def _finish(self, code: int | None) -> None:
-        """Waits until the library has stored all of it, and lets go of the runs."""
+        """Waits until the library has stored everything, and closes the runs."""
         runs = self._runs
         self._runs = {}
         for run in runs.values():
@@ -119,7 +120,7 @@ def _wrong_key() -> ConfigError:
 
 
 def _table(point: Point) -> dict[str, Any]:
-    """The table of a point that is one."""
+    """Returns the table of a point, if any."""
     if not point.samples:
         return {}
     import wandb

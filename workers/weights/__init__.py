@@ -1,23 +1,23 @@
-"""Weights: the way of a weight version from the trainer to explorers.
+"""Weights: transport of a weight version from the trainer to explorers.
 
-tensor_bytes    one tensor as bytes, whatever library it came from
-torch_bytes     tensors of torch as such bytes and back, without a copy on the CPU
-parked_tensors  tensors that leave their device to others for a while
-finite          whether a tensor holds numbers alone
+tensor_bytes    one tensor as bytes, independent of any library
+torch_bytes     torch's tensors as such bytes and back, without a copy on the CPU
+parked_tensors  tensors moved to the host for a while, to free their device
+finite          whether a tensor is free of NaN and infinities
 adapter         low-rank adapters as such tensors
-manifest        what a version consists of, and its id
+manifest        the tensors of a version, and the manifest's id
 checksum        one text over all tensors, in four forms, or of a name
-bit_sums        sums for it that are made on the tensors' device
-tensor_digests  it, of tensors of torch
+bit_sums        sums for the checksum, computed on the tensors' device
+tensor_digests  the checksum of torch's tensors
 channel         the seam: publish, holds, open, retire
 checkpoint      the channel `checkpoint`: safetensors files in a folder
 safetensors     that file format, written and read without another library
 memory          the channel `memory`: one mapped file per version for all workers of a machine
 mapped_file     such a file: its layout, its lock, its life as a buffer
-device          the channel `nccl`: versions stay on the trainer's device, and go to whoever comes
-tensor_link     how they go: a rendezvous, and a process group of two
-service         the channel `service`: a name at the service that trains them, and no bytes
-opened_tensors  what an engine that runs on torch opens
+device          the channel `nccl`: versions stay on the trainer's device, and are sent on request
+tensor_link     the transfer: a rendezvous, and a process group of two
+service         the channel `service`: a name at the training service, and no bytes
+opened_tensors  announced weights as torch's tensors, for engines
 registry        the table of channels
 shards          tensors in parts, a safetensors file of each rank and one manifest: written, read in other parts
 """

@@ -1,4 +1,4 @@
-"""Low-rank adapters as a weight channel carries them: two tensors for each adapted module, and nothing else.
+"""Low-rank adapters in a weight channel: two tensors for each adapted module, and nothing else.
 
 `<module>.lora_A` [r, in] and `<module>.lora_B` [out, r], the scale multiplied into B: the module's weight is its base
 weight [out, in] plus B A (Hu et al. 2021, arXiv 2106.09685, section 4.1).
@@ -19,13 +19,13 @@ B: Final = ".lora_B"
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """True if these are an adapter's tensors alone, not a model's."""
-    found = list(names)
-    return bool(found) and all(name.endswith((A, B)) for name in found)
+    """True if these are only an adapter's tensors, not a model's."""
+    tensor_names = list(names)
+    return bool(tensor_names) and all(name.endswith((A, B)) for name in tensor_names)
 
 
 def changes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """`<module>.weight` -> (A [r, in], B [out, r]). Raises RolloutError if a module has only one of the two."""
+    """Returns `<module>.weight` -> (A [r, in], B [out, r]). Raises RolloutError if a module has only one of the two."""
     modules = {name.removesuffix(A).removesuffix(B) for name in tensors}
     for module in sorted(modules):
         if module + A not in tensors or module + B not in tensors:
@@ -37,7 +37,7 @@ def changes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def adapted(adapter: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`<module>.weight` -> its base weight + B A, in float32; `bases` are the base weights of the adapted modules.
+    """Returns `<module>.weight` -> base weight + B A, in float32; `bases` are the base weights of the adapted modules.
 
     Raises RolloutError if the adapter belongs to another model.
     """
@@ -45,7 +45,7 @@ def adapted(adapter: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[
     if pairs.keys() != bases.keys():
         odd = sorted(pairs.keys() ^ bases.keys())[0]
         raise RolloutError(f"the adapter and the model differ in {odd!r}", fix="publish adapters of one set of modules")
-    made = {}
+    merged = {}
     for name, (low, high) in pairs.items():
         base = bases[name]
         if low.shape[0] != high.shape[1] or base.shape != (high.shape[0], low.shape[1]):
@@ -54,6 +54,6 @@ def adapted(adapter: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[
                 f"its weight {tuple(base.shape)}",
                 fix="publish adapters made from the model that the explorers run",
             )
-        # Always from the base: adding to the last sum would keep every adapter before this one, and its rounding.
-        made[name] = base.float() + (high.float() @ low.float()).to(base.device)
-    return made
+        # Always from the base: adding to the last sum would keep every earlier adapter, and its rounding.
+        merged[name] = base.float() + (high.float() @ low.float()).to(base.device)
+    return merged

@@ -1,4 +1,4 @@
-"""`WeightChannel`: how one weight version travels. A channel of ours is one file and one line in `registry`."""
+"""`WeightChannel`: the transport of one weight version. A built-in channel is one file and one line in `registry`."""
 
 from __future__ import annotations
 
@@ -20,62 +20,64 @@ if TYPE_CHECKING:
     from torch import device as torch_device
 
 WeightsKind: TypeAlias = Literal["bytes", "tensors", "name"]
-"""What weights are: `bytes` of a host, `tensors` on the trainer's devices, or a `name` that a service knows them by."""
+"""The form of weights: `bytes` of a host, `tensors` on the trainer's devices, or a `name` at a service."""
 BYTES: WeightsKind = "bytes"
 NAME: WeightsKind = "name"
 
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A published weight version, as the weight channel announced it.
+    """A published weight version, as announced by the weight channel.
 
-    It is plain data, and all that any process needs to open and verify the weights: `open_weights` of `registry`.
-    Where each tensor lies is part of what the channel holds, whose id is `manifest`.
+    Plain data, sufficient for any process to open and verify the weights: `open_weights` of `registry`. The location of
+    each tensor is part of the channel's own data, identified by `manifest`.
     """
 
     version: int
     generation: int
     path: str
-    """The place at which the channel finds the weights."""
+    """The address at which the channel finds the weights."""
     manifest: str
     """The xxh3-128 (hex) of the manifest."""
     checksum: str
-    """The xxh3-128 (hex) of the weights, against which an engine verifies what it loaded."""
+    """The xxh3-128 (hex) of the weights, by which an engine verifies loaded weights."""
     method: str = "checkpoint"
     host: str = ""
-    """The machine in whose memory they lie; empty if every machine that sees the path can read them."""
+    """The machine with the weights in its memory; empty if every machine that sees the path can read them."""
 
 
 @runtime_checkable
 class WeightService(Protocol):
-    """A keeper of weights under names, asked by the channel `service`. Any thread may ask; both methods block."""
+    """A service that stores weights under names, used by the channel `service`. Both methods block; usable from any
+    thread.
+    """
 
     def holds_name(self, name: str) -> bool:
-        """False if the service says that it has no such weights; a service that does not answer has them still."""
+        """False if the service reports that it has no such weights; an unresponsive service counts as having them."""
         ...
 
     def forget_name(self, name: str) -> None:
-        """Has the service forget them. What it does not know is no error, nor that it does not answer."""
+        """Deletes the weights at the service. Unknown names and an unresponsive service are no errors."""
         ...
 
 
 class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The place that a channel is made for: its experiment's folders, and the publisher that it serves.
+    """The context of a channel: its experiment's folders, and its publisher.
 
-    A process that only opens weights leaves all of it empty: what it opens says by itself where it lies.
+    A process that only opens weights leaves all fields empty: the weights' own reference has their location.
     """
 
     job_dir: str = ""
-    """The experiment's folder, which every machine with a worker of it sees."""
+    """The experiment's folder, visible to every machine with one of its workers."""
     memory_dir: str = ""
-    """`synchronizer.memory_dir`, the folder that the experiment file asks for."""
+    """`synchronizer.memory_dir`, the folder configured in the experiment file."""
     epoch: int = 0
-    """The number of the publisher: the name of what is published has to hold it (`name_of`)."""
+    """The number of the publisher, which the name of every publication must contain (`name_of`)."""
     service: WeightService | None = None
-    """The service at which the publisher's engine trains."""
+    """The service used by the publisher's engine for training."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that a channel holds for explorers."""
+    """Weights held by a channel for explorers."""
 
     path: str
     manifest: str
@@ -87,90 +89,93 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 class WeightChannel(Protocol):
     """Carries weights from one trainer to explorers and evaluators. Every method blocks; call it off the event loop.
 
-    A version is visible as a whole or not at all, whatever dies when, and stays until it is retired. Each publisher
-    has names of its own, so that one that was replaced and wakes cannot touch what its successor published.
+    A version is visible as a whole or not at all, whichever process dies when, and stays until it is retired. Each
+    publisher uses distinct names, so that a replaced one that wakes up cannot touch its successor's publications.
     """
 
-    # A channel that carries other than bytes says so: `takes: Collection[WeightsKind]`, see `check_takes`.
+    # A channel of other forms than bytes declares them: `takes: Collection[WeightsKind]`, see `check_takes`.
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Holds the weights for explorers from now on; repeating it with equal weights gives an equal answer.
+        """Holds the weights for explorers from now on; repeating it with equal weights returns an equal answer.
 
-        Raises DiskFullError or OSError if there is no room, ConflictError if others are held under the same version
-        and generation, WorkError if the channel cannot be used here.
+        Raises DiskFullError or OSError for lack of room, ConflictError if different weights have the same version and
+        generation, WorkError if the channel cannot be used here.
         """
         ...
 
     def prepare(self) -> None:
-        """Does ahead what makes the next publication fast; called when nobody waits for it. Raises nothing."""
+        """Prepares a fast next publication; called while nobody waits for it. Raises nothing."""
         ...
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if they can still be opened here, as far as that can be told without reading them.
+        """True if the weights can still be opened here, as far as known without reading them.
 
-        Where nothing can be told, because the disk does not answer, it is True: they are not known to be gone.
+        True also if that is unknown because the disk does not answer: the weights are not known to be gone.
         """
         ...
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
-        """The weights, all of them verified to be those announced; they must not be used after the context ended.
+        """Context of the announced weights, all verified; they must not be used after the context ended.
 
-        Raises WorkError if they are gone, damaged or others, WeightsElsewhereError if this machine cannot have them.
+        Raises WorkError if they are gone, damaged or different, WeightsElsewhereError if this machine cannot have them.
         """
         ...
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets them; who has them open goes on safely. What is gone already is no error."""
+        """Forgets a retired version; processes with open weights continue safely. A missing version is no error."""
         ...
 
 
 @runtime_checkable
 class TensorChannel(Protocol):
-    """A weight channel that also takes and gives tensors of torch, on whatever device they are."""
+    """A weight channel that also publishes and opens torch's tensors, on any device."""
 
     def publish_tensors(self, tensors: Mapping[str, Tensor], *, version: int, generation: int) -> Exported:
-        """Publishes tensors, as `publish` does bytes; nobody changes the tensors any more."""
+        """Publishes tensors, as `publish` does bytes; the tensors must not change afterwards."""
         ...
 
     def open_tensors(self, weights: WeightsRef, device: torch_device) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """The tensors of a version on the device, as `open` gives bytes; they belong to whoever opened them."""
+        """Context of a version's tensors on the device, as `open` for bytes; the opener owns them."""
         ...
 
 
 @runtime_checkable
 class TensorSnapshot(Protocol):
-    """Weights of one version whose tensors lie on a device, and may be had there."""
+    """Weights of one version whose tensors are available on a device."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors, which nobody changes any more."""
+        """Returns the tensors, which never change any more."""
         ...
 
 
 def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
-    """The name that one publisher gives a version: the same each time, but for the number of another `attempt`."""
+    """Returns a publisher's name for a version: always the same, except for the number of another `attempt`."""
     # Epoch 0, of a publisher without a lease, has no suffix.
     suffix = f"-e{epoch}" if epoch else ""
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 
 
 def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
-    """Returns if the channel carries weights of this kind. Raises ConfigError with those that it takes."""
-    taken = getattr(channel, "takes", (BYTES,))
-    if kind not in taken:
+    """Raises ConfigError, with the supported kinds, unless the channel carries weights of this kind."""
+    supported = getattr(channel, "takes", (BYTES,))
+    if kind not in supported:
         raise ConfigError(
             f"the trainer engine gives weights as {_KINDS[kind]}, and the weight channel {method!r} takes them as "
-            + " or ".join(_KINDS[each] for each in taken),
+            + " or ".join(_KINDS[supported_kind] for supported_kind in supported),
             field="synchronizer.sync_method",
             fix="name a channel that takes them, or another trainer.trainer_type",
         )
 
 
 def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
-    """The announced weights as a channel finds them. Blocks.
+    """Returns the announced weights as a reference for a channel. Blocks.
 
-    Raises WorkError for a place or a channel that is not the experiment's: a record says what its writer likes.
+    Raises WorkError for a location or a channel that is not the experiment's: a record contains whatever its writer
+    likes.
     """
-    from rftd.storage.files.own_places import check_weights  # folds and numpy, which no check of a file needs
+    from rftd.storage.files.own_places import (
+        check_weights,
+    )  # it imports folds and numpy, which checks of a file do not need
 
     check_weights(spec, published)
     return WeightsRef(
@@ -185,17 +190,17 @@ def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
 
 
 def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
-    """Returns if the manifest is that of the announced weights. Raises WorkError."""
-    # First the manifest against itself: the lines are compared with tensors later, the checksum with the announcement.
+    """Raises WorkError unless the manifest belongs to the announced weights."""
+    # First the manifest against itself: its lines are compared with tensors later, its checksum with the announcement.
     if checksum_of(manifest.tensors) != manifest.checksum:
         raise WorkError(
             f"manifest's checksum {manifest.checksum} is not that of its lines", where=weights.path, fix=_WHOLE
         )
-    found = (manifest.version, manifest.generation, manifest.checksum)
+    actual = (manifest.version, manifest.generation, manifest.checksum)
     expected = (weights.version, weights.generation, weights.checksum)
-    if found != expected:
+    if actual != expected:
         raise WorkError(
-            f"the weights are not those announced: found version, generation, checksum {found}, expected {expected}",
+            f"the weights are not those announced: found version, generation, checksum {actual}, expected {expected}",
             where=weights.path,
             fix=_WHOLE,
         )

@@ -25,25 +25,24 @@ MANIFEST = "manifest.json"
 
 
 class CheckpointChannel:
-    """Implements `WeightChannel`: every machine that sees the folder can read them, also after a power cut."""
+    """Implements `WeightChannel`: every machine that sees the folder can read the weights, even after a power cut."""
 
     def __init__(self, folder: Path, epoch: int = 0) -> None:
-        """`folder` holds one folder for each version and publisher, of whom `epoch` is the number."""
+        """`folder` holds one folder for each version and publisher; `epoch` is the publisher's number."""
         self._folder = folder
         self._epoch = epoch
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Writes the version, durable when it returns; what lies under its name and is damaged stays, for another
-        name."""
-        names = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
-        folder = next(each for each in names if not _damaged(each))
+        """Writes the version durably; a damaged folder under its name is left alone, and another name is used."""
+        candidates = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
+        folder = next(candidate for candidate in candidates if not _damaged(candidate))
         return export(weights, folder, version=version, generation=generation)
 
     def prepare(self) -> None:
         """Does nothing: a file cannot be written ahead."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the announced manifest lies there, and tensors beside it."""
+        """True if the folder has the announced manifest, and tensors beside it."""
         folder = Path(weights.path)
         try:
             (folder / TENSORS).stat()
@@ -56,31 +55,30 @@ class CheckpointChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file; it may be removed meanwhile."""
+        """Maps the file, which may be removed meanwhile."""
         manifest, tensors = read(Path(weights.path), expect=weights.manifest)
         check_announced(manifest, weights)
         yield tensors
 
     def retire(self, weights: WeightsRef) -> None:
-        """Removes the folder, at one blow, so that nobody finds half of it."""
+        """Removes the folder atomically, so that nobody finds half of it."""
         folder = Path(weights.path)
-        # Renamed first: removing a folder takes time, and an explorer that opens it meanwhile would find half a
-        # version.
-        gone = folder.with_name(f".{folder.name}.gone")
+        # Renamed first: removing a folder takes time, and an explorer opening it meanwhile would find half a version.
+        renamed = folder.with_name(f".{folder.name}.gone")
         with suppress(OSError):
-            folder.rename(gone)
+            folder.rename(renamed)
         # Both: an earlier removal may have died after its rename, and a rename may fail where the name exists.
-        for each in (gone, folder):
-            shutil.rmtree(each, ignore_errors=True)
+        for leftover in (renamed, folder):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def checkpoint_channel(place: ChannelPlace) -> CheckpointChannel:
-    """The channel of an experiment: its versions lie in the job's folder, below `weights`."""
+    """Returns an experiment's channel, with versions in the job's folder, below `weights`."""
     return CheckpointChannel(Path(place.job_dir) / "weights", place.epoch)
 
 
 def _damaged(folder: Path) -> bool:
-    """True if something lies there that is not whole."""
+    """True if the folder exists and is not whole."""
     if not folder.exists():
         return False
     try:
@@ -91,18 +89,18 @@ def _damaged(folder: Path) -> bool:
 
 
 def export(weights: Weights, folder: Path, *, version: int, generation: int) -> Exported:
-    """Writes the weights into `folder`, durable when it returns, and visible only as a whole.
+    """Writes the weights into `folder`, durably, and visible only as a whole.
 
     Repeating it with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
     """
     sums = tensor_sums(weights)
     manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
-    # The id is taken of these very bytes: another indentation would be another manifest.
+    # The id is computed from these very bytes: another indentation would be another manifest.
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if folder.exists():
         _refuse_other(folder, encoded)
-        # The rename of another process is visible before it is durable; an announcement must not come before that.
-        sync_folder(folder.parent)  # whoever wrote it may have died before
+        # The rename of another process is visible before it is durable; an announcement must not precede durability.
+        sync_folder(folder.parent)  # the process that wrote it may have died before
     else:
         _write(weights, encoded, folder)
     return Exported(
@@ -114,24 +112,23 @@ def export(weights: Weights, folder: Path, *, version: int, generation: int) -> 
 
 
 def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """The weights in `folder`, each tensor verified against the manifest, and that against its id if one is given.
+    """Returns the weights in `folder`, each tensor verified against the manifest, and the manifest against `expect`, if
+    given.
 
-    Tied tensors come back as one object.
-
-    Raises WorkError if something is missing, damaged or does not belong there.
+    Tied tensors come back as one object. Raises WorkError if something is missing, damaged or does not belong there.
     """
     manifest = read_manifest(folder, expect=expect)
     stored = safetensors.read(folder / TENSORS)
-    found = {line.name: line for line in tensor_sums(stored)}
-    # More tensors than named are refused as well: an engine would load them over its own, unverified.
+    sums = {line.name: line for line in tensor_sums(stored)}
+    # Unnamed tensors are refused as well: an engine would load them over its own, unverified.
     unknown = stored.keys() - {line.name for line in manifest.tensors}
     if unknown:
         raise WorkError(f"weights hold {sorted(unknown)[0]!r}, which the manifest does not name", where=str(folder))
-    # A name that shares the memory of another is stored once; its sum says whose.
-    by_content = {_content(line): stored[line.name] for line in found.values()}
+    # A name that shares the memory of another is stored once; its sum identifies the other.
+    by_content = {_content(line): stored[line.name] for line in sums.values()}
     tensors = {}
     for line in manifest.tensors:
-        if line.name in found and found[line.name] != line:
+        if line.name in sums and sums[line.name] != line:
             raise WorkError(f"tensor {line.name!r} is damaged: expected xxh3 {line.xxh3}", where=str(folder / TENSORS))
         tensor = stored.get(line.name, by_content.get(_content(line)))
         if tensor is None:
@@ -143,7 +140,7 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
 
 
 def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
-    """The manifest in `folder`. Raises WorkError if there is none, or if its id is not `expect`."""
+    """Returns the manifest in `folder`. Raises WorkError if there is none, or if its id is not `expect`."""
     try:
         encoded = (folder / MANIFEST).read_bytes()
         manifest = json_decoder(Manifest).decode(encoded)
@@ -184,7 +181,7 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     except OSError:
         if not folder.is_dir():
             raise
-        # A writer that was replaced and woke again was first: the base weights have one name for all generations.
+        # A replaced writer that woke up was first: the base weights have one name for all generations.
         _refuse_other(folder, encoded)
         shutil.rmtree(partial, ignore_errors=True)
     sync_folder(folder.parent)

@@ -1,16 +1,16 @@
-"""Digests of weights: one text over every tensor, so that two processes can compare what they hold.
+"""Digests of weights: one text over all tensors, so that two processes can compare their weights.
 
-There are five forms, and a text says by itself which it is (`form_of`), so that the digest recorded by a trainer on
-another device is compared with one of the same form:
+There are five forms, each recognisable from the text (`form_of`), so that a digest recorded by a trainer on another
+device is compared with one of the same form:
 
     xxh3      32 hex digits                     xxh3-128 over the lines of a manifest
-    bits      `bits:` and 32 hex digits         over sums that torch makes where the tensors lie (`bit_sums`)
+    bits      `bits:` and 32 hex digits         over sums computed by torch on the tensors' device (`bit_sums`)
     tensors   `tensors:` and 64 hex digits      sha256 over the tensors' sha256
-    sha256    64 hex digits                     sha256 as an engine makes it that digests otherwise, as a third party's
-    name      `name:` and 32 hex digits         of nothing that can be read: weights at a service, by their training
+    sha256    64 hex digits                     sha256 in another way, for example by a third party's engine
+    name      `name:` and 32 hex digits         of no readable bytes: weights at a service, by their training
 
-The first two tell faults and other weights, the next two forgeries as well. The last tells one execution from another,
-and nothing of the numbers.
+The first two detect faults and different weights, the next two forgeries as well. The last distinguishes one execution
+from another, and says nothing about the numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TENSORS: Final = "tensors:"
 
 
 class TensorDigest(NamedTuple):
-    """A tensor as a digest of digests knows it."""
+    """A tensor's entry in a digest of digests."""
 
     name: str
     dtype: str
@@ -46,7 +46,7 @@ class _Digest(Protocol):
 
 
 def form_of(digest: str) -> Form:
-    """The form of a digest that was recorded."""
+    """Returns the form of a recorded digest."""
     if digest.startswith(_BITS):
         return "bits"
     if digest.startswith(_TENSORS):
@@ -57,10 +57,10 @@ def form_of(digest: str) -> Form:
 
 
 def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> str:
-    """The checksum of the step that made exported weights; empty if it is that of the exported ones themselves.
+    """Returns the checksum of the step that made exported weights; empty if it equals that of the exported ones.
 
-    Raises RankError where `exact` copies of a step's weights are not those that its checksum is of: announced, they
-    would be nobody's, and those of version 0 would be taken for the base model by every trainer that comes after.
+    Raises RankError if `exact` copies of a step's weights differ from its checksum: announced, they would belong to no
+    step, and those of version 0 would pass for the base model with every later trainer.
     """
     if not exact or form_of(step) != form_of(exported):
         return step
@@ -74,34 +74,34 @@ def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> 
 
 
 def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
-    """The lines of a manifest, one for each tensor, in name order."""
-    # By object: tied tensors are one object, and the largest of a model (embeddings and output) are summed once.
+    """Returns the lines of a manifest, one for each tensor, in name order."""
+    # By object: tied tensors are one object, and a model's largest (embeddings and output) are summed once.
     once: dict[int, str] = {}
     lines = []
     for name in sorted(weights):
-        each = weights[name]
-        if id(each) not in once:
-            once[id(each)] = xxhash.xxh3_128(each.data).hexdigest()
-        lines.append(TensorSum(name, each.dtype, each.shape, once[id(each)]))
+        tensor = weights[name]
+        if id(tensor) not in once:
+            once[id(tensor)] = xxhash.xxh3_128(tensor.data).hexdigest()
+        lines.append(TensorSum(name, tensor.dtype, tensor.shape, once[id(tensor)]))
     return tuple(lines)
 
 
 def checksum_of(sums: Iterable[TensorSum]) -> str:
-    """The xxh3-128 (hex) over the lines of a manifest: the checksum of the weights that they describe."""
+    """Returns the xxh3-128 (hex) over the lines of a manifest: the checksum of the weights described there."""
     return _xxh3(TensorDigest(line.name, line.dtype, line.shape, bytes.fromhex(line.xxh3)) for line in sums)
 
 
 def checksum(weights: Weights) -> str:
-    """The xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+    """Returns the xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
     return checksum_of(tensor_sums(weights))
 
 
 def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
-    """The digest of this form over those of the tensors, which are of the same form: given in any order.
+    """Returns the digest of this form over the tensors' digests of the same form, in any order.
 
-    Raises ValueError for `name` and `sha256`, whose making nobody here knows.
+    Raises ValueError for `name` and `sha256`, whose computation is unknown here.
     """
-    # A digest of digests: the tensors can be digested by several threads, while they are copied, and one at a time.
+    # A digest of digests: the tensors can be digested by several threads, during their copy, and one at a time.
     lines = sorted(tensors)
     if form == "xxh3":
         return _xxh3(lines)
@@ -125,7 +125,7 @@ def _xxh3(lines: Iterable[TensorDigest]) -> str:
 
 
 def _header(digest: _Digest, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-    """Adds name, dtype and shape, length-prefixed, so that no two lists of tensors make the same bytes."""
+    """Adds name, dtype and shape, length-prefixed, so that no two lists of tensors produce the same bytes."""
     text = f"{dtype}:{','.join(map(str, shape))}".encode()
     encoded = name.encode()
     digest.update(len(encoded).to_bytes(4, "little") + encoded + len(text).to_bytes(4, "little") + text)

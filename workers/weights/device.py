@@ -1,9 +1,9 @@
-"""The `nccl` channel: a weight version stays where the trainer has it, and goes from there to whoever comes for it.
+"""The `nccl` channel: a weight version stays in the trainer's memory, and is sent from there on request.
 
-The publisher keeps the snapshot, on its device or on the host, until it is retired. A receiver names the version it
-wants, is given a link of its own (`tensor_link`), and takes the tensors into its own memory: between GPUs by NCCL, else
-by gloo. Both sides sum the tensors' bits on their own device, so a receiver verifies without a copy on the host. What
-is retired while it is taken is finished from the publisher's memory; what a dead publisher held is gone.
+The publisher keeps the snapshot, on its device or on the host, until it is retired. A receiver requests a version, gets
+a link of its own (`tensor_link`), and receives the tensors into its own memory: between GPUs by NCCL, else by gloo.
+Both sides sum the tensors' bits on their own device, so a receiver verifies without a copy on the host. Transfers of a
+version retired meanwhile finish from the publisher's memory; a dead publisher's versions are gone.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
     from rftd.workers.weights.tensor_link import LinkServer
 
 ADDRESS: Final = "RFTD_WEIGHTS_ADDRESS"
-"""The environment variable with the address of this machine at which explorers on others reach its trainer."""
+"""The environment variable with this machine's address at which explorers on other machines reach its trainer."""
 _LOOPBACK: Final = "127.0.0.1"
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
-    """A version that this process publishes."""
+    """A version published by this process."""
 
     layout: bytes
     tensors: Mapping[str, torch.Tensor]
 
 
 class DeviceChannel:
-    """Implements `WeightChannel` and `TensorChannel`. It keeps each version until it is retired, so room for them."""
+    """Implements `WeightChannel` and `TensorChannel`. It keeps each version in memory until it is retired."""
 
     def __init__(self, address: str, epoch: int = 0) -> None:
-        """`address`: where receivers find this process, should it publish. `epoch`: the publisher's."""
+        """`address` is this process's address for receivers; `epoch` is the publisher's."""
         self._address = address
         self._epoch = epoch
-        self._held: dict[str, HeldTensors] = {}
+        self._published: dict[str, HeldTensors] = {}
         self._changing = threading.Lock()
         self._server: LinkServer | None = None
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Keeps a copy of the bytes and serves it. Raises ConflictError if others have the name."""
+        """Keeps a copy of the bytes and serves it. Raises ConflictError if other weights have the name."""
         from rftd.workers.weights.torch_bytes import tensors_of
 
-        # Copied, for the caller's bytes may change; tied ones stay tied.
+        # Copied, because the caller's bytes may change; tied tensors stay tied.
         copies: dict[int, torch.Tensor] = {}
-        found = tensors_of(weights)
-        for tensor in found.values():
+        originals = tensors_of(weights)
+        for tensor in originals.values():
             copies.setdefault(id(tensor), tensor.clone())
-        tensors = {name: copies[id(tensor)] for name, tensor in found.items()}
+        tensors = {name: copies[id(tensor)] for name, tensor in originals.items()}
         return self.publish_tensors(tensors, version=version, generation=generation)
 
     def publish_tensors(self, tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> Exported:
-        """Serves the tensors, which nobody changes any more, from where they lie. Raises ConflictError, WorkError."""
+        """Serves the tensors, which must not change, from their memory. Raises ConflictError, WorkError."""
         from rftd.workers.weights.tensor_link import LinkServer, layout_of
 
         name = name_of(version, generation, self._epoch)
@@ -75,28 +75,28 @@ class DeviceChannel:
             if self._server is None:
                 self._server = LinkServer(self._address, self._tensors)
             path = f"{self._address}:{self._server.port}/{name}"
-            before = self._held.get(name)
+            before = self._published.get(name)
             if before is not None and before.layout != encoded:
                 raise ConflictError("other weights are published under this name", where=path, fix="retire them first")
             if before is None:
-                self._held[name] = HeldTensors(encoded, tensors)
+                self._published[name] = HeldTensors(encoded, tensors)
                 self._server.show(name, encoded)
         return Exported(
             path=path,
             manifest=manifest_id(encoded),
             checksum=layout.checksum,
-            size_bytes=sum(each.nbytes for each in {id(each): each for each in tensors.values()}.values()),
+            size_bytes=sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors.values()}.values()),
             host=platform.node() if self._address == _LOOPBACK else "",
         )
 
     def prepare(self) -> None:
-        """Does nothing: the trainer's own memory is all that is needed."""
+        """Does nothing: the trainer's own memory is sufficient."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if this process publishes them, or the one that does answers."""
-        own = self._own(weights)
-        if own is not None:
-            return manifest_id(own.layout) == weights.manifest
+        """True if this process publishes the version, or another publisher answers for it."""
+        published = self._own(weights)
+        if published is not None:
+            return manifest_id(published.layout) == weights.manifest
         from rftd.workers.weights.tensor_link import shown
 
         try:
@@ -106,7 +106,7 @@ class DeviceChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """The weights as bytes of the host, where somebody wants them so."""
+        """Context of the weights as bytes of the host, for engines without tensors."""
         import torch
 
         from rftd.workers.weights.torch_bytes import bytes_of
@@ -116,7 +116,9 @@ class DeviceChannel:
 
     @contextmanager
     def open_tensors(self, weights: WeightsRef, device: torch.device) -> Iterator[Mapping[str, torch.Tensor]]:
-        """The weights in this process's own memory on the device, verified there. Raises WorkError as `open`."""
+        """Context of the weights in this process's own memory on the device, verified there. Raises WorkError as
+        `open`.
+        """
         from rftd.workers.weights.tensor_link import received, shown
 
         try:
@@ -127,53 +129,53 @@ class DeviceChannel:
         yield received(layout, weights, device)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets them; whoever is taking them takes them to the end."""
+        """Forgets a retired version; transfers in progress finish from their own reference."""
         with self._changing:
             if self._own(weights) is not None and self._server is not None:
                 name = weights.path.rpartition("/")[2]
-                self._held.pop(name)
+                self._published.pop(name)
                 self._server.hide(name)
 
     def _own(self, weights: WeightsRef) -> HeldTensors | None:
-        place, _, name = weights.path.rpartition("/")
-        served = self._server is not None and place == f"{self._address}:{self._server.port}"
-        return self._held.get(name) if served else None
+        address, _, name = weights.path.rpartition("/")
+        served = self._server is not None and address == f"{self._address}:{self._server.port}"
+        return self._published.get(name) if served else None
 
     def _tensors(self, name: str) -> Mapping[str, torch.Tensor] | None:
-        held = self._held.get(name)
-        return held.tensors if held is not None else None
+        published = self._published.get(name)
+        return published.tensors if published is not None else None
 
 
 def device_channel(place: ChannelPlace) -> DeviceChannel:
-    """The channel of an experiment: explorers of this machine find it by the loopback, unless `ADDRESS` is set."""
+    """Returns an experiment's channel: explorers of this machine reach it by loopback, unless `ADDRESS` is set."""
     return DeviceChannel(os.environ.get(ADDRESS, _LOOPBACK), place.epoch)
 
 
 def announced_layout(encoded: bytes, weights: WeightsRef) -> WeightsLayout:
-    """The layout of the announced weights. Raises WorkError if it is another."""
+    """Returns the layout of the announced weights. Raises WorkError if it is another."""
     if manifest_id(encoded) != weights.manifest:
         raise WorkError(f"manifest {manifest_id(encoded)} is not {weights.manifest}", where=weights.path)
     try:
         layout = json_decoder(WeightsLayout).decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WorkError(f"the layout of the weights cannot be read: {error}", where=weights.path) from error
-    lines = (TensorDigest(each.name, each.dtype, each.shape, bytes.fromhex(each.xxh3)) for each in layout.tensors)
-    found = (layout.version, layout.generation, digest_of("bits", lines))
+    lines = (TensorDigest(line.name, line.dtype, line.shape, bytes.fromhex(line.xxh3)) for line in layout.tensors)
+    actual = (layout.version, layout.generation, digest_of("bits", lines))
     expected = (weights.version, weights.generation, weights.checksum)
-    if found != expected or layout.checksum != weights.checksum:
+    if actual != expected or layout.checksum != weights.checksum:
         raise WorkError(
-            f"the weights are not those announced: found version, generation, checksum {found}, expected {expected}",
+            f"the weights are not those announced: found version, generation, checksum {actual}, expected {expected}",
             where=weights.path,
         )
     return layout
 
 
 def _elsewhere(weights: WeightsRef) -> WeightsElsewhereError | None:
-    here = platform.node()
-    if weights.host in ("", here):
+    this_host = platform.node()
+    if weights.host in ("", this_host):
         return None
     return WeightsElsewhereError(
-        f"weights {weights.version} are served to workers of {weights.host} alone, this one runs on {here}",
+        f"weights {weights.version} are served to workers of {weights.host} alone, this one runs on {this_host}",
         where=weights.path,
         fix=f"set {ADDRESS} of the trainer's process to its machine's address, or write synchronizer.sync_method: "
         "checkpoint",

@@ -1,4 +1,4 @@
-"""Whether a tensor of weights holds numbers alone."""
+"""Whether a tensor of weights is free of NaN and infinities."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import torch
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """True if there is neither NaN nor infinity in it."""
+    """True if the tensor contains neither NaN nor infinity."""
     if not tensor.numel():
         return True
-    # NaN comes through aminmax, which reads the memory once and writes none: far faster than asking each number.
+    # NaN propagates through aminmax, which reads the memory once and writes nothing: far faster than testing each
+    # number.
     lowest, highest = torch.aminmax(tensor)
     return bool(torch.isfinite(lowest) and torch.isfinite(highest))

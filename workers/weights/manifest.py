@@ -6,7 +6,7 @@ import msgspec
 import xxhash
 
 
-# array_like: a large model has hundreds of tensors, and a manifest is read by every explorer for each version.
+# array_like: a large model has hundreds of tensors, and every explorer reads a manifest for each version.
 class TensorSum(msgspec.Struct, frozen=True, array_like=True):
     """A tensor's line in the manifest: its name, dtype, shape and xxh3-128 (hex)."""
 
@@ -24,11 +24,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checksum: str
     tensors: tuple[TensorSum, ...]
     offsets: tuple[int, ...] = ()
-    """The place at which each tensor begins in a mapped file; two that are tied begin at the same one."""
+    """The offset of each tensor in a mapped file; tied tensors have equal offsets."""
 
 
 class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors that a receiver makes room for, as their publisher describes them."""
+    """The tensors of a version, as described by their publisher, for a receiver's allocation."""
 
     version: int
     generation: int
@@ -38,10 +38,10 @@ class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[TensorSum, ...]
     """In name order; the sums are of their bits."""
     shares: tuple[int, ...]
-    """The number of the first tensor that has the same memory; its own, unless it is tied."""
+    """Index of the first tensor with the same memory; the tensor's own index, unless tied."""
 
 
 def manifest_id(encoded: bytes) -> str:
-    """The xxh3-128 (hex) of a manifest's bytes, by which explorers name the weights that they loaded."""
+    """Returns the xxh3-128 (hex) of a manifest's bytes, by which explorers identify loaded weights."""
     digest: str = xxhash.xxh3_128(encoded).hexdigest()
     return digest

@@ -1,12 +1,12 @@
-"""A file of weights that many processes map: its layout, and its life as a buffer that is used again.
+"""A file of weights mapped by many processes: its layout, and its reuse as a buffer.
 
     "rftdmem1"           8 bytes
     length of the head   8 bytes, little-endian
-    head                 the manifest as JSON, filled up to whole pages
+    head                 the manifest as JSON, padded to whole pages
     tensors              each at its offset behind the head, a multiple of 64
 
-A writer holds the file's exclusive lock while it writes, a reader a shared one while it reads: a buffer is used again
-only if nobody reads it. Locks end with their process.
+A writer holds the file's exclusive lock while it writes, a reader a shared one while it reads: a buffer is reused only
+if nobody reads it. Locks end with their process.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from rftd.workers.weights.tensor_bytes import TensorBytes, size_bytes
 MAGIC: Final = b"rftdmem1"
 ALIGNMENT_BYTES: Final = 64
 CHUNK_BYTES: Final = 1 << 20
-"""The bytes that are copied and then summed at once, so that the sum reads from the processor's cache."""
+"""Bytes copied and then summed at once, so that the sum reads from the processor's cache."""
 
 _PAGE_BYTES: Final = 4096
 _PREFIX_BYTES: Final = len(MAGIC) + 8
 _SHARED: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 _POPULATE_READ: Final = 22
-"""MADV_POPULATE_READ of Linux 5.14: pages are mapped at once instead of one by one when they are touched."""
+"""MADV_POPULATE_READ of Linux 5.14: pages are mapped at once instead of one by one on first access."""
 
 
 class Buffer:
-    """A writer's file, every byte of it allocated, so that writing can meet no lack of space."""
+    """A writer's file, fully allocated, so that writing cannot run out of space."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Makes the file. Raises DiskFullError if there is no room, OSError if it cannot be made."""
+        """Creates the file. Raises DiskFullError for lack of room, OSError if it cannot be created."""
         self.path = path
         self.size = size
         if not hasattr(os, "posix_fallocate"):
             raise WorkError("this system cannot allocate a file ahead", where=str(path.parent), fix=_CHECKPOINT)
-        # posix_fallocate on a memory file system would take the machine's last memory before it fails.
+        # posix_fallocate on a memory file system would use up the machine's last memory before it fails.
         _check_room(path.parent, size)
-        # O_EXCL and O_NOFOLLOW: the folder may lie in /dev/shm, where others can put links under our names.
+        # O_EXCL and O_NOFOLLOW: the folder may lie in /dev/shm, where other users can create links under rftd's names.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags, 0o600)
         try:
             # flock, not fcntl's record locks: those would end when any descriptor of the process on this file is
             # closed.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            # Without it a write into the mapping could meet a full file system, which is SIGBUS: the process would die.
+            # Without it a write into the mapping could hit a full file system, which is SIGBUS: the process would die.
             os.posix_fallocate(self._descriptor, 0, size)
             self._mapped = mmap.mmap(self._descriptor, size, flags=_SHARED)
         except OSError as error:
@@ -70,15 +70,15 @@ class Buffer:
         self._bytes = np.frombuffer(self._mapped, dtype=np.uint8)
 
     def copy(self, data: memoryview, offset: int) -> str:
-        """Writes the bytes at the offset; returns the xxh3-128 (hex) of what lies there then."""
+        """Writes the bytes at the offset; returns the xxh3-128 (hex) of the stored bytes."""
         digest = xxhash.xxh3_128()
         source = np.frombuffer(data, dtype=np.uint8)
         for begin in range(0, len(source), CHUNK_BYTES):
-            part = source[begin : begin + CHUNK_BYTES]
-            written = self._bytes[offset + begin : offset + begin + len(part)]
-            np.copyto(written, part)
-            # The sum of what was written, not of the source: it tells a fault of the memory as well.
-            digest.update(written.data)
+            chunk = source[begin : begin + CHUNK_BYTES]
+            target = self._bytes[offset + begin : offset + begin + len(chunk)]
+            np.copyto(target, chunk)
+            # The sum of the stored bytes, not of the source: it detects a fault of the memory as well.
+            digest.update(target.data)
         return digest.hexdigest()
 
     def write(self, data: bytes) -> None:
@@ -86,7 +86,7 @@ class Buffer:
         self._mapped[: len(data)] = data
 
     def show_as(self, path: Path) -> None:
-        """Gives the file this name: it is whole and durable, and free to be read from now on."""
+        """Gives the file its final name: it is whole and durable, and readable from now on."""
         # For folders on a disk; on a memory file system it costs nothing.
         os.fsync(self._descriptor)
         os.rename(self.path, path)
@@ -95,7 +95,7 @@ class Buffer:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def take_back(self, path: Path) -> bool:
-        """True if it is a buffer again, under this name; False if somebody reads it, or it is gone."""
+        """True if the file is a buffer again, under this name; False if a process reads it, or it is gone."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(self.path, path)
@@ -105,23 +105,23 @@ class Buffer:
         return True
 
     def forget(self) -> None:
-        """Gives the file up, whose name is somebody else's by now or nobody's."""
+        """Gives the file up, whose name belongs to another file by now or is gone."""
         os.close(self._descriptor)
 
     def close(self) -> None:
-        """Removes the file; whoever has it mapped keeps its bytes."""
+        """Removes the file; processes that have it mapped keep its bytes."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 class Reader:
-    """A process's mapping of a file. Nobody who writes to it changes what others see."""
+    """A process's private mapping of a file: writing to it does not affect other processes."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor over. Raises OSError or ValueError."""
+        """Takes ownership of the descriptor. Raises OSError or ValueError."""
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
-        # Private and writable: torch asks for writable memory, and whatever it writes stays in this process.
+        # Private and writable: torch requires writable memory, and its writes stay in this process.
         mapped = mmap.mmap(descriptor, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         with contextlib.suppress(OSError):
             mapped.madvise(_POPULATE_READ)
@@ -133,25 +133,26 @@ class Reader:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
-        """Gives the file up; the mapping ends with its last user."""
+        """Closes the file; the mapping ends with its last user."""
         os.close(self._descriptor)
 
 
 def head_of(manifest: Manifest) -> bytes:
-    """The beginning of a file: all before the tensors."""
+    """Returns the beginning of a file: everything before the tensors."""
     encoded = msgspec.json.encode(manifest)
     head = MAGIC + len(encoded).to_bytes(8, "little") + encoded
     return head + bytes(-len(head) % _PAGE_BYTES)
 
 
 def id_of(head: bytes) -> str:
-    """The id of the manifest at the beginning of a file."""
+    """Returns the id of the manifest at the beginning of a file."""
     return manifest_id(_encoded(memoryview(head)))
 
 
 def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """The manifest and tensors of a file, not yet verified. Raises ValueError if the manifest is not the expected
-    one."""
+    """Returns manifest and tensors of a file, not yet verified. Raises ValueError if the manifest is not the expected
+    one.
+    """
     encoded = _encoded(data)
     if manifest_id(encoded) != expect:
         raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
@@ -160,28 +161,28 @@ def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorB
         raise ValueError("tensors without a place")
     begin = _PREFIX_BYTES + len(encoded)
     tensors = data[begin + -begin % _PAGE_BYTES :]
-    found: dict[str, TensorBytes] = {}
+    parsed: dict[str, TensorBytes] = {}
     tied: dict[tuple[int, str, tuple[int, ...]], TensorBytes] = {}
     for line, offset in zip(manifest.tensors, manifest.offsets, strict=True):
         size = size_bytes(line.dtype, line.shape)
-        # Checked here, not by slicing: a memoryview cuts a slice off at its end without a word.
+        # Checked here, not by slicing: a memoryview silently truncates a slice at its end.
         if not 0 <= offset <= offset + size <= len(tensors):
             raise ValueError(f"tensor {line.name!r} lies beyond the end of the file")
-        each = TensorBytes(line.dtype, line.shape, tensors[offset : offset + size])
-        found[line.name] = tied.setdefault((offset, line.dtype, line.shape), each) if size else each
-    return manifest, found
+        tensor = TensorBytes(line.dtype, line.shape, tensors[offset : offset + size])
+        parsed[line.name] = tied.setdefault((offset, line.dtype, line.shape), tensor) if size else tensor
+    return manifest, parsed
 
 
 def aligned(offset: int) -> int:
-    """The next place at which a tensor may begin."""
+    """Returns the next offset at which a tensor may begin."""
     return offset + -offset % ALIGNMENT_BYTES
 
 
 def open_to_read(path: Path) -> int:
-    """A descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
+    """Returns a descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        # Without waiting: a writer holds the lock for as long as it writes other weights over these.
+        # Without waiting: a writer holds the lock while it writes other weights over these.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
@@ -190,22 +191,22 @@ def open_to_read(path: Path) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Ends what `open_to_read` began; a mapping that was made of it stays."""
+    """Unlocks and closes the descriptor of `open_to_read`; a mapping made from it stays."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def _encoded(data: memoryview) -> bytes:
     size = int.from_bytes(data[len(MAGIC) : _PREFIX_BYTES], "little")
-    # The length is checked before it is used: the file may be anything, and half of one.
+    # The length is checked before use: the file may be anything, or truncated.
     if bytes(data[: len(MAGIC)]) != MAGIC or not 0 < size <= len(data) - _PREFIX_BYTES:
         raise ValueError("no mapped weights")
     return bytes(data[_PREFIX_BYTES : _PREFIX_BYTES + size])
 
 
 def _check_room(folder: Path, size: int) -> None:
-    found = os.statvfs(folder)
-    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available)
+    status = os.statvfs(folder)
+    free = min(status.f_bavail * status.f_frsize, psutil.virtual_memory().available)
     if free < size:
         raise DiskFullError(f"{size} bytes of weights need room, {free} are free", where=str(folder), fix=_ROOM)
 

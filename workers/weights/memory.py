@@ -1,4 +1,4 @@
-"""The `memory` channel: a weight version is one file that all workers of this machine map."""
+"""The `memory` channel: a weight version is one file mapped by all workers of this machine."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from rftd.workers.weights.mapped_file import Buffer, Reader
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 
 COPY_THREADS: Final = 2
-"""The threads that copy: summing keeps one processor busier than memory is, and a second one copies meanwhile."""
+"""Threads that copy: summing occupies a processor longer than the memory, and a second thread copies meanwhile."""
 
 SUFFIX: Final = ".mapped"
 _MAPPINGS: Final = 8
-"""The most files that a reader keeps mapped: as buffers are used again, its next load finds one of them."""
+"""Maximum files kept mapped by a reader: as buffers are reused, its next load finds one of them."""
 
 
 class MemoryChannel:
-    """Implements `WeightChannel`. A reboot loses what it holds; the trainer can publish it again.
+    """Implements `WeightChannel`. A reboot loses its versions; the trainer can publish them again.
 
-    The sums of a manifest are made while the bytes are copied. The file of a retired version becomes the buffer of
-    the next one if nobody reads it, for a file's first pages cost more than copying into them.
+    The sums of a manifest are computed while the bytes are copied. The file of a retired version becomes the next
+    buffer if nobody reads it, because a new file's first pages cost more than copying.
     """
 
     def __init__(self, folder: Path, epoch: int = 0) -> None:
-        """`folder` belongs to one experiment and its user; it is made when it is needed. `epoch`: the publisher's."""
+        """`folder` belongs to one experiment and its user; it is created when needed. `epoch` is the publisher's."""
         self._folder = folder
         self._epoch = epoch
         self._blank = folder / f".spare-{f'e{epoch}-' if epoch else ''}{os.getpid()}{SUFFIX}.partial"
@@ -52,7 +52,7 @@ class MemoryChannel:
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
         """Copies the weights once, and shows the file when its head is written. Raises DiskFullError, ConflictError."""
         path = self._path(version, generation)
-        offsets, end = _places(weights)
+        offsets, end = _layout(weights)
         # Checksums have a fixed length, so the head with zeros is as long as the final one: tensors are copied behind
         # it first.
         blank = tuple(TensorSum(name, weights[name].dtype, weights[name].shape, "0" * 32) for name in sorted(weights))
@@ -64,20 +64,20 @@ class MemoryChannel:
         begin = len(mapped_file.head_of(manifest))
         buffer = self._buffer(begin + end)
         try:
-            once = {id(each): (each.data, begin + offsets[name]) for name, each in weights.items()}
+            once = {id(tensor): (tensor.data, begin + offsets[name]) for name, tensor in weights.items()}
             # Starting threads takes longer than copying a small model.
             if end <= mapped_file.CHUNK_BYTES:
-                sums = {key: buffer.copy(*part) for key, part in once.items()}
+                sums = {key: buffer.copy(*copy_arguments) for key, copy_arguments in once.items()}
             else:
                 with ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy") as threads:
                     sums = dict(zip(once, threads.map(lambda part: buffer.copy(*part), once.values()), strict=True))
             tensors = tuple(msgspec.structs.replace(line, xxh3=sums[id(weights[line.name])]) for line in blank)
             head = _summed(manifest, tensors)
-            # Last of all bytes: until then the file has no head that anybody would believe.
+            # Last of all bytes: until then the file has no valid head.
             buffer.write(head)
-            # Somebody removed the file under this name: its buffer is no file any more that could be used again.
-            if (gone := self._shown.pop(str(path), None)) is not None:
-                gone.forget()
+            # If the file of this name was removed, its buffer is no longer a reusable file.
+            if (former_buffer := self._shown.pop(str(path), None)) is not None:
+                former_buffer.forget()
             buffer.show_as(path)
         except BaseException:
             buffer.close()
@@ -86,12 +86,12 @@ class MemoryChannel:
         return _exported(path, head, checksum_of(tensors), buffer.size)
 
     def prepare(self) -> None:
-        """Allocates the next buffer, unless a retired one waits."""
+        """Allocates the next buffer, unless a retired one is available."""
         if self._spare is None and self._size:
             try:
                 self._spare = self._allocated(self._size)
             except (OSError, WorkError):
-                return  # the publication that needs it will say so
+                return  # the publication that needs it will report the error
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the file lies in this experiment's folder, with the announced manifest."""
@@ -106,7 +106,7 @@ class MemoryChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file, without a copy. While the context lasts its bytes stay as they are."""
+        """Maps the file, without a copy. Its bytes do not change while the context lasts."""
         path = Path(weights.path)
         try:
             descriptor = mapped_file.open_to_read(path)
@@ -126,14 +126,14 @@ class MemoryChannel:
         if buffer is None:
             if Path(weights.path).parent == self._folder:
                 Path(weights.path).unlink(missing_ok=True)
-        # Of the same size only: weights of another size (another stage) need another file.
+        # Only with an equal size: weights of another size (another stage) need another file.
         elif self._spare is None and buffer.size == self._size and buffer.take_back(self._blank):
             self._spare = buffer
         else:
             buffer.close()
 
     def _path(self, version: int, generation: int) -> Path:
-        """The path at which a version is shown; what lies there and cannot be read stays, and another name is taken."""
+        """Returns the path for a version; an unreadable file under its name is left alone, and another name is used."""
         for attempt in count():
             path = self._folder / f"{name_of(version, generation, self._epoch, attempt)}{SUFFIX}"
             try:
@@ -141,7 +141,7 @@ class MemoryChannel:
             except (ValueError, MemoryError):
                 continue
             except OSError:
-                return path  # nothing is there; or whoever writes will say what is wrong
+                return path  # no file yet; or the writer will report the error
             return path
         raise AssertionError
 
@@ -151,23 +151,23 @@ class MemoryChannel:
         except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
             raise WorkError(f"mapped weights cannot be read: {error}", where=weights.path) from error
         check_announced(manifest, weights)
-        # Every byte is summed at each load: memory may have been written over by a publisher that took the buffer back.
-        found = {line.name: line for line in tensor_sums(tensors)}
+        # Every byte is summed at each load: memory may have been overwritten by a publisher that took the buffer back.
+        sums = {line.name: line for line in tensor_sums(tensors)}
         for line in manifest.tensors:
-            if line != found[line.name]:
+            if line != sums[line.name]:
                 raise WorkError(f"tensor {line.name!r} is damaged: expected xxh3 {line.xxh3}", where=weights.path)
         return tensors
 
     def _reader(self, descriptor: int) -> Reader:
-        """The mapping of the open file: kept from an earlier load if it is the same file."""
+        """Returns the mapping of the open file, reused from an earlier load of the same file."""
         status = os.fstat(descriptor)
         key = (status.st_dev, status.st_ino)
         for old, reader in list(self._mapped.items()):
-            # A mapping keeps the memory of a removed file alive; it goes as soon as the next load looks.
+            # A mapping keeps the memory of a removed file alive; it is dropped at the next load.
             if reader.removed or len(self._mapped) >= _MAPPINGS or (old == key and reader.size != status.st_size):
                 self._mapped.pop(old).close()
         if key not in self._mapped:
-            # A descriptor of its own: the lock goes with the other one, the mapping stays for the next version in the
+            # A separate descriptor: the lock ends with the other one, the mapping stays for the next version in the
             # same file.
             self._mapped[key] = Reader(os.dup(descriptor))
         return self._mapped[key]
@@ -176,7 +176,7 @@ class MemoryChannel:
         spare = self._spare
         self._spare = None
         self._size = size
-        # The name may be gone: whoever cleans the folder up knows no spare buffers.
+        # The name may be gone: a clean-up of the folder knows no spare buffers.
         if spare is not None and spare.size == size and spare.path.exists():
             return spare
         if spare is not None:
@@ -184,12 +184,12 @@ class MemoryChannel:
         return self._allocated(size)
 
     def _allocated(self, size: int) -> Buffer:
-        _own(self._folder)
+        _make_own_folder(self._folder)
         self._blank.unlink(missing_ok=True)
         return Buffer(self._blank, size)
 
     def _repeated(self, weights: Weights, manifest: Manifest, path: Path) -> Exported:
-        """The answer for a file that lies there: whoever wrote it may have died before its announcement."""
+        """Returns the answer for an existing file, whose writer may have died before its announcement."""
         tensors = tensor_sums(weights)
         head = _summed(manifest, tensors)
         with path.open("rb") as file:
@@ -201,12 +201,12 @@ class MemoryChannel:
 
 
 def memory_channel(place: ChannelPlace) -> MemoryChannel:
-    """The channel of an experiment: its versions lie in a folder of the machine's memory."""
+    """Returns an experiment's channel, with versions in a folder in the machine's memory."""
     return MemoryChannel(shared_folder(place.job_dir, place.memory_dir), place.epoch)
 
 
 def _read_head(path: Path) -> bytes:
-    """The manifest's part of a file. Raises OSError, or ValueError or MemoryError if it has none."""
+    """Returns the manifest's part of a file. Raises OSError, or ValueError or MemoryError without a valid one."""
     with path.open("rb") as file:
         head = file.read(len(mapped_file.MAGIC) + 8)
         head += file.read(int.from_bytes(head[len(mapped_file.MAGIC) :], "little"))
@@ -214,18 +214,18 @@ def _read_head(path: Path) -> bytes:
     return head
 
 
-def _places(weights: Weights) -> tuple[dict[str, int], int]:
-    """The beginning of each tensor, in name order, and the end of the last one; tied tensors begin at one place."""
-    places: dict[str, int] = {}
-    seen: dict[int, int] = {}
+def _layout(weights: Weights) -> tuple[dict[str, int], int]:
+    """Returns the offset of each tensor, in name order, and the end of the last one; tied tensors share an offset."""
+    offsets: dict[str, int] = {}
+    offset_of: dict[int, int] = {}
     end = 0
     for name in sorted(weights):
-        each: TensorBytes = weights[name]
-        if id(each) not in seen:
-            seen[id(each)] = mapped_file.aligned(end)
-            end = seen[id(each)] + each.data.nbytes
-        places[name] = seen[id(each)]
-    return places, end
+        tensor: TensorBytes = weights[name]
+        if id(tensor) not in offset_of:
+            offset_of[id(tensor)] = mapped_file.aligned(end)
+            end = offset_of[id(tensor)] + tensor.data.nbytes
+        offsets[name] = offset_of[id(tensor)]
+    return offsets, end
 
 
 def _summed(manifest: Manifest, tensors: tuple[TensorSum, ...]) -> bytes:
@@ -242,12 +242,12 @@ def _exported(path: Path, head: bytes, checksum: str, size: int) -> Exported:
     )
 
 
-def _own(folder: Path) -> None:
-    """Makes the folder for this user alone: others may write beside it, so what lies there is not believed."""
+def _make_own_folder(folder: Path) -> None:
+    """Creates the folder for this user only: other users may write beside it, so foreign content is not trusted."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     tighten(folder)
-    # lstat: a link that somebody else made under this name must not be followed.
+    # lstat: a link created by another user under this name must not be followed.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise DiskFullError(
@@ -258,11 +258,11 @@ def _own(folder: Path) -> None:
 
 
 def _gone(weights: WeightsRef) -> WorkError:
-    here = platform.node()
-    if weights.host in ("", here):
+    this_host = platform.node()
+    if weights.host in ("", this_host):
         return WorkError("the weights are gone; the trainer publishes them again", where=weights.path)
     return WeightsElsewhereError(
-        f"weights {weights.version} lie in the memory of {weights.host}, this worker runs on {here}",
+        f"weights {weights.version} lie in the memory of {weights.host}, this worker runs on {this_host}",
         where=weights.path,
         fix="write synchronizer.sync_method: checkpoint, with a job folder that both machines see",
     )

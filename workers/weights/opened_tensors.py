@@ -1,4 +1,4 @@
-"""Announced weights as tensors of torch on an engine's device, whatever channel carries them."""
+"""Announced weights as torch's tensors on an engine's device, with any channel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rftd.workers.weights.torch_bytes import tensors_of
 def opened_tensors(
     channel: WeightChannel, weights: WeightsRef, device: torch.device
 ) -> Iterator[Mapping[str, torch.Tensor]]:
-    """The weights, verified, to be read until the context ends; of a channel of tensors they are on the device.
+    """Context of the verified weights for reading; from a tensor channel they are on the device.
 
-    Raises what the channel's `open` does.
+    Raises the errors of the channel's `open`.
     """
     if isinstance(channel, TensorChannel):
         with channel.open_tensors(weights, device) as tensors:
             yield tensors
     else:
-        with channel.open(weights) as found:
-            yield tensors_of(found)
+        with channel.open(weights) as opened:
+            yield tensors_of(opened)

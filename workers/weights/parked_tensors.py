@@ -1,4 +1,4 @@
-"""Parked tensors: their device's memory is given up for a while, and every view of them is whole again afterwards."""
+"""Parked tensors: moved to the host for a while to free their device's memory; every view is valid again later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rftd.ops.errors import DeviceMemoryError
 
 
 class ParkedTensors:
-    """Copies of tensors' memory on the host, while the device's is free for somebody else.
+    """Host copies of tensors' memory, while the device's memory is free for other uses.
 
-    Names, parameters and views stay the objects that they were: a storage is emptied and filled again in place. Until
-    `back` nobody may read or write them.
+    Names, parameters and views remain the same objects: a storage is emptied and refilled in place. Until `back` they
+    must not be read or written.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -26,41 +26,43 @@ class ParkedTensors:
                 continue
             # Pinned for a GPU: only such memory is copied at the bus's full speed.
             copy = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
-            # Blocking: the storage is emptied on the next line but one, and a copy still under way would read freed
-            # memory.
+            # Blocking: the storage is emptied right afterwards, and a copy still in progress would read freed memory.
             copy.untyped_storage().copy_(storage, non_blocking=False)
             self._copies[storage._cdata] = storage, copy.untyped_storage()
             storage.resize_(0)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of device memory that are free for others now."""
+        """The device memory freed for other uses, in bytes."""
         return sum(copy.nbytes() for _, copy in self._copies.values())
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor's numbers on the host, without a copy; itself if it is not parked."""
-        found = self._copies.get(tensor.untyped_storage()._cdata)
-        if found is None:
+        """Returns the tensor's numbers on the host, without a copy; the tensor itself if it is not parked."""
+        storages = self._copies.get(tensor.untyped_storage()._cdata)
+        if storages is None:
             return tensor
         empty = torch.empty(0, dtype=tensor.dtype)
-        return empty.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
+        return empty.set_(storages[1], tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def back(self) -> None:
-        """Takes the memory back, bit for bit. What finds none stays parked, and the error of torch is raised."""
+        """Moves the tensors back, bit for bit. Without enough memory the remaining ones stay parked, and torch's error
+        is raised.
+        """
         for key, (storage, copy) in list(self._copies.items()):
             storage.resize_(copy.nbytes())
             storage.copy_(copy, non_blocking=False)
-            # One by one: if the device runs out of memory in between, what is back is whole, and the rest still parked.
+            # One by one: if the device runs out of memory in between, restored ones are whole, and the others still
+            # parked.
             del self._copies[key]
 
 
 class Rest:
-    """The times at which an engine's tensors lie on the host, and the memory of its device is free for others."""
+    """Periods in which an engine's tensors lie on the host, and its device's memory is free for others."""
 
     def __init__(self, device: torch.device, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """`tensors` gives all that the engine keeps on the device."""
+        """`tensors` returns everything that the engine keeps on the device."""
         self.possible = device.type != "cpu"
-        """False on a CPU: there the host's memory is the device's."""
+        """False on a CPU, where the host's memory is the device's."""
         self._device = device
         self._tensors = tensors
         self._parked: ParkedTensors | None = None
@@ -71,20 +73,20 @@ class Rest:
         return self._parked is not None
 
     def begin(self) -> None:
-        """Parks the tensors, if there is anything to be gained. Idempotent."""
+        """Parks the tensors, if that frees any memory. Idempotent."""
         if self.possible and self._parked is None:
             self._parked = ParkedTensors(self._tensors())
             if self._device.type == "cuda":
-                # Freed memory stays in torch's cache, where no other process can have it, until this.
+                # Freed memory stays in torch's cache, unavailable to other processes, until this call.
                 torch.cuda.empty_cache()
 
     def end(self) -> None:
-        """Takes the memory back, bit for bit. Idempotent. Raises DeviceMemoryError if others have it."""
+        """Moves the tensors back, bit for bit. Idempotent. Raises DeviceMemoryError for lack of room on the device."""
         if self._parked is None:
             return
         try:
             self._parked.back()
-        except RuntimeError as error:  # of which torch's lack of memory is one
+        except RuntimeError as error:  # torch's out-of-memory error is one
             raise DeviceMemoryError(
                 f"{self._device} has no room for {self._parked.size_bytes} bytes that rested on the host: {error}",
                 fix="leave more of the device free beside explorer and trainer; the run goes on by itself",
@@ -93,7 +95,7 @@ class Rest:
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """The tensors are on the device within the block, and rest again afterwards if they did before."""
+        """Context with the tensors on the device; afterwards they are parked again if they were before."""
         rested = self._parked is not None
         self.end()
         try:
@@ -103,5 +105,5 @@ class Rest:
                 self.begin()
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor's numbers, wherever they are now."""
+        """Returns the tensor's numbers, parked or not."""
         return tensor if self._parked is None else self._parked.on_host(tensor)

@@ -19,29 +19,29 @@ CHANNELS: Final = Plugins[WeightChannel](
         "service": "rftd.workers.weights.service:ServiceChannel",
     },
 )
-"""The channels by `sync_method`; each is made with one argument, the `place`."""
+"""The channels by `sync_method`; each is created with one argument, the `place`."""
 
 
 class Channels:
-    """The channels of one process, each made when it is first asked for."""
+    """The channels of one process, each created on first use."""
 
     def __init__(
         self, job_dir: str = "", memory_dir: str = "", *, epoch: int = 0, service: WeightService | None = None
     ) -> None:
-        """`epoch` numbers the lease under which weights are published. Who only opens weights gives nothing."""
+        """`epoch` numbers the lease under which weights are published. Processes that only open weights pass none."""
         self._place = ChannelPlace(job_dir=job_dir, memory_dir=memory_dir, epoch=epoch, service=service)
-        self._made: dict[str, WeightChannel] = {}
+        self._opened: dict[str, WeightChannel] = {}
 
     def of(self, method: str) -> WeightChannel:
-        """The channel of this method. Raises ConfigError if there is none, or if it cannot be made."""
-        if method not in self._made:
-            self._made[method] = CHANNELS.open(method, {"place": self._place})
-        return self._made[method]
+        """Returns the channel of this method. Raises ConfigError if there is none, or if it cannot be created."""
+        if method not in self._opened:
+            self._opened[method] = CHANNELS.open(method, {"place": self._place})
+        return self._opened[method]
 
 
 def open_weights(weights: WeightsRef) -> AbstractContextManager[Weights]:
-    """The announced weights, verified, in any process that their path can be reached from; as a channel's `open`.
+    """Context of the announced weights, verified, in any process that can reach their path; as a channel's `open`.
 
-    Who opens many versions keeps a `Channels`, whose channels may remember what they have verified.
+    To open many versions, keep a `Channels`, whose channels may cache verified weights.
     """
     return Channels().of(weights.method).open(weights)

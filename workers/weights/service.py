@@ -1,8 +1,8 @@
-"""The channel `service`: weights stay at the service that trains them, and explorers load them there by their name.
+"""The channel `service`: weights stay at the training service, and explorers load them there by name.
 
-No byte of them comes to any machine of ours, so nothing can be read through or digested. Their checksum is opaque: a
-text that a trainer makes anew for whatever it has trained, so that equal checksums are of one execution (rule 8), and
-weights of the same version that another generation made are others, whatever numbers they hold.
+None of their bytes reaches a machine of rftd, so nothing can be checked or digested. Their checksum is opaque: a text
+created anew by a trainer for each training result, so that equal checksums mean one execution (rule 8), and weights of
+the same version from another generation count as different, whatever their numbers.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ SERVICE: Final = "service"
 
 @runtime_checkable
 class NamedSnapshot(Protocol):
-    """Weights of one version that a service holds, or is about to hold, under a name."""
+    """Weights of one version that a service holds, or will soon hold, under a name."""
 
     def name(self) -> str:
-        """The name under which an engine of the same service loads them; waits until they can be loaded.
+        """Returns the name by which an engine of the same service loads the weights; waits until they are loadable.
 
-        Raises WorkError if the service did not take them.
+        Raises WorkError if the service did not accept them.
         """
         ...
 
     def checksum(self) -> str:
-        """The opaque checksum of what was trained."""
+        """Returns the opaque checksum of the training result."""
         ...
 
 
 class ServiceChannel:
-    """Implements `WeightChannel` for names alone."""
+    """Implements `WeightChannel` for names only."""
 
     takes: Final[tuple[WeightsKind, ...]] = ("name",)
 
@@ -50,9 +50,9 @@ class ServiceChannel:
         raise _no_bytes()
 
     def publish_name(self, snapshot: NamedSnapshot) -> Exported:
-        """The announcement of what the service holds."""
+        """Returns the announcement of the service's weights."""
         name = snapshot.name()
-        # An explorer echoes the manifest: of a name it is the name's own digest.
+        # An explorer echoes the manifest: for a name it is the name's own digest.
         manifest = xxhash.xxh3_128_hexdigest(name.encode())
         return Exported(path=name, manifest=manifest, checksum=snapshot.checksum(), size_bytes=0)
 
@@ -60,15 +60,15 @@ class ServiceChannel:
         """Does nothing: the service prepares itself."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the service knows the name; also if it does not answer, or nobody here can ask it."""
+        """True if the service knows the name; also if it does not answer, or cannot be asked from here."""
         return self._service is None or self._service.holds_name(weights.path)
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
-        """Raises ConfigError: only an engine of the service has them, by their name."""
+        """Raises ConfigError: only an engine of the service can load the weights, by their name."""
         raise _no_bytes(weights.path)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Has the service forget them; without one that can be asked here they stay until their time there is over."""
+        """Deletes the weights at the service; without access to the service they stay until they expire there."""
         if self._service is not None:
             self._service.forget_name(weights.path)
 
@@ -83,9 +83,9 @@ def _no_bytes(where: str | None = None) -> ConfigError:
 
 
 def opaque_checksum(*parts: str) -> str:
-    """The opaque checksum of weights that nobody here can read, made of what tells their training from any other."""
+    """Returns the opaque checksum of unreadable weights, computed from texts that identify their training uniquely."""
     digest = xxhash.xxh3_128()
-    for part in parts:
-        encoded = part.encode()
+    for text in parts:
+        encoded = text.encode()
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return NAME_PREFIX + digest.hexdigest()

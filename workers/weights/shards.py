@@ -1,11 +1,11 @@
 """Tensors of a checkpoint in parts: each rank's in a safetensors file of its own, and one manifest over all files.
 
-    actor/optimizer.rank_0_of_2.safetensors   the parts that rank 0 had
+    actor/optimizer.rank_0_of_2.safetensors   the parts of rank 0
     actor/optimizer.rank_1_of_2.safetensors
-    actor/optimizer.shards.json               what lies where; written last
+    actor/optimizer.shards.json               the location of every part; written last
 
-A part is a box of its tensor. Each number lies in exactly one part, and is read by any number of ranks, in boxes of
-their own: nothing says that those are the boxes that were written.
+A part is a box of its tensor. Each number lies in exactly one part, and may be read by any number of ranks, in boxes
+that need not be the written ones.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Shard:
     offset: tuple[int, ...]
     size: tuple[int, ...]
     data: Callable[[], memoryview]
-    """The part's bytes in C order, flat; called once, so that no more than one part need be on the host."""
+    """The part's bytes in C order, flat; called once, so that at most one part need be on the host."""
 
 
 class PartPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The box of a tensor that the file of a rank holds."""
+    """The box of a tensor stored in a rank's file."""
 
     rank: int
     offset: tuple[int, ...]
@@ -52,7 +52,7 @@ class PartPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor, and where its parts are."""
+    """A tensor, and the location of its parts."""
 
     name: str
     dtype: str
@@ -70,7 +70,7 @@ class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All files and tensors; of one rank, before they are put together, its own."""
+    """All files and tensors; for a single rank, before the merge, its own."""
 
     format: int = FORMAT
     ranks: int
@@ -79,63 +79,63 @@ class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_part(folder: Path, kind: str, shards: Sequence[Shard], *, rank: int, ranks: int) -> ShardManifest:
-    """Writes the file of one rank, which is not synced; returns its share of the manifest. Raises OSError."""
+    """Writes the file of one rank, without syncing; returns its share of the manifest. Raises OSError."""
     name = f"{kind}.rank_{rank}_of_{ranks}.safetensors"
     digest = xxhash.xxh3_128()
     written_bytes = 0
     with (folder / name).open("wb") as file:
-        for data in _file_bytes(shards):
-            file.write(data)
-            digest.update(data)
-            written_bytes += len(data)
+        for content in _file_bytes(shards):
+            file.write(content)
+            digest.update(content)
+            written_bytes += len(content)
     tensors = (
         ShardedTensor(
-            name=each.name,
-            dtype=each.whole.dtype,
-            shape=each.whole.shape,
-            parts=(PartPlace(rank, each.offset, each.size),),
+            name=shard.name,
+            dtype=shard.whole.dtype,
+            shape=shard.whole.shape,
+            parts=(PartPlace(rank, shard.offset, shard.size),),
         )
-        for each in shards
+        for shard in shards
     )
-    wrote = ShardFile(rank=rank, name=name, size_bytes=written_bytes, xxh3=digest.hexdigest())
-    return ShardManifest(ranks=ranks, files=(wrote,), tensors=tuple(tensors))
+    shard_file = ShardFile(rank=rank, name=name, size_bytes=written_bytes, xxh3=digest.hexdigest())
+    return ShardManifest(ranks=ranks, files=(shard_file,), tensors=tuple(tensors))
 
 
 def _file_bytes(shards: Sequence[Shard]) -> Iterator[bytes | memoryview]:
-    yield safetensors.header_of({each.name: TensorLayout(each.whole.dtype, each.size) for each in shards})
-    for each in shards:
-        data = each.data()
-        assert data.nbytes == size_bytes(each.whole.dtype, each.size), each.name
-        yield data
+    yield safetensors.header_of({shard.name: TensorLayout(shard.whole.dtype, shard.size) for shard in shards})
+    for shard in shards:
+        content = shard.data()
+        assert content.nbytes == size_bytes(shard.whole.dtype, shard.size), shard.name
+        yield content
 
 
 def write_manifest(folder: Path, kind: str, parts: Sequence[ShardManifest]) -> None:
     """Writes the manifest over the shares of all ranks.
 
-    Raises WorkError if they are no whole tensors, or if the file of one is not there: it went to another folder.
+    Raises WorkError if they do not form whole tensors, or if a file is missing because it went to another folder.
     """
     tensors: dict[str, ShardedTensor] = {}
-    for part in parts:
-        for each in part.tensors:
-            known = tensors.setdefault(each.name, each)
-            if known is each:
+    for share in parts:
+        for tensor in share.tensors:
+            merged = tensors.setdefault(tensor.name, tensor)
+            if merged is tensor:
                 continue
-            if (known.dtype, known.shape) != (each.dtype, each.shape):
+            if (merged.dtype, merged.shape) != (tensor.dtype, tensor.shape):
                 raise WorkError(
-                    f"the ranks disagree on {kind} tensor {each.name!r}: "
-                    f"{known.dtype} {known.shape} and {each.dtype} {each.shape}"
+                    f"the ranks disagree on {kind} tensor {tensor.name!r}: "
+                    f"{merged.dtype} {merged.shape} and {tensor.dtype} {tensor.shape}"
                 )
-            tensors[each.name] = msgspec.structs.replace(known, parts=(*known.parts, *each.parts))
+            tensors[tensor.name] = msgspec.structs.replace(merged, parts=(*merged.parts, *tensor.parts))
     for whole in tensors.values():
         if why := _not_whole(whole):
             raise WorkError(f"the ranks wrote no whole {kind} tensor {whole.name!r}: {why}", where=str(folder))
-    files = tuple(file for part in parts for file in part.files)
+    files = tuple(file for share in parts for file in share.files)
     for file in files:
-        there = folder / file.name
-        if not there.is_file() or there.stat().st_size != file.size_bytes:
+        path = folder / file.name
+        if not path.is_file() or path.stat().st_size != file.size_bytes:
             raise WorkError(
                 f"rank {file.rank} has written its part of the {kind}, and it is not to be seen by rank 0",
-                where=str(there),
+                where=str(path),
                 field="checkpoint_root_dir",
                 fix="name a folder that all nodes share",
             )
@@ -149,19 +149,21 @@ def is_sharded(folder: Path, kind: str) -> bool:
 
 
 class ShardedTensors:
-    """The tensors of one manifest, to be read in any parts. Files are mapped: what nobody asks for is not read."""
+    """The tensors of one manifest, readable in any boxes. Files are mapped: unrequested parts are not read."""
 
     def __init__(self, manifest: ShardManifest, folder: Path, kind: str) -> None:
-        """Use `open`."""
+        """For internal use: call `open`."""
         self._manifest = manifest
         self._folder = folder
         self._kind = kind
-        self._tensors = {each.name: each for each in manifest.tensors}
+        self._tensors = {tensor.name: tensor for tensor in manifest.tensors}
         self._mapped: dict[int, dict[str, TensorBytes]] = {}
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> ShardedTensors:
-        """The tensors that a manifest names. Raises DataError if it, or a file that it names, is missing or cut off."""
+        """Returns the tensors named by a manifest. Raises DataError if it, or one of its files, is missing or
+        truncated.
+        """
         path = _path(folder, kind)
         try:
             manifest = json_decoder(ShardManifest).decode(path.read_bytes())
@@ -175,27 +177,27 @@ class ShardedTensors:
             )
         _check(manifest, path)
         for file in manifest.files:
-            there = folder / file.name
-            found_bytes = there.stat().st_size if there.is_file() else None
+            shard_path = folder / file.name
+            found_bytes = shard_path.stat().st_size if shard_path.is_file() else None
             if found_bytes is None:
-                raise DataError(f"the {kind} of rank {file.rank} is missing", where=str(there), fix=_FIX)
+                raise DataError(f"the {kind} of rank {file.rank} is missing", where=str(shard_path), fix=_FIX)
             if found_bytes != file.size_bytes:
                 raise DataError(
                     f"the {kind} of rank {file.rank} has {found_bytes} bytes instead of {file.size_bytes}",
-                    where=str(there),
+                    where=str(shard_path),
                     fix=_FIX,
                 )
         return cls(manifest, folder, kind)
 
     def verify(self, *, reader: int = 0, readers: int = 1) -> None:
-        """Raises DataError for a file with other bytes than were written. Of several readers each looks at its share.
+        """Raises DataError for a file whose bytes changed since. Each of several readers checks its share.
 
         Every byte is read.
         """
         for file in self._manifest.files[reader::readers]:
             digest = xxhash.xxh3_128()
-            with (self._folder / file.name).open("rb") as data:
-                while block := data.read(_READ_BYTES):
+            with (self._folder / file.name).open("rb") as content:
+                while block := content.read(_READ_BYTES):
                     digest.update(block)
             if digest.hexdigest() != file.xxh3:
                 raise DataError(
@@ -206,21 +208,26 @@ class ShardedTensors:
 
     @property
     def manifest(self) -> ShardManifest:
-        """The files and tensors, and where each part lies."""
+        """The files and tensors, and the location of each part."""
         return self._manifest
 
     def layouts(self) -> dict[str, TensorLayout]:
-        """The dtype and the whole shape of each tensor, by name."""
-        return {name: TensorLayout(each.dtype, each.shape) for name, each in self._tensors.items()}
+        """Returns the dtype and the whole shape of each tensor, by name."""
+        return {name: TensorLayout(tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
 
-    def check_fits(self, wanted: Mapping[str, TensorLayout]) -> None:
-        """Raises DataError, naming the first difference, unless these tensors are wanted, no more and no others."""
-        here = self.layouts()
-        wrong = sorted(here.keys() ^ wanted.keys()) or sorted(name for name in here if here[name] != wanted[name])
+    def check_fits(self, expected: Mapping[str, TensorLayout]) -> None:
+        """Raises DataError, naming the first difference, unless exactly these tensors are expected."""
+        stored = self.layouts()
+        wrong = sorted(stored.keys() ^ expected.keys()) or sorted(
+            name for name in stored if stored[name] != expected[name]
+        )
         if not wrong:
             return
         name = wrong[0]
-        texts = [f"{each[name].dtype} {each[name].shape}" if name in each else "nothing" for each in (here, wanted)]
+        texts = [
+            f"{layouts[name].dtype} {layouts[name].shape}" if name in layouts else "nothing"
+            for layouts in (stored, expected)
+        ]
         raise DataError(
             f"the {self._kind} is of another model: {name!r} is {texts[0]} there, and {texts[1]} here",
             where=str(self._folder),
@@ -228,50 +235,52 @@ class ShardedTensors:
         )
 
     def whole(self, name: str) -> TensorBytes:
-        """A whole tensor, put together. Raises DataError if a file is no safetensors file with its parts."""
+        """Returns a whole tensor, assembled. Raises DataError if a file is not a safetensors file with its parts."""
         shape = self._tensors[name].shape
         return self.read(name, (0,) * len(shape), shape)
 
     def read(self, name: str, offset: tuple[int, ...], size: tuple[int, ...]) -> TensorBytes:
-        """A box of a tensor. Only what it overlaps is read; a box that was written as such is not copied."""
+        """Returns a box of a tensor, reading only overlapping parts; a box written as such is not copied."""
         tensor = self._tensors[name]
         if not tensor.shape:
             return self._part(tensor, tensor.parts[0])
         words = np.dtype(f"u{ITEM_BYTES[tensor.dtype]}")
-        for place in tensor.parts:
-            if (place.offset, place.size) == (offset, size):
-                return self._part(tensor, place)
-        made: NDArray[Any] = np.empty(size, words)
-        for place in tensor.parts:
-            begin = tuple(map(max, offset, place.offset))
-            end = tuple(map(min, _end(offset, size), _end(place.offset, place.size)))
+        for stored_part in tensor.parts:
+            if (stored_part.offset, stored_part.size) == (offset, size):
+                return self._part(tensor, stored_part)
+        box: NDArray[Any] = np.empty(size, words)
+        for stored_part in tensor.parts:
+            begin = tuple(map(max, offset, stored_part.offset))
+            end = tuple(map(min, _end(offset, size), _end(stored_part.offset, stored_part.size)))
             if any(low >= high for low, high in zip(begin, end, strict=True)):
                 continue
-            there = np.frombuffer(self._part(tensor, place).data, words).reshape(place.size)
-            made[_slices(begin, end, offset)] = there[_slices(begin, end, place.offset)]
-        return TensorBytes(tensor.dtype, size, made.reshape(-1).view(np.uint8).data)
+            stored_box = np.frombuffer(self._part(tensor, stored_part).data, words).reshape(stored_part.size)
+            box[_slices(begin, end, offset)] = stored_box[_slices(begin, end, stored_part.offset)]
+        return TensorBytes(tensor.dtype, size, box.reshape(-1).view(np.uint8).data)
 
-    def _part(self, tensor: ShardedTensor, place: PartPlace) -> TensorBytes:
-        if place.rank not in self._mapped:
-            file = next(each for each in self._manifest.files if each.rank == place.rank)
+    def _part(self, tensor: ShardedTensor, stored_part: PartPlace) -> TensorBytes:
+        if stored_part.rank not in self._mapped:
+            file = next(shard_file for shard_file in self._manifest.files if shard_file.rank == stored_part.rank)
             path = self._folder / file.name
             try:
-                self._mapped[place.rank] = safetensors.read(path)
+                self._mapped[stored_part.rank] = safetensors.read(path)
             except WorkError as error:
-                raise DataError(f"the {self._kind} of rank {place.rank}: {error.what}", where=str(path)) from error
-        part = self._mapped[place.rank].get(tensor.name)
-        if part is None or (part.dtype, part.shape) != (tensor.dtype, place.size):
+                raise DataError(
+                    f"the {self._kind} of rank {stored_part.rank}: {error.what}", where=str(path)
+                ) from error
+        tensor_bytes = self._mapped[stored_part.rank].get(tensor.name)
+        if tensor_bytes is None or (tensor_bytes.dtype, tensor_bytes.shape) != (tensor.dtype, stored_part.size):
             raise DataError(
-                f"the {self._kind} of rank {place.rank} does not hold the part of {tensor.name!r} that its manifest "
+                f"the {self._kind} of rank {stored_part.rank} does not hold the part of {tensor.name!r} that its manifest "
                 f"names",
                 where=str(self._folder),
                 fix=_FIX,
             )
-        return part
+        return tensor_bytes
 
 
 def _check(manifest: ShardManifest, path: Path) -> None:
-    """Raises DataError for a manifest that contradicts itself: whoever wrote it may be a stranger."""
+    """Raises DataError for a manifest that contradicts itself: the author may be an untrusted program."""
     ranks = {file.rank for file in manifest.files}
     wrong = ""
     if len(ranks) != len(manifest.files) or ranks != set(range(manifest.ranks)):
@@ -281,7 +290,7 @@ def _check(manifest: ShardManifest, path: Path) -> None:
         if Path(file.name).name != file.name:
             wrong = f"{file.name[:80]!r} is no name of a file beside it"
     for tensor in manifest.tensors:
-        if any(part.rank not in ranks for part in tensor.parts):
+        if any(part_place.rank not in ranks for part_place in tensor.parts):
             wrong = f"tensor {tensor.name!r} has a part in a file that it does not name"
         elif tensor.dtype not in ITEM_BYTES:
             wrong = f"tensor {tensor.name!r} is of dtype {tensor.dtype[:80]!r}"
@@ -292,29 +301,29 @@ def _check(manifest: ShardManifest, path: Path) -> None:
 
 
 def _not_whole(tensor: ShardedTensor) -> str:
-    """The reason why the parts are not each number of the tensor once; empty if they are."""
-    for part in tensor.parts:
-        inside = len(part.offset) == len(part.size) == len(tensor.shape) and all(
+    """Returns why the parts do not cover each number of the tensor exactly once; empty if they do."""
+    for box in tensor.parts:
+        inside = len(box.offset) == len(box.size) == len(tensor.shape) and all(
             begin >= 0 and extent >= 0 and begin + extent <= limit
-            for begin, extent, limit in zip(part.offset, part.size, tensor.shape, strict=True)
+            for begin, extent, limit in zip(box.offset, box.size, tensor.shape, strict=True)
         )
         if not inside:
-            return f"the part of rank {part.rank} at {part.offset} of {part.size} lies outside of {tensor.shape}"
-    solid = [part for part in tensor.parts if math.prod(part.size)]
+            return f"the part of rank {box.rank} at {box.offset} of {box.size} lies outside of {tensor.shape}"
+    solid = [box for box in tensor.parts if math.prod(box.size)]
     # Parts that do not overlap and have as many numbers as the whole are the whole.
-    for number, one in enumerate(solid):
-        for other in solid[:number]:
-            if _overlap(one, other):
-                return f"the parts of ranks {other.rank} and {one.rank} overlap"
-    found = sum(math.prod(part.size) for part in tensor.parts)
-    wanted = math.prod(tensor.shape)
-    return "" if found == wanted else f"its parts have {found} of {wanted} numbers"
+    for number, box in enumerate(solid):
+        for earlier in solid[:number]:
+            if _overlap(box, earlier):
+                return f"the parts of ranks {earlier.rank} and {box.rank} overlap"
+    covered = sum(math.prod(box.size) for box in tensor.parts)
+    required = math.prod(tensor.shape)
+    return "" if covered == required else f"its parts have {covered} of {required} numbers"
 
 
-def _overlap(one: PartPlace, other: PartPlace) -> bool:
+def _overlap(box: PartPlace, earlier: PartPlace) -> bool:
     return all(
         max(first, second) < min(first + extent, second + reach)
-        for first, extent, second, reach in zip(one.offset, one.size, other.offset, other.size, strict=True)
+        for first, extent, second, reach in zip(box.offset, box.size, earlier.offset, earlier.size, strict=True)
     )
 
 
@@ -323,7 +332,7 @@ def _end(offset: tuple[int, ...], size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _slices(begin: tuple[int, ...], end: tuple[int, ...], offset: tuple[int, ...]) -> tuple[slice, ...]:
-    """The box from `begin` to `end`, as places of an array that begins at `offset`."""
+    """Returns the box from `begin` to `end`, as indices into an array that begins at `offset`."""
     return tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""`TensorBytes`: one tensor as a weight channel carries it. No library of tensors is needed to write or read one."""
+"""`TensorBytes`: one tensor in a weight channel. Writing or reading it needs no tensor library."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class TensorLayout(NamedTuple):
     shape: tuple[int, ...]
 
 
-# eq=False: tensors are told apart by identity, which is how tied ones are known; comparing bytes would take seconds.
+# eq=False: tensors are compared by identity, which marks tied ones; comparing bytes would take seconds.
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorBytes:
-    """A tensor's bytes in C order. Two names of one tensor (tied weights) hold one object, and travel once."""
+    """A tensor's bytes in C order. Two names of one tensor (tied weights) share one object, transferred once."""
 
     dtype: str
     """`float32`, `bfloat16`, ..."""
@@ -50,11 +50,11 @@ Weights = Mapping[str, TensorBytes]
 
 
 def size_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """The size of such a tensor in bytes. Raises KeyError for a dtype that no channel carries."""
+    """Returns the size of a tensor in bytes. Raises KeyError for a dtype unsupported by every channel."""
     return ITEM_BYTES[dtype] * math.prod(shape)
 
 
 def each_once(weights: Weights) -> dict[str, TensorBytes]:
-    """The tensors, each under one name: of tied names the last in order, which transformers expects to find."""
-    kept = {id(weights[name]): (name, weights[name]) for name in sorted(weights)}
-    return dict(kept.values())
+    """Returns the tensors, each under one name: of tied names the last in order, as expected by transformers."""
+    by_identity = {id(weights[name]): (name, weights[name]) for name in sorted(weights)}
+    return dict(by_identity.values())

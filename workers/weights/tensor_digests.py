@@ -1,4 +1,4 @@
-"""`TensorDigests`: digests of torch's tensors in any form, made where they lie or one tensor at a time on the host."""
+"""`TensorDigests`: digests of torch's tensors in any form, on their device or one tensor at a time on the host."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from rftd.workers.weights.checksum import Form, TensorDigest, digest_of
 from rftd.workers.weights.torch_bytes import dtype_name, memory
 
 _THREADED_BYTES: Final = 1 << 24
-"""Starting threads takes longer than digesting less."""
+"""Below this size, starting threads takes longer than digesting."""
 
 
 class TensorDigests:
-    """Makes digests for one engine, whose tensors stay on their devices."""
+    """Computes digests for one engine, whose tensors stay on their devices."""
 
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._sums: dict[torch.device, BitSums] = {}
 
     def of(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> str:
-        """The digest of all tensors, by name.
+        """Returns the digest of all tensors, by name.
 
         `bits` copies 16 bytes of each tensor from its device; `xxh3` and `tensors` have as many tensors on the host at
         once as there are threads.
         """
         if form in ("name", "sha256"):
-            # What was recorded is of no numbers, or was made in another way: in any form of these tensors it differs.
+            # The recorded digest has no numbers, or was computed in another way: it differs from any form of these
+            # tensors.
             return digest_of("xxh3", self.each("xxh3", tensors))
         return digest_of(form, self.each(form, tensors))
 
     def each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
-        """The digests of some tensors, for `digest_of`."""
+        """Returns the digests of some tensors, for `digest_of`."""
         if form == "xxh3":
             return self._hashed(tensors, lambda data: xxhash.xxh3_128(data).digest())
         if form == "tensors":
             return self._hashed(tensors, lambda data: hashlib.sha256(data).digest())
-        found: list[TensorDigest] = []
+        digests: list[TensorDigest] = []
         # An engine may have tensors on several devices; at rest they are on the host.
-        for device in {each.device for each in tensors.values()}:
-            there = {name: each for name, each in tensors.items() if each.device == device}
-            found += self._sums.setdefault(device, BitSums(device)).digests(there)
-        return found
+        for device in {tensor.device for tensor in tensors.values()}:
+            on_device = {name: tensor for name, tensor in tensors.items() if tensor.device == device}
+            digests += self._sums.setdefault(device, BitSums(device)).digests(on_device)
+        return digests
 
     def _hashed(self, tensors: Mapping[str, torch.Tensor], digest: Callable[[memoryview], bytes]) -> list[TensorDigest]:
         def line(name: str) -> TensorDigest:
             tensor = tensors[name]
             return TensorDigest(name, dtype_name(tensor), tuple(tensor.shape), digest(memory(tensor)))
 
-        if self._threads <= 1 or sum(each.nbytes for each in tensors.values()) < _THREADED_BYTES:
+        if self._threads <= 1 or sum(tensor.nbytes for tensor in tensors.values()) < _THREADED_BYTES:
             return [line(name) for name in tensors]
         with ThreadPoolExecutor(self._threads, thread_name_prefix="digest") as pool:
             return list(pool.map(line, tensors))

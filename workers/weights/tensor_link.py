@@ -1,8 +1,8 @@
-"""Links between two processes that tensors go over: a rendezvous at the publisher, a group of two for each transfer.
+"""Links between two processes for tensors: a rendezvous at the publisher, and a process group of two per transfer.
 
 A receiver pushes its request into a queue of the publisher's store (torch's TCPStore), and both join a process group of
-two under a name that no other transfer has. Each transfer has a thread and a group of its own, so a receiver that dies
-or hangs ends its own transfer alone. Nothing is pickled: requests are JSON, tensors go as their bytes.
+two under a unique name. Each transfer has a separate thread and group, so a receiver that dies or hangs ends only its
+own transfer. Nothing is pickled: requests are JSON, tensors go as their bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rftd.workers.weights.checksum import digest_of
 from rftd.workers.weights.manifest import TensorSum, WeightsLayout
 
 _DIST: Final[Any] = torch.distributed
-"""torch says nothing of the types of its stores and groups."""
+"""torch.distributed, untyped: torch provides no types for its stores and groups."""
 _ASKS: Final = "asks"
 _LINKS: Final = "links"
 _SHOWN: Final = "shown/"
@@ -38,26 +38,26 @@ _COMES: Final = "comes"
 _CONNECT: Final = timedelta(seconds=5)
 _OPERATION: Final = timedelta(seconds=limits.WEIGHTS_TRANSFER_S)
 _IDLE: Final = timedelta(days=1)
-"""A publisher waits so long for a request at once; one that ends asks itself to stop."""
-_GONE: Final = "the weights are gone, for their publisher does not answer; the trainer publishes them again"
+"""Maximum wait of a publisher for one request; a publisher that ends sends itself a request to stop."""
+_UNREACHABLE: Final = "the weights are gone, for their publisher does not answer; the trainer publishes them again"
 _PART_BYTES: Final = 1 << 28
-"""A tensor goes in parts of this size: gloo counts in 32 bits."""
+"""A tensor is sent in parts of this size: gloo counts in 32 bits."""
 
 
 class WeightsAsk(msgspec.Struct, frozen=True):
     """A receiver's request."""
 
     name: str
-    """The version that is wanted; empty: the server is to stop."""
+    """The requested version; empty: the server must stop."""
     link: str
     backend: str
 
 
 class LinkServer:
-    """The publisher's side: shows what can be had, and serves each request on a thread of its own."""
+    """The publisher's side: lists available versions, and serves each request on a separate thread."""
 
     def __init__(self, address: str, tensors: Callable[[str], Mapping[str, torch.Tensor] | None]) -> None:
-        """Listens at the address, on a port that the system chooses. Raises WorkError if it cannot."""
+        """Listens at the address, on a port chosen by the system. Raises WorkError if it cannot."""
         try:
             listener = socket.create_server((address, 0))
         except OSError as error:
@@ -65,7 +65,7 @@ class LinkServer:
         self.port: int = listener.getsockname()[1]
         self._address = address
         self._tensors = tensors
-        # By its descriptor, for a store of its own making would listen at every address of the machine.
+        # By its descriptor, because a store listening by itself would use every address of the machine.
         self._store = _DIST.TCPStore(
             address,
             self.port,
@@ -76,26 +76,26 @@ class LinkServer:
         )
         self._thread = threading.Thread(target=self._serve, name="serve-weights", daemon=True)
         self._thread.start()
-        # A thread that torch holds while the interpreter ends would take the process down with a crash.
+        # A thread held by torch while the interpreter ends would crash the process.
         atexit.register(self._stop)
 
     def show(self, name: str, layout: bytes) -> None:
-        """Lets the version be asked for from now on."""
+        """Makes the version available for requests."""
         self._store.set(_SHOWN + name, layout)
 
     def hide(self, name: str) -> None:
-        """Ends that it can be asked for."""
+        """Withdraws the version from requests."""
         self._store.delete_key(_SHOWN + name)
 
     def _serve(self) -> None:
-        # Clients of its own: a store answers one call at a time, and the queue is waited for.
+        # A separate client: a store answers one call at a time, and waiting on the queue would block it.
         asks = _connected(self._address, self.port)
         asks.set_timeout(_IDLE)
         while True:
             try:
                 encoded = asks.queue_pop(_ASKS)
             except _DIST.DistStoreError:
-                continue  # nobody came
+                continue  # no request yet
             except RuntimeError:
                 return  # the store is gone
             with suppress(msgspec.DecodeError):
@@ -106,7 +106,7 @@ class LinkServer:
 
     def _send(self, ask: WeightsAsk) -> None:
         tensors = self._tensors(ask.name)
-        # A receiver that died ends this transfer, and nobody else's; its successor asks again.
+        # A dead receiver ends only this transfer; its successor asks again.
         with suppress(RuntimeError):
             store = _DIST.PrefixStore(ask.link, _connected(self._address, self.port))
             store.set(_ANSWER, "retired" if tensors is None else _COMES)
@@ -114,12 +114,12 @@ class LinkServer:
                 return
             group = _group(ask.backend, store, rank=0, address=self._address)
             for tensor in _each_once(tensors):
-                for part in _parts(tensor if ask.backend == "nccl" else tensor.cpu()):
-                    group.send([part], 1, 0).wait()
-            # The receiver's word that it has all: a connection that is closed earlier may lose what is under way.
+                for chunk in _parts(tensor if ask.backend == "nccl" else tensor.cpu()):
+                    group.send([chunk], 1, 0).wait()
+            # The receiver confirms completion: closing the connection earlier may lose data in transit.
             group.recv([torch.zeros(1, dtype=torch.uint8, device=_device_of(ask.backend))], 1, 1).wait()
             if ask.backend == "nccl":
-                torch.cuda.synchronize()  # there `wait` holds the stream up, not this thread
+                torch.cuda.synchronize()  # `wait` blocks the stream, not this thread
 
     def _stop(self) -> None:
         with suppress(RuntimeError):
@@ -128,9 +128,9 @@ class LinkServer:
 
 
 def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> WeightsLayout:
-    """The layout of tensors that lie on one device."""
+    """Returns the layout of tensors on one device."""
     names = sorted(tensors)
-    devices = {each.device for each in tensors.values()}
+    devices = {tensor.device for tensor in tensors.values()}
     device = devices.pop() if len(devices) == 1 else torch.device("cpu")
     digests = BitSums(device).digests({name: tensors[name] for name in names})
     first: dict[int, int] = {}
@@ -140,13 +140,13 @@ def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: 
         generation=generation,
         checksum=digest_of("bits", digests),
         device=device.type,
-        tensors=tuple(TensorSum(each.name, each.dtype, each.shape, each.digest.hex()) for each in digests),
+        tensors=tuple(TensorSum(digest.name, digest.dtype, digest.shape, digest.digest.hex()) for digest in digests),
         shares=shares,
     )
 
 
 def shown(weights: WeightsRef) -> bytes:
-    """The layout that the publisher shows of the weights. Raises WorkError if it, or they, are gone."""
+    """Returns the layout shown by the publisher. Raises WorkError if the weights or the publisher are gone."""
     store, name, _ = _publisher(weights)
     with _as_work_error(weights):
         if not store.check([_SHOWN + name]):
@@ -155,12 +155,14 @@ def shown(weights: WeightsRef) -> bytes:
 
 
 def received(layout: WeightsLayout, weights: WeightsRef, device: torch.device) -> dict[str, torch.Tensor]:
-    """The tensors on the device, each verified. Raises WorkError if their publisher dies, or if one is damaged."""
+    """Returns the tensors on the device, each verified. Raises WorkError if the publisher dies, or if a tensor is
+    damaged.
+    """
     store, name, address = _publisher(weights)
     backend = "nccl" if device.type == layout.device == "cuda" else "gloo"
     ask = WeightsAsk(name, f"link/{store.add(_LINKS, 1)}", backend)
     target = device if backend == "nccl" else torch.device("cpu")
-    found: dict[str, torch.Tensor] = {}
+    arrived: dict[str, torch.Tensor] = {}
     with _as_work_error(weights):
         store.queue_push(_ASKS, msgspec.json.encode(ask))
         link = _DIST.PrefixStore(ask.link, store)
@@ -170,44 +172,44 @@ def received(layout: WeightsLayout, weights: WeightsRef, device: torch.device) -
         for number, line in enumerate(layout.tensors):
             shared = layout.shares[number]
             if shared != number:
-                found[line.name] = found[layout.tensors[shared].name]
+                arrived[line.name] = arrived[layout.tensors[shared].name]
                 continue
             tensor = torch.empty(line.shape, dtype=getattr(torch, line.dtype), device=target)
-            for part in _parts(tensor):
-                group.recv([part], 0, 0).wait()
-            found[line.name] = tensor
+            for chunk in _parts(tensor):
+                group.recv([chunk], 0, 0).wait()
+            arrived[line.name] = tensor
         group.send([torch.ones(1, dtype=torch.uint8, device=_device_of(backend))], 0, 1).wait()
-    for line, digest in zip(layout.tensors, BitSums(target).digests(found), strict=True):
+    for line, digest in zip(layout.tensors, BitSums(target).digests(arrived), strict=True):
         if digest.digest.hex() != line.xxh3:
             raise WorkError(f"tensor {line.name!r} is damaged: expected sums {line.xxh3}", where=weights.path)
-    moved = {id(each): each.to(device) for each in found.values()}
-    return {name: moved[id(each)] for name, each in found.items()}
+    moved = {id(tensor): tensor.to(device) for tensor in arrived.values()}
+    return {name: moved[id(tensor)] for name, tensor in arrived.items()}
 
 
 @contextmanager
 def _as_work_error(weights: WeightsRef) -> Iterator[None]:
-    """Errors of torch within become the end of the publisher, or of the connection to it."""
+    """Converts torch's errors within the block: the publisher, or the connection to it, has ended."""
     try:
         yield
     except RuntimeError as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise WorkError(f"{_GONE} ({said})", where=weights.path) from error
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WorkError(f"{_UNREACHABLE} ({first_line})", where=weights.path) from error
 
 
 def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
-    """The publisher's store, the name of the weights there, and the address of this process towards it."""
-    place, _, name = weights.path.rpartition("/")
+    """Returns the publisher's store, the name of the weights there, and this process's address towards it."""
+    publisher_address, _, name = weights.path.rpartition("/")
     try:
-        host, port = host_and_port(place, field="weights")
+        host, port = host_and_port(publisher_address, field="weights")
     except ConfigError as error:
         raise WorkError("this is no address of a publisher of weights", where=weights.path) from error
     try:
-        # First by a plain socket: a store would try for as long as its time-out, also where nobody listens.
+        # First by a plain socket: a store would retry until its time-out even if nobody listens.
         with socket.create_connection((host, port), _CONNECT.total_seconds()) as tried:
             address = tried.getsockname()[0]
         return _connected(host, port), name, address
     except (OSError, RuntimeError) as error:
-        raise WorkError(_GONE, where=weights.path) from error
+        raise WorkError(_UNREACHABLE, where=weights.path) from error
 
 
 def _connected(host: str, port: int) -> Any:
@@ -215,13 +217,13 @@ def _connected(host: str, port: int) -> Any:
 
 
 def _group(backend: str, store: Any, *, rank: int, address: str) -> Any:
-    """A process group of the two; it ends with its last reference. Not run on a GPU: `nccl`."""
+    """Returns a process group of two; it ends with its last reference. Not run on a GPU: `nccl`."""
     if backend == "nccl":
         options = _DIST.ProcessGroupNCCL.Options()
         options._timeout = _OPERATION
         return _DIST.ProcessGroupNCCL(store, rank, 2, options)
     options = _DIST.ProcessGroupGloo._Options()
-    # By address: gloo would listen where the machine's name leads.
+    # By address: gloo would otherwise listen at the address of the machine's name.
     options._devices = [_DIST.ProcessGroupGloo.create_device(hostname=address)]
     options._timeout = _OPERATION
     return _DIST.ProcessGroupGloo(store, rank, 2, options)
@@ -232,16 +234,16 @@ def _device_of(backend: str) -> torch.device:
 
 
 def _each_once(tensors: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The tensors in the order of the layout, tied ones once."""
-    seen = set[int]()
+    """Yields the tensors in the order of the layout, tied ones once."""
+    sent = set[int]()
     for name in sorted(tensors):
-        if id(tensors[name]) not in seen:
-            seen.add(id(tensors[name]))
+        if id(tensors[name]) not in sent:
+            sent.add(id(tensors[name]))
             yield tensors[name]
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor's bytes in C order, in parts that one send takes; none of an empty one."""
+    """Yields the tensor's bytes in C order, in parts that fit one send; nothing for an empty tensor."""
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel():
         words = flat.view(torch.uint8)

@@ -164,7 +164,7 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
                 moves=moves,
                 verify=verify,
                 before_append=lambda experiment: _mark(folder, experiment, path),
-                taken=await _taken(log),
+                taken_folders=await _taken(log),
                 log_id=own.id if own is not None else "",
             )
 

@@ -23,7 +23,7 @@ from rftd.daemon.serve.data_folder import FOLDER_HEADER
 from rftd.daemon.serve.patience import Troubles
 from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.errors import RftdError, UnreachableError
-from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, said
+from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, finding_reason
 from rftd.ops.metrics import CONTENT_TYPE, OPEN_CONTENT_TYPE
 from rftd.streams.log.log import EventLog
 from rftd.streams.sqlite.wal import HasWal
@@ -145,7 +145,7 @@ class Gate:
         if request.url.path == "/livez":
             return verdict_response(Verdict(ok=True, checks=()), request, reasons=reasons)
         if request.url.path == "/readyz":
-            finding = Finding(name=self._name, ok=False, reason=said(error))
+            finding = Finding(name=self._name, ok=False, reason=finding_reason(error))
             return verdict_response(Verdict(ok=False, checks=(finding,)), request, reasons=reasons)
         if not reasons:
             return answer(UnreachableError("the daemon is not ready", fix="ask again in a second"))
@@ -173,10 +173,10 @@ def readiness(
                 await log.heads()
         except TimeoutError:
             fix = "see whether its brokers run and enough replicas are in sync, and the network to them"
-            return said(
+            return finding_reason(
                 log.failure or UnreachableError(f"the log does not answer within {_LOG_TIMEOUT_S:g} s", fix=fix)
             )
-        return None if (failure := log.failure) is None else said(failure)
+        return None if (failure := log.failure) is None else finding_reason(failure)
 
     async def ask_wal() -> str | None:
         blocked = log.blocked if isinstance(log, HasWal) else None

@@ -1,4 +1,4 @@
-"""Run by Alembic: the revisions, on the connection and in the transaction that the caller handed over."""
+"""Alembic's entry script: runs the revisions on the caller's connection, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ context.configure(
     target_metadata=Row.metadata,
     version_table=VERSION_TABLE,
 )
-# In the caller's transaction: a revision that fails, or a crash in it, leaves the tables as they were.
+# In the caller's transaction: a failing revision, or a crash in the middle, leaves the tables as they were.
 with context.begin_transaction():
     context.run_migrations()

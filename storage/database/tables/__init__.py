@@ -8,7 +8,7 @@ batches      batches, batch items
 steps        steps, generations, evals
 weights      weight versions, activations, overdue windows, checkpoints
 workers      workers
-progress     positions, fences, events that count once, dead letters, meta
+progress     positions, fences, ids of events that count once, dead letters, meta
 """
 
 from rftd.storage.database.tables import batches, experiences, experiments, progress, steps, tasks, weights, workers

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.base import CLUSTERED, Flag, Id, Int, IntKey, 
 
 
 class Batches(Row, table=True):
-    """One planned batch; `abandoned_offset` is set if somebody gave it up, whether or not it had run."""
+    """One planned batch; `abandoned_offset` is set if the batch was abandoned, executed or not."""
 
     __tablename__ = "batches"
     __table_args__ = (Index("batches_experiment", "experiment", "step"), CLUSTERED)
@@ -21,7 +21,7 @@ class Batches(Row, table=True):
     groups: Int
     incomplete: Flag
     staleness_mean: Real
-    """The staleness of the batch's experiences, in versions, as the two that follow."""
+    """Mean staleness of the batch's experiences, in versions, as are the 95th percentile and the maximum below."""
     staleness_p95: Int
     staleness_max: Int
     decided_at_ns: Int
@@ -33,7 +33,7 @@ class Batches(Row, table=True):
     abandoned_partition: Int
     abandoned_offset: LogOffset
     max_uses: Int
-    """An experience that was used less often rests and may be planned again; 0 = always."""
+    """Number of uses below which an experience cools down and may be planned again; 0: unlimited."""
     eligible_at_ns: Int
 
 

@@ -8,10 +8,10 @@ from rftd.storage.database.tables.base import CLUSTERED, Id, Int, IntKey, Key, L
 
 
 class Experiences(Row, table=True):
-    """One rollout as one explorer ended it: produced, failed, or both, of which the lower offset counts.
+    """One rollout as ended by one explorer: produced, failed, or both, in which case the lower offset counts.
 
-    Whether it counts at all follows from the lease that it answers: see `rftd.storage.queries.books`. The payload stays
-    in the log at (`produced_partition`, `produced_offset`).
+    Whether the row counts at all follows from the lease answered by the explorer: see `rftd.storage.queries.books`. The
+    payload stays in the log at (`produced_partition`, `produced_offset`).
     """
 
     __tablename__ = "experiences"
@@ -19,18 +19,18 @@ class Experiences(Row, table=True):
         Index("experiences_id", "id"),
         Index("experiences_experiment", "experiment", "produced_ns"),
         Index("experiences_versions", "experiment", "oldest_version"),
-        # Not clustered: rows so wide are cheaper to append than to put among others, by a third at 300,000 of them.
+        # Not clustered: appending such wide rows is a third cheaper than inserting them among others, at 300,000 rows.
     )
 
     group_id: Key
     rollout: IntKey
     writer: Key
-    """The explorer that wrote it; records of others are in no table."""
+    """The explorer that wrote the record; records of other writers are in no table."""
     id: Id
     experiment: Id
     stage: Int
     lease: Id
-    """The lease that it answers."""
+    """The lease answered by the experience."""
     prompt_tokens: Int
     response_tokens: Int
     oldest_version: Int
@@ -45,7 +45,7 @@ class Experiences(Row, table=True):
     produced_partition: Int
     produced_offset: LogOffset
     failed_lease: Id
-    """The lease that the failure answers."""
+    """The lease answered by the failure."""
     failed_experiment: Id
     failed_stage: Int
     failed_code: Text
@@ -54,11 +54,11 @@ class Experiences(Row, table=True):
     failed_partition: Int
     failed_offset: LogOffset
     spans: Text
-    """JSON: [version, generation, start, end] for each run of response tokens that one version drew."""
+    """JSON: [version, generation, start, end] for each run of response tokens sampled by one version."""
 
 
 class Retirements(Row, table=True):
-    """An experience that will not be trained (again)."""
+    """An experience retired from training, with the reason and the number of uses before."""
 
     __tablename__ = "retirements"
     __table_args__ = CLUSTERED

@@ -21,7 +21,7 @@ from rftd.storage.database.tables.base import (
 
 
 class Experiments(Row, table=True):
-    """One experiment. `state` follows the spine's order; the rest is as it was submitted."""
+    """One experiment. `state` follows the spine's order; the other columns are as submitted."""
 
     __tablename__ = "experiments"
     __table_args__ = (Index("experiments_name", "name"), Index("experiments_parent", "parent"))
@@ -53,27 +53,27 @@ class Experiments(Row, table=True):
     started_partition: Int
     started_offset: LogOffset
     parent: Id
-    """The experiment whose history it shares up to `forked_step`."""
+    """The experiment that shares its history up to `forked_step` with this fork."""
     forked_step: Int
     forked_ns: Int
     forked_partition: Int
     forked_offset: LogOffset
     kept: Text
-    """The place of its files: `here` (or null), `archived`, `removed`."""
+    """Location of the experiment's files: `here` (or null), `archived`, `removed`."""
     kept_path: LocalPath
     kept_reason: Text
     kept_ns: Int
     kept_partition: Int
     kept_offset: LogOffset
     priority: Int
-    """The priority with which it was submitted."""
+    """The priority at submission."""
     prioritized: Int
-    """The priority to which it was changed; null if it was not."""
+    """The priority set later; null if it was never changed."""
     prioritized_ns: Int
     prioritized_partition: Int
     prioritized_offset: LogOffset
     signal_cause: Text
-    """The cause for which nothing is learnt, by its name; null or empty while something is."""
+    """Name of the cause for which nothing is learnt; null or empty while there is a learning signal."""
     signal_reason: Text
     signal_step: Int
     signal_ns: Int
@@ -105,13 +105,13 @@ class Stages(Row, table=True):
     completed_partition: Int
     completed_offset: LogOffset
     best_version: Int
-    """The version whose checkpoint is the best by its evaluation; null where nobody looks, or before there is one."""
+    """The version of the best checkpoint by evaluation; null without such a selection, or before the first one."""
     best_figure: Text
     best_value: Real
     best_base: Real
-    """The same figure of the weights with which the stage began."""
+    """The same figure for the initial weights of the stage."""
     best_kept: Text
-    """JSON: the versions that are kept for their evaluation."""
+    """JSON: the versions whose checkpoints are kept for their evaluation."""
     best_ns: Int
     best_partition: Int
     best_offset: LogOffset
@@ -124,7 +124,9 @@ class Stages(Row, table=True):
 
 
 class Warnings(Row, table=True):
-    """A warning of something that was changed or ignored: of the submission (`number` from 0) or later (its offset)."""
+    """A warning about a changed or ignored setting: of the submission (`number` from 0) or later (`number` is its
+    offset).
+    """
 
     __tablename__ = "warnings"
 

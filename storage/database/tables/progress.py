@@ -1,4 +1,4 @@
-"""The projector's progress: positions, fences, events that count once, and records that it could not use."""
+"""The projector's progress: positions, fences, ids of events that count once, and unusable records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rftd.storage.database.tables.base import CLUSTERED, LOCAL, Id, Int, IntKey,
 
 
 class Positions(Row, table=True):
-    """The next offset to apply in one partition, and the chain before it."""
+    """The next offset to apply in one partition, and the chain value before it."""
 
     __tablename__ = "positions"
     __table_args__ = LOCAL
@@ -37,7 +37,7 @@ class Fences(Row, table=True):
 
 
 class Once(Row, table=True):
-    """Ids of events whose repetition would change a row: of one that is in a partition twice the first counts."""
+    """Ids of events whose repetition would change a row: the first occurrence in a partition counts."""
 
     __tablename__ = "once"
     __table_args__ = CLUSTERED
@@ -50,7 +50,7 @@ class Once(Row, table=True):
 
 
 class DeadLetters(Row, table=True):
-    """A record that a consumer could not use; the record itself stays in the log."""
+    """A pointer to a record that a consumer could not use; the record itself stays in the log."""
 
     __tablename__ = "dead_letters"
     __table_args__ = LOCAL
@@ -63,11 +63,14 @@ class DeadLetters(Row, table=True):
     reason: Text
     reported_partition: Int
     reported_offset: LogOffset
-    """The offset of the record.dead_lettered; the record's own if the projector itself met it."""
+    """Offset of the `record.dead_lettered` event; the record's own offset if the projector itself rejected the record.
+    """
 
 
 class Meta(Row, table=True):
-    """`projections`: the version of each when the tables were filled, as JSON; `filled_s`: how long that took."""
+    """Name-value pairs: `projections` has the version of each projection when the tables were filled, as JSON;
+    `filled_s` the seconds taken to fill them.
+    """
 
     __tablename__ = "meta"
     __table_args__ = LOCAL

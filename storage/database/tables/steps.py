@@ -8,7 +8,7 @@ from rftd.storage.database.tables.base import Id, Int, IntKey, Key, LocalPath, L
 
 
 class Steps(Row, table=True):
-    """Weight version `step` of `generation`, as it was trained."""
+    """Weight version `step` of `generation`, as trained."""
 
     __tablename__ = "steps"
 
@@ -66,16 +66,16 @@ class Evals(Row, table=True):
 
 
 class EvalScores(Row, table=True):
-    """The first score of a range of rows of an evaluation by one explorer; it counts if that held the lease."""
+    """An explorer's first score of a range of evaluation rows; counts only if the explorer held the lease."""
 
     __tablename__ = "eval_scores"
 
     eval: Key
     row_start: IntKey
     writer: Key
-    """The explorer that wrote it; records of others are in no table."""
+    """The explorer that wrote the record; records of other writers are in no table."""
     lease: Id
-    """The lease that it answers."""
+    """The lease answered by the score."""
     experiment: Id
     stage: Int
     taskset: Int

@@ -18,7 +18,7 @@ class Leases(Row, table=True):
     experiment: Id
     stage: Int
     subject: Id
-    """The group, or the eval."""
+    """The id of the group or of the evaluation."""
     worker: Id
     slot: Int
     attempt: Int
@@ -29,7 +29,7 @@ class Leases(Row, table=True):
     row_end: Int
     epoch: Int
     rollouts: Int
-    """The number of rollouts that the lease asks for."""
+    """The number of rollouts to run under the lease."""
     version: Int
     """The lowest (task) or the only (eval) weight version that may answer."""
     leased_ns: Int
@@ -42,7 +42,7 @@ class Leases(Row, table=True):
 
 
 class Groups(Row, table=True):
-    """One closed group."""
+    """One closed group of rollouts."""
 
     __tablename__ = "groups"
     __table_args__ = (Index("groups_experiment", "experiment", "stage", "sequence"), CLUSTERED)
@@ -62,6 +62,6 @@ class Groups(Row, table=True):
     closed_partition: Int
     closed_offset: LogOffset
     tag: Real
-    """The priority of its experiences, if that was changed."""
+    """The priority of the group's experiences, if changed by a command."""
     tagged_partition: Int
     tagged_offset: LogOffset

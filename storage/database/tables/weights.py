@@ -1,4 +1,4 @@
-"""Weight versions, their holders, overdue windows, checkpoints: folded from `rftd.weights` and `rftd.checkpoints`."""
+"""Weight versions, activations, overdue windows, checkpoints: folded from `rftd.weights` and `rftd.checkpoints`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rftd.storage.database.tables.base import Flag, Id, Int, IntKey, Key, LocalP
 
 
 class WeightVersions(Row, table=True):
-    """(version, generation) as announced. It counts only if its step, with this checksum, is on the spine."""
+    """(version, generation) as announced. Counts only if a step with this checksum is on the spine."""
 
     __tablename__ = "weight_versions"
 
@@ -46,7 +46,7 @@ class Activations(Row, table=True):
 
 
 class OverdueWindows(Row, table=True):
-    """A window of a stage for which explorers waited at its sync point for longer than `sync_timeout`."""
+    """A window of a stage whose explorers waited at the sync point for longer than `sync_timeout`."""
 
     __tablename__ = "overdue_windows"
 
@@ -55,9 +55,9 @@ class OverdueWindows(Row, table=True):
     number: IntKey
     """The number of the window, from 0."""
     wanted: Int
-    """The version that was waited for; -1 for any that is newer."""
+    """The version that explorers waited for; -1 for any newer version."""
     version: Int
-    """The version that it ran on instead; -1 if it went on waiting."""
+    """The version used by the window instead; -1 if explorers continued to wait."""
     waited_s: Real
     reason: Text
     overdue_ns: Int
@@ -66,7 +66,7 @@ class OverdueWindows(Row, table=True):
 
 
 class Checkpoints(Row, table=True):
-    """A durable point to resume from. It counts only if its step, with this checksum, is on the spine."""
+    """A durable point to resume from. Counts only if a step with this checksum is on the spine."""
 
     __tablename__ = "checkpoints"
 

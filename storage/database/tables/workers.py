@@ -1,4 +1,4 @@
-"""Workers that joined and left: folded from `rftd.workers`. Their heartbeats are not folded."""
+"""Workers that joined and left: folded from `rftd.workers`. Heartbeats are not folded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rftd.storage.database.tables.base import Id, Int, Key, LogOffset, Real, Row
 
 
 class Workers(Row, table=True):
-    """One worker process."""
+    """One worker process, from its start to its stop or loss."""
 
     __tablename__ = "workers"
     __table_args__ = (Index("workers_experiment", "experiment"),)

@@ -13,7 +13,7 @@ from rftd.streams.log.envelope import Decoded
 
 PLANNED: Final = Upsert(
     Batches,
-    place="planned",
+    prefix="planned",
     owns=(
         "experiment",
         "step",
@@ -31,7 +31,7 @@ PLANNED: Final = Upsert(
 )
 ITEM: Final = Upsert(
     BatchItems,
-    place="planned",
+    prefix="planned",
     owns=(
         "experience",
         "group_id",
@@ -44,19 +44,19 @@ ITEM: Final = Upsert(
         "epoch",
     ),
 )
-ABANDONED: Final = Upsert(Batches, place="abandoned", owns=("abandoned_code", "abandoned_reason"))
+ABANDONED: Final = Upsert(Batches, prefix="abandoned", owns=("abandoned_code", "abandoned_reason"))
 
 
 def percentile_95(ordered: Sequence[int]) -> int:
-    """The smallest of the sorted values that at least 95 % of them do not exceed."""
+    """Returns the smallest of the sorted values that is not exceeded by at least 95 % of them."""
     return ordered[-(-95 * len(ordered) // 100) - 1]
 
 
 def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> None:
     id = event.batch.bytes
-    items = event.experiences
+    planned_items = event.experiences
     rows = event.rows
-    stale = sorted(item.staleness_versions for item in items)
+    stale = sorted(planned.staleness_versions for planned in planned_items)
     changes.put(
         PLANNED,
         decoded,
@@ -64,7 +64,7 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
         experiment=id_of(decoded.head.experiment),
         step=event.step,
         stage=event.stage,
-        items=len(items) + len(rows),
+        items=len(planned_items) + len(rows),
         groups=len(event.groups),
         incomplete=event.incomplete,
         staleness_mean=sum(stale) / len(stale) if stale else None,
@@ -74,30 +74,30 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
         max_uses=event.max_uses,
         eligible_at_ns=event.eligible_at_ns,
     )
-    # The hot part: rows as tuples in the order of `ITEM.columns`, for a batch has thousands of items.
+    # The hot part: rows as tuples in the order of `ITEM.columns`, because a batch has thousands of items.
     groups = [reference.group.bytes for reference in event.groups]
     stamp = ITEM.stamp(decoded)
-    rest = (None, None, None, *stamp)
+    no_row = (None, None, None, *stamp)
     changes.of(ITEM).extend(
         [
             (
                 id,
                 number,
-                item.experience.bytes,
-                groups[item.group] if 0 <= item.group < len(groups) else None,
-                item.partition,
-                item.offset,
-                item.staleness_versions,
-                item.use,
-                *rest,
+                planned.experience.bytes,
+                groups[planned.group] if 0 <= planned.group < len(groups) else None,
+                planned.partition,
+                planned.offset,
+                planned.staleness_versions,
+                planned.use,
+                *no_row,
             )
-            for number, item in enumerate(items)
+            for number, planned in enumerate(planned_items)
         ]
     )
     changes.of(ITEM).extend(
         [
             (id, number, None, None, None, None, None, None, event.dataset_of(row), row.row, row.epoch, *stamp)
-            for number, row in enumerate(rows, start=len(items))
+            for number, row in enumerate(rows, start=len(planned_items))
         ]
     )
 

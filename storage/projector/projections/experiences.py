@@ -13,7 +13,7 @@ from rftd.streams.log.writers import explorer_of
 
 PRODUCED: Final = Upsert(
     Experiences,
-    place="produced",
+    prefix="produced",
     owns=(
         "id",
         "experiment",
@@ -33,10 +33,10 @@ PRODUCED: Final = Upsert(
 )
 FAILED: Final = Upsert(
     Experiences,
-    place="failed",
+    prefix="failed",
     owns=("failed_lease", "failed_experiment", "failed_stage", "failed_code", "failed_reason"),
 )
-RETIRED: Final = Upsert(Retirements, place="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
+RETIRED: Final = Upsert(Retirements, prefix="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
 
 
 def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
@@ -44,7 +44,7 @@ def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: C
     if writer is None:
         return
     versions = [span.version for span in event.spans] or (0,)
-    # A tuple in the order of `PRODUCED.columns`: most of the log is this event.
+    # A tuple in the order of `PRODUCED.columns`: most records of the log are this event.
     changes.of(PRODUCED).append(
         (
             event.group.bytes,
@@ -88,8 +88,14 @@ def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes)
 
 
 def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
-    rest = (id_of(decoded.head.experiment), event.reason, event.uses, event.decided_at_ns, *RETIRED.stamp(decoded))
-    changes.of(RETIRED).extend([(experience_id.bytes, *rest) for experience_id in event.experiences])
+    shared_columns = (
+        id_of(decoded.head.experiment),
+        event.reason,
+        event.uses,
+        event.decided_at_ns,
+        *RETIRED.stamp(decoded),
+    )
+    changes.of(RETIRED).extend([(experience_id.bytes, *shared_columns) for experience_id in event.experiences])
 
 
 PROJECTION: Final = Projection(

@@ -15,7 +15,7 @@ from rftd.streams.log.envelope import Decoded
 
 SUBMITTED: Final = Upsert(
     Experiments,
-    place="submitted",
+    prefix="submitted",
     owns=(
         "project",
         "group_name",
@@ -32,40 +32,40 @@ SUBMITTED: Final = Upsert(
 )
 STATE: Final = Upsert(
     Experiments,
-    place="state",
+    prefix="state",
     owns=("state", "state_code", "state_reason", "state_role"),
     rule=Rule.LAST,
-    # Nothing leaves an end state; the spine is one partition, so its order is given.
+    # An end state is final; the spine is one partition, so its order is fixed.
     final=("state", tuple(status.value for status in Status if status.ended)),
 )
-PRIORITIZED: Final = Upsert(Experiments, place="prioritized", owns=("prioritized",), rule=Rule.LAST)
-STARTED: Final = Upsert(Experiments, place="started")
-FORKED: Final = Upsert(Experiments, place="forked", owns=("parent", "forked_step"))
+PRIORITIZED: Final = Upsert(Experiments, prefix="prioritized", owns=("prioritized",), rule=Rule.LAST)
+STARTED: Final = Upsert(Experiments, prefix="started")
+FORKED: Final = Upsert(Experiments, prefix="forked", owns=("parent", "forked_step"))
 KEPT: Final = Upsert(
     Experiments,
-    place="kept",
+    prefix="kept",
     owns=("kept", "kept_path", "kept_reason"),
     rule=Rule.LAST,
     final=("kept", (Kept.REMOVED.value,)),
 )
 SIGNAL: Final = Upsert(
-    Experiments, place="signal", owns=("signal_cause", "signal_reason", "signal_step"), rule=Rule.LAST
+    Experiments, prefix="signal", owns=("signal_cause", "signal_reason", "signal_step"), rule=Rule.LAST
 )
 STAGE: Final = Upsert(
     Stages,
-    place="submitted",
+    prefix="submitted",
     owns=("name", "kind", "algorithm", "total_steps", "batch_size", "train_batch_size"),
 )
-STAGE_STARTED: Final = Upsert(Stages, place="started", owns=("first_version",))
-STAGE_COMPLETED: Final = Upsert(Stages, place="completed", owns=("last_version",))
+STAGE_STARTED: Final = Upsert(Stages, prefix="started", owns=("first_version",))
+STAGE_COMPLETED: Final = Upsert(Stages, prefix="completed", owns=("last_version",))
 STAGE_BEST: Final = Upsert(
     Stages,
-    place="best",
+    prefix="best",
     owns=("best_version", "best_figure", "best_value", "best_base", "best_kept"),
     rule=Rule.LAST,
 )
-STAGE_STOPPED: Final = Upsert(Stages, place="stopped", owns=("stopped_by", "stopped_reason"))
-WARNED: Final = Upsert(Warnings, place="warned", owns=("text",))
+STAGE_STOPPED: Final = Upsert(Stages, prefix="stopped", owns=("stopped_by", "stopped_reason"))
+WARNED: Final = Upsert(Warnings, prefix="warned", owns=("text",))
 
 
 def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes: Changes) -> None:
@@ -123,7 +123,7 @@ def _accepted(event: experiment.ExperimentAccepted, decoded: Decoded, changes: C
 
 
 def _rejected(event: experiment.ExperimentRejected, decoded: Decoded, changes: Changes) -> None:
-    if event.request is None:  # else no experiment came of it
+    if event.request is None:  # else no experiment exists
         _state(decoded, changes, Status.REJECTED, code=event.code, reason=event.reason)
 
 
@@ -141,7 +141,7 @@ def _paused(event: experiment.ExperimentPaused, decoded: Decoded, changes: Chang
 
 
 def _resumed(event: experiment.ExperimentResumed, decoded: Decoded, changes: Changes) -> None:
-    # Its own reason, such as `refused: tried again`, is about a pause that is over.
+    # The event's own reason, such as `refused: tried again`, is about a pause that is over.
     _state(decoded, changes, Status.QUEUED if event.queued else Status.RUNNING)
 
 
@@ -177,8 +177,8 @@ def _removed(event: experiment.ExperimentRemoved, decoded: Decoded, changes: Cha
     _kept(decoded, changes, Kept.REMOVED, reason=event.reason)
 
 
-def _kept(decoded: Decoded, changes: Changes, kept: Kept, *, path: str = "", reason: str = "") -> None:
-    changes.put(KEPT, decoded, id=owner_of(decoded), kept=kept.value, kept_path=path, kept_reason=reason)
+def _kept(decoded: Decoded, changes: Changes, location: Kept, *, path: str = "", reason: str = "") -> None:
+    changes.put(KEPT, decoded, id=owner_of(decoded), kept=location.value, kept_path=path, kept_reason=reason)
 
 
 def _signal_lost(event: SignalLost, decoded: Decoded, changes: Changes) -> None:

@@ -1,7 +1,7 @@
 """The projector's own progress: the owners of roles, from every stream, and the events that must not count twice.
 
-A log may rarely hold one event twice in a partition. Of most events the first one wins by its place already; `KINDS`
-are those that win over earlier ones, or whose key is their own place.
+A log may, rarely, hold an event twice in a partition. For most events the first position wins already; `KINDS` are
+those that replace earlier ones, or whose key is their own position.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         CheckpointChosen,
     )
 )
-FENCED: Final = Upsert(Fences, place="fenced", owns=("epoch", "owner"), rule=Rule.LAST)
-APPLIED: Final = Upsert(Once, place="applied")
+FENCED: Final = Upsert(Fences, prefix="fenced", owns=("epoch", "owner"), rule=Rule.LAST)
+APPLIED: Final = Upsert(Once, prefix="applied")
 
 
 def _fenced(event: experiment.Fence, decoded: Decoded, changes: Changes) -> None:
@@ -57,7 +57,7 @@ def _applied(event: Event, decoded: Decoded, changes: Changes) -> None:
     )
 
 
-# Two projections with a name and a version each: the names are stored, and a changed set would have every table of an
-# existing database filled anew.
+# Two projections with a name and a version each: the names are stored, and a changed set would refill every table of an
+# existing database.
 FENCES: Final = Projection(name="fences", version=1, tables=(Fences,), handlers={experiment.Fence: _fenced})
 ONCE: Final = Projection(name="once", version=1, tables=(Once,), handlers=dict.fromkeys(KINDS, _applied))

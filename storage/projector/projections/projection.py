@@ -17,12 +17,12 @@ from rftd.streams.log.envelope import Decoded
 _encode: Final = msgspec.json.Encoder().encode
 
 Handler = Callable[[Any, Decoded, Changes], None]
-"""A function that adds the row changes of an event to those so far, from the event and its record alone."""
+"""A function that appends the row changes of an event, computed from the event and its record alone."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Tables and the handlers that fill them. A changed meaning is a new `version`: all tables are then filled anew."""
+    """Tables and the handlers that fill them. A changed meaning needs a new `version`: all tables are then refilled."""
 
     name: str
     version: int
@@ -30,17 +30,17 @@ class Projection:
     handlers: Mapping[type[Event], Handler]
 
 
-def id_of(value: UUID | None) -> bytes | None:
-    """The id as a column holds it."""
-    return value.bytes if value is not None else None
+def id_of(uuid: UUID | None) -> bytes | None:
+    """Returns an id as stored in a column."""
+    return uuid.bytes if uuid is not None else None
 
 
 def owner_of(decoded: Decoded) -> bytes:
-    """The experiment of a record, as a key column holds it; empty for records of none."""
+    """Returns the experiment of a record as a key column; empty for records without one."""
     experiment = decoded.head.experiment
     return experiment.bytes if experiment is not None else b""
 
 
-def json_of(value: object) -> str:
-    """The value as JSON text; NaN and infinities become null."""
-    return _encode(value).decode()
+def json_of(content: object) -> str:
+    """Returns JSON text; NaN and infinities become null."""
+    return _encode(content).decode()

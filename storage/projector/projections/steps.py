@@ -13,18 +13,18 @@ from rftd.streams.log.writers import explorer_of
 
 COMPLETED: Final = Upsert(
     Steps,
-    place="completed",
+    prefix="completed",
     owns=("batch", "stage", "checksum", "sha256", "items", "tokens", "duration_s", "metrics"),
 )
-GENERATION: Final = Upsert(Generations, place="started", owns=("version", "checkpoint", "reason"))
+GENERATION: Final = Upsert(Generations, prefix="started", owns=("version", "checkpoint", "reason"))
 EVALUATED: Final = Upsert(
     Evals,
-    place="completed",
+    prefix="completed",
     owns=("experiment", "stage", "taskset", "version", "generation", "rows", "score", "metrics"),
 )
 SCORED: Final = Upsert(
     EvalScores,
-    place="scored",
+    prefix="scored",
     owns=("lease", "experiment", "stage", "taskset", "version", "rows", "score", "tokens_mean"),
 )
 
@@ -93,7 +93,7 @@ def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) ->
         taskset=event.taskset,
         version=event.version,
         rows=event.rows,
-        # float64 sums of few float32 values are exact enough to be equal everywhere.
+        # float64 sums of a few float32 values are exact enough to be equal on every machine.
         score=float(rewards.astype("f8").sum()) / len(rewards) if len(rewards) else None,
         tokens_mean=int(tokens.astype("i8").sum()) / len(tokens) if len(tokens) else None,
     )

@@ -14,7 +14,7 @@ from rftd.streams.log.envelope import Decoded
 
 LEASED: Final = Upsert(
     Leases,
-    place="leased",
+    prefix="leased",
     owns=(
         "kind",
         "experiment",
@@ -33,13 +33,13 @@ LEASED: Final = Upsert(
         "version",
     ),
 )
-EXPIRED: Final = Upsert(Leases, place="expired", owns=("expired_reason",))
+EXPIRED: Final = Upsert(Leases, prefix="expired", owns=("expired_reason",))
 CLOSED: Final = Upsert(
     Groups,
-    place="closed",
+    prefix="closed",
     owns=("experiment", "stage", "sequence", "members", "member_map", "failed", "reward_mean", "code", "reason"),
 )
-TAGGED: Final = Upsert(Groups, place="tagged", owns=("tag",), rule=Rule.LAST)
+TAGGED: Final = Upsert(Groups, prefix="tagged", owns=("tag",), rule=Rule.LAST)
 
 
 def _task_leased(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> None:

@@ -1,4 +1,4 @@
-"""Weight versions and their holders, from `rftd.weights`; checkpoints; windows that waited too long, from the spine."""
+"""Weight versions and activations, from `rftd.weights`; checkpoints; overdue windows, from the spine."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import checkpoint, weights
 from rftd.streams.log.envelope import Decoded
 
-# LAST: a resumed trainer publishes a version, or saves a step, again under the same key, and its files are the newer.
+# LAST: a resumed trainer publishes a version, or saves a step, again under the same key, and its files are newer.
 PUBLISHED: Final = Upsert(
     WeightVersions,
-    place="published",
+    prefix="published",
     owns=("stage", "method", "path", "manifest", "checksum", "size_bytes"),
     rule=Rule.LAST,
 )
-RETIRED: Final = Upsert(WeightVersions, place="retired", owns=("retired_reason",), rule=Rule.LAST)
-ACTIVATED: Final = Upsert(Activations, place="activated", owns=("experiment", "manifest", "checksum", "duration_s"))
-OVERDUE: Final = Upsert(OverdueWindows, place="overdue", owns=("wanted", "version", "waited_s", "reason"))
+RETIRED: Final = Upsert(WeightVersions, prefix="retired", owns=("retired_reason",), rule=Rule.LAST)
+ACTIVATED: Final = Upsert(Activations, prefix="activated", owns=("experiment", "manifest", "checksum", "duration_s"))
+OVERDUE: Final = Upsert(OverdueWindows, prefix="overdue", owns=("wanted", "version", "waited_s", "reason"))
 COMMITTED: Final = Upsert(
     Checkpoints,
-    place="committed",
+    prefix="committed",
     owns=("stage", "stage_step", "path", "files", "size_bytes", "checksum", "sha256", "final"),
     rule=Rule.LAST,
 )
-DELETED: Final = Upsert(Checkpoints, place="deleted", owns=("deleted_reason",), rule=Rule.LAST)
+DELETED: Final = Upsert(Checkpoints, prefix="deleted", owns=("deleted_reason",), rule=Rule.LAST)
 
 
 def _published(event: weights.WeightsPublished, decoded: Decoded, changes: Changes) -> None:

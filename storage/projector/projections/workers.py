@@ -12,16 +12,16 @@ from rftd.streams.events import worker
 from rftd.streams.log.envelope import Decoded
 
 PROJECTOR: Final = "projector"
-"""The consumer under which the projector keeps the records that it could not use; nobody else's report counts there."""
+"""Consumer name of the projector's own dead letters; reports of others under this name are ignored."""
 
 STARTED: Final = Upsert(
     Workers,
-    place="started",
+    prefix="started",
     owns=("experiment", "role", "slot", "host", "pid", "process_start_s", "capacity"),
 )
-STOPPED: Final = Upsert(Workers, place="stopped", owns=("stopped_code", "stopped_reason", "stopped_memory_bytes"))
-LOST: Final = Upsert(Workers, place="lost", owns=("lost_reason", "lost_memory_bytes"))
-DEAD_LETTER: Final = Upsert(DeadLetters, place="reported", owns=("code", "reason"))
+STOPPED: Final = Upsert(Workers, prefix="stopped", owns=("stopped_code", "stopped_reason", "stopped_memory_bytes"))
+LOST: Final = Upsert(Workers, prefix="lost", owns=("lost_reason", "lost_memory_bytes"))
+DEAD_LETTER: Final = Upsert(DeadLetters, prefix="reported", owns=("code", "reason"))
 
 
 def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) -> None:
@@ -61,7 +61,8 @@ def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
 
 
 def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
-    # The projector's own letters are folded from the records themselves: an event in its name would make a row twice.
+    # The projector's own letters are folded from the records themselves: an event under its name would add a second
+    # row.
     if event.consumer == PROJECTOR:
         return
     changes.put(

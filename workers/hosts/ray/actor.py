@@ -1,7 +1,7 @@
-"""`WorkerActor`: what an actor of Ray's runs: a guest, with its log file, on a node that has what it needs.
+"""`WorkerActor`: the content of a Ray actor: a guest, with its log file, on a node that meets its requirements.
 
 Its methods are plain: with a coroutine among them Ray would run all of them on an event loop of its own. Ray calls each
-on a thread, several at once, so that a worker can be told to stop.
+on a thread, several at once, so that a worker can be stopped.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from rftd.workers.hosts.ray.placement import CPUS
 from rftd.workers.hosts.started_here import StartedHere
 
 ASKED_S: Final = 20.0
-"""The time in which somebody asks how an actor ended, and again that in which somebody ends it; then it ends itself."""
+"""Seconds to wait for a request of the outcome, and again for an end from outside; then the actor ends itself."""
 
 
 class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of an actor that was told to begin."""
+    """The answer of a rank host to `begin`."""
 
     listening: RankHostPlace | None = None
     """The address and the key of its ranks."""
     refusal: str = ""
-    """The reason why nothing can run on this node; empty if it listens."""
+    """The reason why the node is unfit; empty if it listens."""
 
 
 class RankHostActor:
-    """The ranks of one node. What they write is told to their trainer, in whose log it is."""
+    """Hosts the ranks of one node. Their output is forwarded to their trainer's log."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._host: RankHost | None = None
 
     def begin(self, order: bytes) -> bytes:
-        """Listens, unless it does; the answer says where, or why not."""
+        """Starts listening, if it does not yet; the answer has the address, or the reason of a refusal."""
         import ray.util
 
-        wanted = json_decoder(ActorOrder).decode(order)
+        actor_order = json_decoder(ActorOrder).decode(order)
         node = ray.util.get_node_ip_address()
         with self._turn:
-            if (refusal := refusal_of(wanted, node)) != "":
+            if (refusal := refusal_of(actor_order, node)) != "":
                 return msgspec.json.encode(HostBegun(refusal=refusal))
             if self._host is None:
-                take_variables(wanted)
+                take_variables(actor_order)
                 end_predecessors(os.environ[MARK])
                 self._host = RankHost(node)
             listening = RankHostPlace(address=node, port=self._host.port, key=self._host.key)
@@ -65,15 +65,15 @@ class RankHostActor:
 
 
 def host_actors(order: ActorOrder) -> list[Any]:
-    """The actors of a trainer's further nodes; Ray ends them when the actor that made them, this one, ends."""
+    """Returns the actors of a trainer's further nodes; Ray ends them when their creator, this actor, ends."""
     import ray
     from ray.util import get_current_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     group = get_current_placement_group()
-    found = []
+    actors = []
     for number in range(1, order.nodes):
-        # A mark of its own: where several nodes are one machine, the actors of a worker would end one another.
+        # A separate mark: where several nodes are one machine, the actors of a worker would otherwise end one another.
         mark = f"{order.place}/node_{number}"
         options: dict[str, Any] = {
             "name": f"{order.name}/node_{number}",
@@ -85,41 +85,41 @@ def host_actors(order: ActorOrder) -> list[Any]:
             "runtime_env": {"env_vars": variables_of(order, mark)},
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, number),
         }
-        found.append(ray.remote(RankHostActor).options(**options).remote())
-    return found
+        actors.append(ray.remote(RankHostActor).options(**options).remote())
+    return actors
 
 
 class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of an actor that was told to begin."""
+    """The answer of a worker actor to `begin`."""
 
     pid: int
     refusal: str = ""
-    """The reason why nothing can run on this node; empty if it runs."""
+    """The reason why the node is unfit; empty if the worker runs."""
 
 
 class WorkerActor:
-    """One worker. Whatever it starts ends with it."""
+    """One worker. Its child processes end with it."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._guest: Guest | None = None
         self._over = threading.Event()
-        self._told = threading.Event()
+        self._outcome_sent = threading.Event()
         self._outcome = Outcome(code=0)
         self._hosts: list[Any] = []
         """The actors of its other nodes, which end with this one."""
 
     def begin(self, order: bytes) -> bytes:
-        """Starts the worker, unless that was done; the answer says where, or why not."""
-        wanted = json_decoder(ActorOrder).decode(order)
+        """Starts the worker, if not started yet; the answer has its pid, or the reason of a refusal."""
+        actor_order = json_decoder(ActorOrder).decode(order)
         with self._turn:
-            refusal = "" if self._guest is not None else self._started(wanted)
+            refusal = "" if self._guest is not None else self._start_worker(actor_order)
         return msgspec.json.encode(ActorBegun(pid=os.getpid(), refusal=refusal))
 
     def outcome(self) -> bytes:
-        """Its end, once it has ended."""
+        """Blocks until the worker has ended, and returns its outcome."""
         self._over.wait()
-        self._told.set()
+        self._outcome_sent.set()
         return msgspec.json.encode(self._outcome)
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class WorkerActor:
         if self._guest is not None:
             self._guest.stop()
 
-    def _started(self, order: ActorOrder) -> str:
+    def _start_worker(self, order: ActorOrder) -> str:
         import ray.util
 
         node = ray.util.get_node_ip_address()
@@ -137,25 +137,27 @@ class WorkerActor:
         write_to(Path(order.log_path), node if order.by_node else "")
         take_variables(order)
         configure(level=order.log_level)
-        ours = order.assignment
-        if ours.role == "explorer":  # a trainer's cycles may hold activations
+        assignment = order.assignment
+        if assignment.role == "explorer":  # a trainer's cycles may hold activations
             tune_collector()
         os.environ.setdefault(MARK, order.place)
         end_predecessors(os.environ[MARK])
         if order.nodes > 1 and (refusal := self._take_nodes(order, node)) != "":
             return refusal
         started = StartedHere()
-        self._guest = Guest(ours, logger(role=ours.role, slot=ours.slot, node=node))
+        self._guest = Guest(assignment, logger(role=assignment.role, slot=assignment.slot, node=node))
         self._guest.begin()
         threading.Thread(target=self._watch, args=(self._guest, started), name="watch", daemon=True).start()
         return ""
 
     def _take_nodes(self, order: ActorOrder, node: str) -> str:
-        """Has the other nodes wait for ranks, and tells the engine so; the refusals of those that cannot."""
+        """Starts rank hosts on the other nodes, and passes their addresses to the engine; returns the refusals of unfit
+        nodes.
+        """
         import ray
 
         self._hosts = host_actors(order)
-        calls = [each.begin.remote(msgspec.json.encode(order)) for each in self._hosts]
+        calls = [host_actor.begin.remote(msgspec.json.encode(order)) for host_actor in self._hosts]
         answers = [json_decoder(HostBegun).decode(answer) for answer in ray.get(calls, timeout=limits.RANK_NODES_S)]
         nodes = RankNodes(own=node, hosts=tuple(answer.listening for answer in answers if answer.listening is not None))
         os.environ[RANK_NODES] = msgspec.json.encode(nodes).decode()
@@ -167,11 +169,11 @@ class WorkerActor:
         started.end()
         self._outcome = ended
         self._over.set()
-        self._told.wait(ASKED_S)
-        # Whoever was told and lives ends the actor at once; the one that asked may have died long before the end.
+        self._outcome_sent.wait(ASKED_S)
+        # A live daemon that got the outcome ends the actor at once; the one that asked may have died long before.
         threading.Event().wait(ASKED_S)
-        # Its daemon is gone. Its placement group is detached from every job, so nobody else would give back what it
-        # holds; this ends the actor, too.
+        # The daemon is gone. The placement group is detached from every job, so nobody else would release its
+        # resources; removing it ends the actor, too.
         from ray.util import get_current_placement_group, remove_placement_group
 
         try:

@@ -1,4 +1,4 @@
-"""`RayCluster`: what Ray's control store and its nodes say of memory, actors and placement groups."""
+"""`RayCluster`: memory, actors and placement groups according to Ray's control store and its nodes."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from rftd.workers.hosts.ray.messages import RayNode
 
 
 class NodeSize(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a node."""
+    """A node's memory, as answered by the node."""
 
     memory_bytes: int = 0
-    """All of its memory; 0: it did not say."""
+    """Total memory of the node; 0: unknown."""
     gpu_memory_bytes: int = 0
-    """All memory of its largest GPU; 0: it has none, or did not say."""
+    """Total memory of its largest GPU; 0: no GPU, or unknown."""
 
 
 UNSIZED: Final = NodeSize()
 
 
 class NodeSizes:
-    """The nodes that were asked, and what they answered."""
+    """Requests for the sizes of nodes, and the answers."""
 
     def __init__(self) -> None:
         self.known: dict[str, NodeSize] = {}
-        """By the node's id; of one that cannot say it, such as a node without rftd, `UNSIZED`."""
+        """Sizes by node id; `UNSIZED` for a node that cannot answer, such as one without rftd."""
         self._asked: dict[str, Any] = {}
 
     def look(self, nodes: Set[str]) -> None:
-        """Asks the nodes that are new, and takes in what has been answered; those that are gone are forgotten."""
-        for gone in (self.known.keys() | self._asked.keys()) - nodes:
-            self.known.pop(gone, None)
-            self._asked.pop(gone, None)
-        for new in nodes - self.known.keys() - self._asked.keys():
-            where = NodeAffinitySchedulingStrategy(new, soft=False)
+        """Asks new nodes, collects answers, and forgets nodes that are gone."""
+        for lost_node in (self.known.keys() | self._asked.keys()) - nodes:
+            self.known.pop(lost_node, None)
+            self._asked.pop(lost_node, None)
+        for node_id in nodes - self.known.keys() - self._asked.keys():
+            where = NodeAffinitySchedulingStrategy(node_id, soft=False)
             task = ray.remote(size_here).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
-            self._asked[new] = task.remote()
+            self._asked[node_id] = task.remote()
         for node, answer in list(self._asked.items()):
             if ray.wait([answer], timeout=0)[0]:
                 del self._asked[node]
-                self.known[node] = _taken(answer)
+                self.known[node] = _decoded_size(answer)
 
 
 def size_here() -> bytes:
-    """The size of this node."""
-    # With no variables: those of a task without a GPU hide all of them.
+    """Returns the encoded size of this node."""
+    # With no variables: those of a task without a GPU hide all GPUs.
     host = find_host({})
-    cpu = next(each for each in host.devices if each.kind == "cpu")
+    cpu = next(device for device in host.devices if device.kind == "cpu")
     largest_bytes = max((gpu.memory_bytes for gpu in host.gpus), default=0)
     return msgspec.json.encode(NodeSize(memory_bytes=cpu.memory_bytes, gpu_memory_bytes=largest_bytes))
 
 
-def _taken(answer: Any) -> NodeSize:
+def _decoded_size(answer: Any) -> NodeSize:
     try:
         return json_decoder(NodeSize).decode(ray.get(answer))
     except (ray.exceptions.RayError, msgspec.DecodeError):
@@ -71,7 +71,7 @@ def _taken(answer: Any) -> NodeSize:
 
 
 class RayCluster:
-    """The answers of Ray's control store. Each method asks it, and takes milliseconds."""
+    """Answers from Ray's control store. Each method queries it, and takes milliseconds."""
 
     def __init__(self, *, local_log: bool) -> None:
         self._local_log = local_log
@@ -80,65 +80,65 @@ class RayCluster:
         self._sizes = NodeSizes()
 
     def look(self) -> None:
-        """Reads the nodes and what is free on them."""
+        """Reads the nodes and their free resources."""
         free = ray._private.state.available_resources_per_node()
-        alive = [each for each in ray.nodes() if each["Alive"]]
-        self._sizes.look({each["NodeID"] for each in alive})
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        self._sizes.look({node["NodeID"] for node in alive})
         self.nodes = tuple(
             RayNode(
-                id=each["NodeID"],
-                address=each["NodeManagerAddress"],
-                gpus=each["Resources"].get("GPU", 0.0),
-                free_gpus=free.get(each["NodeID"], {}).get("GPU", 0.0),
-                cpus=each["Resources"].get("CPU", 0.0),
-                free_cpus=free.get(each["NodeID"], {}).get("CPU", 0.0),
-                sized=each["NodeID"] in self._sizes.known,
-                memory_bytes=self._sizes.known.get(each["NodeID"], UNSIZED).memory_bytes,
-                gpu_memory_bytes=self._sizes.known.get(each["NodeID"], UNSIZED).gpu_memory_bytes,
+                id=node["NodeID"],
+                address=node["NodeManagerAddress"],
+                gpus=node["Resources"].get("GPU", 0.0),
+                free_gpus=free.get(node["NodeID"], {}).get("GPU", 0.0),
+                cpus=node["Resources"].get("CPU", 0.0),
+                free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
+                sized=node["NodeID"] in self._sizes.known,
+                memory_bytes=self._sizes.known.get(node["NodeID"], UNSIZED).memory_bytes,
+                gpu_memory_bytes=self._sizes.known.get(node["NodeID"], UNSIZED).gpu_memory_bytes,
             )
-            for each in alive
+            for node in alive
         )
 
     def unreached(self) -> list[str]:
-        """Addresses of nodes that do not reach the log."""
-        return sorted({each.address for each in self.nodes} - {self._address}) if self._local_log else []
+        """Returns the addresses of nodes that cannot reach the log."""
+        return sorted({node.address for node in self.nodes} - {self._address}) if self._local_log else []
 
-    def actors_of(self, place: str) -> list[dict[str, str]]:
-        """Names and namespaces of the actors of a place that have not ended."""
-        return [each for each in list_named_actors(all_namespaces=True) if each["name"].startswith(f"{place}#")]
+    def actors_of(self, slot: str) -> list[dict[str, str]]:
+        """Returns names and namespaces of a slot's live actors."""
+        return [actor for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith(f"{slot}#")]
 
-    def workers_of(self, place: str) -> tuple[UUID, ...]:
-        """The workers whose actors are in a place; their further nodes have actors of their own."""
-        numbers = [each["name"].removeprefix(f"{place}#") for each in self.actors_of(place)]
+    def workers_of(self, slot: str) -> tuple[UUID, ...]:
+        """Returns the workers with actors in a slot; their further nodes have separate actors."""
+        numbers = [actor["name"].removeprefix(f"{slot}#") for actor in self.actors_of(slot)]
         return tuple(UUID(number) for number in numbers if "/" not in number)
 
-    def remove_groups(self, place: str) -> None:
-        """Gives back what actors of a place that ended by themselves still hold."""
-        for each in placement_group_table().values():
-            if each["name"].startswith(f"{place}#") and each["state"] != "REMOVED":
+    def remove_groups(self, slot: str) -> None:
+        """Releases the placement groups still held by a slot's actors that ended by themselves."""
+        for group in placement_group_table().values():
+            if group["name"].startswith(f"{slot}#") and group["state"] != "REMOVED":
                 with suppress(ValueError):
-                    remove_placement_group(get_placement_group(each["name"]))
+                    remove_placement_group(get_placement_group(group["name"]))
 
     def node_of(self, name: str) -> str:
-        """The address of the node of an actor."""
-        found = self._info(name)
-        return str(found["Address"]["IPAddress"]) if found else ""
+        """Returns the address of an actor's node."""
+        info = self._info(name)
+        return str(info["Address"]["IPAddress"]) if info else ""
 
     def death_of(self, name: str) -> str:
-        """Why an actor ended; empty if Ray does not know of it, or it has not."""
-        found = self._info(name)
-        if not found or found["State"] != "DEAD":
+        """Returns why an actor ended; empty if it is unknown to Ray, or alive."""
+        info = self._info(name)
+        if not info or info["State"] != "DEAD":
             return ""
-        exit_type, detail = _exit_of(int(found["Pid"]), str(found["Address"]["NodeID"]))
-        return reason_of(found.get("DeathCause"), exit_type, detail, str(found["Address"]["IPAddress"]))
+        exit_type, detail = _exit_of(int(info["Pid"]), str(info["Address"]["NodeID"]))
+        return reason_of(info.get("DeathCause"), exit_type, detail, str(info["Address"]["IPAddress"]))
 
     def _info(self, name: str) -> dict[str, Any]:
         every = ray._private.state.actors().values()
-        return next((each for each in every if each["Name"] == name), {})
+        return next((actor for actor in every if actor["Name"] == name), {})
 
 
 def _exit_of(pid: int, node: str) -> tuple[str, str]:
-    """The kind of a worker process's end in Ray's words, `NODE_OUT_OF_MEMORY` and the like, and the details."""
+    """Returns the kind of a worker process's end in Ray's words, such as `NODE_OUT_OF_MEMORY`, and the details."""
     from ray.core.generated import common_pb2, gcs_pb2
 
     accessor = ray._private.state.state._global_state_accessor

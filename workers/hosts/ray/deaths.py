@@ -1,4 +1,4 @@
-"""Why Ray ended an actor, in words. Ray tells it in its control store alone, not to the actor and not in its log."""
+"""Why Ray ended an actor, in words. Ray records the reason only in its control store, not in the actor or its log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PID: Final = re.compile(r"\s*Worker exit detail:\s*(.*)", re.S)
 
 
 def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
-    """The reason for the end of an actor.
+    """Returns the reason for the end of an actor.
 
-    `cause` is Ray's ActorDeathCause, or None; `exit_type` and `exit_detail` are what it says of the actor's process,
-    empty if it says nothing; `node` is the address of its node.
+    `cause` is Ray's ActorDeathCause, or None; `exit_type` and `exit_detail` describe the end of the actor's process,
+    empty if unknown; `node` is the address of its node.
     """
     where = f" on {node}" if node else ""
     oom = cause is not None and cause.HasField("oom_context")
@@ -40,12 +40,12 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
     return f"its actor's process{where} ended: {_short(exit_detail or died.error_message)}"
 
 
-def memory_reason_of(node: str, said: str) -> str:
-    """The reason for the end of an actor that the memory monitor of its node ended, of which Ray said something."""
+def memory_reason_of(node: str, detail: str) -> str:
+    """Returns the reason for an actor ended by its node's memory monitor, with Ray's `detail`."""
     where = f" on {node}" if node else ""
     return (
         f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "
-        "memory there, or raise RAY_memory_usage_threshold" + (f": {_short(said)}" if said else "")
+        "memory there, or raise RAY_memory_usage_threshold" + (f": {_short(detail)}" if detail else "")
     )
 
 

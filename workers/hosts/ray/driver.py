@@ -1,4 +1,4 @@
-"""The driver: a process that places workers on a Ray cluster as its launcher says, and tells what becomes of them.
+"""The driver: a process that places workers on a Ray cluster for its launcher, and reports what becomes of them.
 
 It reads requests from its input and writes reports to its output. When its input ends it ends, and leaves the actors
 running: they are detached, and the next driver finds them by their names.
@@ -50,7 +50,7 @@ NAMESPACE: Final = "rftd"
 LOOK_S: Final = 0.1
 NODES_S: Final = 1.0
 CALLS: Final = 8
-"""Calls that an actor answers at once: each daemon that takes it over waits for its end with one."""
+"""Simultaneous calls answered by an actor: each daemon that adopts it waits for its end with one."""
 NO_ACTOR: Final = (
     "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
     "takes its place, and it leaves"
@@ -63,7 +63,7 @@ OF_THE_CLUSTER: Final = (
     ray.exceptions.AuthenticationError,
     ray.exceptions.RpcError,
 )
-"""Errors that say nothing of the actor that was asked: Ray itself is away."""
+"""Errors that say nothing about the called actor: Ray itself is away."""
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracked:
-    """One worker: its placement group, its actor, and the calls to it that are under way."""
+    """One worker: its placement group, its actor, and the pending calls to it."""
 
     def __init__(self, order: ActorOrder) -> None:
         self.order = order
@@ -88,7 +88,7 @@ class Tracked:
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
 
     def look(self, cluster: RayCluster) -> None:
-        """Goes on by what has happened since."""
+        """Advances the worker's state by the events since the last call."""
         if self.seen.state == "ended":
             return
         try:
@@ -105,11 +105,11 @@ class Tracked:
         except OF_THE_CLUSTER:
             raise
         except ray.exceptions.RayError as error:
-            # Which of them tells an actor's end depends on who ended it: its node, the memory monitor, ...
-            self._end(-1, cluster.death_of(self.name) or _said_by(error))
+            # Which error reports an actor's end depends on who ended it: its node, the memory monitor, ...
+            self._end(-1, cluster.death_of(self.name) or _error_line(error))
 
     def give_up(self, *, at_once: bool) -> None:
-        """Ends it: at once, or when it has drained. One that does not run yet never does."""
+        """Ends the worker: at once, or after draining. A pending one never starts."""
         if self.seen.state == "ended":
             return
         if self.seen.state == "running" and not at_once:
@@ -144,15 +144,15 @@ class Tracked:
             self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
 
     def _is_kept_waiting(self, cluster: RayCluster) -> bool:
-        strangers = cluster.unreached()
-        if strangers:
-            what = f"a log that other nodes reach: {', '.join(strangers)} cannot open the file that is this daemon's"
-            self._wait(what, "serve with --log or --kafka, or on a cluster of this machine alone")
+        unreached = cluster.unreached()
+        if unreached:
+            missing = f"a log that other nodes reach: {', '.join(unreached)} cannot open the file that is this daemon's"
+            self._wait(missing, "serve with --log or --kafka, or on a cluster of this machine alone")
             return True
-        before = [each for each in cluster.actors_of(self.order.place) if each["name"] != self.name]
-        for each in before:
+        before = [actor for actor in cluster.actors_of(self.order.place) if actor["name"] != self.name]
+        for actor in before:
             with suppress(ValueError):
-                ray.kill(ray.get_actor(each["name"], each["namespace"]), no_restart=True)
+                ray.kill(ray.get_actor(actor["name"], actor["namespace"]), no_restart=True)
         if before:
             self._wait("the actor before it in its place to end", "Ray has ended it")
         else:
@@ -177,7 +177,7 @@ class Tracked:
         self._wait("Ray to start its process", "Ray has started it, or says why not; a busy node takes its time")
 
     def _ask_again(self) -> None:
-        """Repeats the call that was under way: the actor's node is slow to answer."""
+        """Repeats the pending call: the actor's node is slow to answer."""
         if self._ended is None:
             self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
         else:
@@ -214,28 +214,28 @@ class Tracked:
                 remove_placement_group(self.group)
 
 
-def _said_by(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return memory_reason_of("", str(error))
     return str(error).splitlines()[0]
 
 
 class Sweeping:
-    """The end of all that is left of a place."""
+    """The end of all leftovers of a slot."""
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
 
     def look(self, cluster: RayCluster) -> None:
-        """Ends what is there."""
+        """Ends the remaining actors."""
         if self.seen.state == "ended":
             return
-        left = cluster.actors_of(self._sweep.place)
-        for each in left:
+        actors = cluster.actors_of(self._sweep.place)
+        for actor in actors:
             with suppress(ValueError):
-                ray.kill(ray.get_actor(each["name"], each["namespace"]), no_restart=True)
-        if left:
+                ray.kill(ray.get_actor(actor["name"], actor["namespace"]), no_restart=True)
+        if actors:
             return
         cluster.remove_groups(self._sweep.place)
         if self._sweep.timeline:
@@ -246,14 +246,14 @@ class Sweeping:
 
 
 class Seeking:
-    """The look for the workers that an earlier driver placed."""
+    """The search for workers placed by an earlier driver."""
 
     def __init__(self, seek: Seek) -> None:
         self._seek = seek
         self.seen = ActorSeen(worker=seek.number, state="pending")
 
     def look(self, cluster: RayCluster) -> None:
-        """Finds them."""
+        """Looks the workers up, in one call."""
         self.seen = msgspec.structs.replace(
             self.seen, state="ended", code=0, found=cluster.workers_of(self._seek.place)
         )
@@ -266,19 +266,19 @@ class Driver:
         self._options = options
         self._output = output
         self._tracked: dict[UUID, Tracked | Sweeping | Seeking] = {}
-        self._told: dict[UUID, ActorSeen] = {}
+        self._reported: dict[UUID, ActorSeen] = {}
         self._requests: queue.Queue[Request | None] = queue.Queue()
         threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
 
     def run(self) -> None:
-        """Returns when the input has ended. Raises what Ray raises when the cluster is away."""
+        """Returns when the input has ended. Raises Ray's errors when the cluster is away."""
         cluster = RayCluster(local_log=self._options.local_log)
         looked_s = 0.0
         while True:
             if (now_s := time.monotonic()) - looked_s >= NODES_S:
                 looked_s = now_s
                 cluster.look()
-                self._tell(ClusterSeen(nodes=cluster.nodes))
+                self._report(ClusterSeen(nodes=cluster.nodes))
             try:
                 if not self._obey(self._requests.get(timeout=LOOK_S)):
                     return
@@ -287,21 +287,21 @@ class Driver:
                         return
             except queue.Empty:
                 pass
-            for id, each in list(self._tracked.items()):
-                each.look(cluster)
-                if self._told.get(id) != each.seen:
-                    self._told[id] = each.seen
-                    self._tell(each.seen)
-                if each.seen.state == "ended":
-                    del self._tracked[id], self._told[id]
+            for id, tracked in list(self._tracked.items()):
+                tracked.look(cluster)
+                if self._reported.get(id) != tracked.seen:
+                    self._reported[id] = tracked.seen
+                    self._report(tracked.seen)
+                if tracked.seen.state == "ended":
+                    del self._tracked[id], self._reported[id]
 
     def _obey(self, request: Request | None) -> bool:
         match request:
             case ActorOrder():
                 self._tracked.setdefault(request.assignment.worker, Tracked(request))
             case ActorEnd():
-                if isinstance(found := self._tracked.get(request.worker), Tracked):
-                    found.give_up(at_once=request.at_once)
+                if isinstance(tracked := self._tracked.get(request.worker), Tracked):
+                    tracked.give_up(at_once=request.at_once)
             case Sweep():
                 self._tracked[request.number] = Sweeping(request)
             case Seek():
@@ -315,12 +315,12 @@ class Driver:
             self._requests.put(json_decoder(cast(Any, Request)).decode(text))
         self._requests.put(None)
 
-    def _tell(self, report: Report) -> None:
+    def _report(self, report: Report) -> None:
         os.write(self._output, line(report))
 
 
 def connect(options: DriverOptions) -> None:
-    """Connects to the cluster. Raises what Ray raises."""
+    """Connects to the cluster. Raises Ray's errors."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     more: dict[str, Any] = {"include_dashboard": False} if options.address == "local" else {}
     ray.init(
@@ -334,21 +334,21 @@ def connect(options: DriverOptions) -> None:
 
 
 def why_away(error: BaseException, address: str) -> ClusterAway:
-    """The report of a cluster that cannot be used."""
-    said = " ".join(str(error).split())[:400]
-    # Ray tells a refusal only in the text of what it met last before it gave up.
+    """Returns the report of an unusable cluster."""
+    error_text = " ".join(str(error).split())[:400]
+    # Ray reports a refusal only in the text of the last error before it gave up.
     if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
         return ClusterAway(
             reason=f"Ray at {address} refuses this daemon's token, or its lack of one",
             fix="serve with the RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH of the cluster",
         )
-    if "Version mismatch" in said:
-        return ClusterAway(reason=f"Ray at {address} is of another release: {said}", fix="install that one")
-    return ClusterAway(reason=f"Ray at {address} does not answer: {said}", fix="start it: ray start --head")
+    if "Version mismatch" in error_text:
+        return ClusterAway(reason=f"Ray at {address} is of another release: {error_text}", fix="install that one")
+    return ClusterAway(reason=f"Ray at {address} does not answer: {error_text}", fix="start it: ray start --head")
 
 
 def _end_with_input(connected: threading.Event) -> None:
-    """Ends this process with its daemon while it connects, which may take for ever where no cluster is."""
+    """Ends this process with its daemon during the connection attempt, which may take for ever without a cluster."""
     poller = select.poll()
     poller.register(0, select.POLLHUP)
     poller.poll()
@@ -357,7 +357,7 @@ def _end_with_input(connected: threading.Event) -> None:
 
 
 def main() -> None:
-    # Whatever Ray or its libraries print goes to the log; reports have the output for themselves.
+    # Everything printed by Ray or its libraries goes to the log; reports have the output to themselves.
     output = os.dup(1)
     os.dup2(2, 1)
     lines = iter(sys.stdin.buffer.readline, b"")

@@ -1,4 +1,4 @@
-"""Handles of workers, sweeps and searches on a cluster: the last that the launcher heard of each. None asks Ray."""
+"""Handles of workers, sweeps and searches on a cluster: the state last reported to the launcher. None calls Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ActorHost(Protocol):
 
 
 class RayHandle:
-    """A worker, as it was last heard of."""
+    """A worker, in its last reported state."""
 
     def __init__(self, launcher: ActorHost, order: ActorOrder) -> None:
         self._launcher = launcher
@@ -32,7 +32,7 @@ class RayHandle:
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
         self.asked: ActorEnd | None = None
         self.orphaned = False
-        """True if it was given up while nobody could be told so: an actor of its may be there."""
+        """True if it was given up while no driver could be told: its actor may still exist."""
 
     @property
     def pid(self) -> int | None:
@@ -67,7 +67,7 @@ class RayHandle:
 
 
 class RaySweep:
-    """The processes that are left of a place, while they are being ended."""
+    """The leftovers of a slot, while they are being ended."""
 
     pid = None
     reason = ""
@@ -92,7 +92,9 @@ class RaySweep:
 
 
 class RaySearch:
-    """A look for actors of a place; implements `Search`. While Ray is away it lasts, and nothing is placed anyway."""
+    """A search for actors of a slot; implements `Search`. It lasts while Ray is away, when nothing can be placed
+    anyway.
+    """
 
     def __init__(self, launcher: ActorHost, seek: Seek) -> None:
         self._launcher = launcher
@@ -108,7 +110,7 @@ class RaySearch:
         return None if self.over else self._launcher.away
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        # Of several in one place all end before the next one is placed, as nobody can tell which one is to.
+        # Several workers in one slot all end before the next one is placed, as it is unknown which one should end.
         return self.seen.found[0] if len(self.seen.found) == 1 else None
 
     def adopt(self, order: WorkerOrder) -> Handle | None:

@@ -1,4 +1,4 @@
-"""`RayExecutor`: workers as actors of a Ray cluster, by a driver process of its own. Nothing here waits for Ray."""
+"""`RayExecutor`: workers as actors of a Ray cluster, through a separate driver process. It never waits for Ray."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from rftd.workers.hosts.ray.open_cluster import TOKENS
 
 DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.hosts.ray.driver")
 AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Pauses before the next driver, after one, two, ... that met no cluster."""
+"""Pauses before the next driver, after one, two, ... drivers without a cluster."""
 LINES: Final = 10_000
-"""Requests that wait for a driver to read them; one that leaves more unread hangs."""
+"""Maximum requests waiting for a driver to read them; a driver with more unread ones hangs."""
 LOOK_S: Final = 5.0
-"""The longest wait for the cluster's GPUs when an experiment is submitted; without an answer its file is believed."""
+"""Maximum wait for the cluster's GPUs at a submission; without an answer the file is trusted."""
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's address, and what its workers get."""
+    """The cluster's address, and the settings of its workers."""
 
     address: str = "auto"
     """The address in the form of `ray.init`; `local`: a cluster of this machine, which ends with the daemon."""
     runtime_env: dict[str, Any] = {}
-    """The runtime environment of all workers, as Ray takes it."""
+    """The runtime environment of all workers, in Ray's format."""
 
 
 class RayExecutor:
-    """Implements `Executor`. One driver process at a time, from the beginning on; it ends when the daemon does."""
+    """Starts workers on Ray; implements `Executor`. One driver process at a time, for the life of the daemon."""
 
     def __init__(
         self,
@@ -77,8 +77,9 @@ class RayExecutor:
         traces: TraceOptions | None = None,
         roles: frozenset[str] = ROLES,
     ) -> None:
-        """`says` is the file for what Ray and its driver print. `environment` builds what workers have of this
-        process's. Workers, of these `roles`, send their spans as `traces` says."""
+        """`says` is the file for the output of Ray and its driver. `environment` builds the workers' variables from
+        this process's. Workers, of these `roles`, export spans according to `traces`.
+        """
         self._roles = roles
         self._traces = traces
         self._log_url = log_url
@@ -92,10 +93,10 @@ class RayExecutor:
         self._handles: dict[UUID, RayHandle | RaySweep | RaySearch] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(LINES)
-        """The requests that are on their way to the driver; an empty one is the last."""
+        """The requests queued for the driver; an empty one is the last."""
         self._cluster: ClusterSeen | None = None
         self._seen = threading.Event()
-        self.away: Words | None = self._told(f"Ray at {options.address} to answer", "it does")
+        self.away: Words | None = self._away(f"Ray at {options.address} to answer", "it does")
         """The obstacle to placing any worker; None while there is a cluster."""
         # At once: connecting takes seconds, and the first experiment is checked against the cluster's GPUs.
         threading.Thread(target=self._keep_driver, name="ray", daemon=True).start()
@@ -111,7 +112,7 @@ class RayExecutor:
         return handle.exit_code() is None if isinstance(handle, RayHandle) else None
 
     def host(self) -> Host:
-        # Nodes say how much memory they have a little later than that they are there.
+        # Nodes report their memory a little later than their existence.
         self._seen.wait(LOOK_S)
         cluster = self._cluster
         if cluster is None:
@@ -119,48 +120,48 @@ class RayExecutor:
         return host_of(cluster, self._options.address)
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        # Once, by whoever there is one of.
+        # Once for the experiment, by a role with exactly one worker.
         last = order.role == TRAINER or (TRAINER not in self._roles and order.slot == 0)
         timeline = order.cluster.timeline and last
         path = str(order.log_path.parent.parent / "monitor" / "timeline.json") if timeline else ""
         sweep = RaySweep(self, Sweep(number=self._ids.new(), place=_place(order), timeline=path))
-        self._ask(sweep)
+        self._request(sweep)
         return sweep
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
         searches = [RaySearch(self, Seek(number=self._ids.new(), place=_place(order))) for order in orders]
         for search in searches:
-            self._ask(search)
+            self._request(search)
         return list(searches)
 
     def is_remote(self, role: str) -> bool:
-        # On this machine, too: a node has the environment of its raylet, and a runtime environment changes that.
+        # Even on this machine: a node has the environment of its raylet, and a runtime environment changes that.
         return True
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
-        """The worker that a search found."""
+        """Returns the handle of a worker found by a search."""
         return self._handle(order, begin=False)
 
-    def _ask(self, asked: RaySweep | RaySearch) -> None:
+    def _request(self, pending: RaySweep | RaySearch) -> None:
         with self._lock:
-            self._handles[asked.request.number] = asked
-        self._say(asked.request)
+            self._handles[pending.request.number] = pending
+        self._send(pending.request)
 
     def end(self, handle: RayHandle) -> None:
-        """Says that a worker is to leave; one that nobody has placed yet never is."""
+        """Requests the end of a worker; one that is not placed yet never starts."""
         assert handle.asked is not None
-        if not self._say(handle.asked):
+        if not self._send(handle.asked):
             _give_up(handle)
 
-    def _give_up_asked(self) -> None:
-        """Ends what a driver was asked to end that has ended itself."""
-        for each in list(self._handles.values()):
-            if isinstance(each, RayHandle) and each.asked is not None:
-                _give_up(each)
+    def _end_requested(self) -> None:
+        """Marks workers as ended whose end was requested from a driver that has ended itself."""
+        for handle in list(self._handles.values()):
+            if isinstance(handle, RayHandle) and handle.asked is not None:
+                _give_up(handle)
 
     def _handle(self, order: WorkerOrder, *, begin: bool) -> RayHandle:
         cluster = order.cluster
-        wanted = ActorOrder(
+        actor_order = ActorOrder(
             assignment=Assignment(
                 worker=order.worker,
                 experiment=order.experiment,
@@ -185,9 +186,9 @@ class RayExecutor:
             defaults=self._environment.passed(),
             keep=(*self._environment.pass_env, *_set_by(self._options.runtime_env)),
         )
-        handle = RayHandle(self, wanted)
+        handle = RayHandle(self, actor_order)
         with self._lock:
-            self._handles = {id: each for id, each in self._handles.items() if not _is_over(each)}
+            self._handles = {id: former for id, former in self._handles.items() if not _is_over(former)}
             self._handles[order.worker] = handle
         if cluster.address not in ("", self._options.address):
             reason = (
@@ -196,35 +197,35 @@ class RayExecutor:
             )
             handle.seen = msgspec.structs.replace(handle.seen, state="ended", code=UNFIT_PLACE, reason=reason)
             return handle
-        self._say(wanted)
+        self._send(actor_order)
         return handle
 
-    def _say(self, request: Request) -> bool:
-        """Has the driver told; False if there is none. The next one is told all of it anew."""
+    def _send(self, request: Request) -> bool:
+        """Queues a request for the driver; False without one. The next driver gets all requests anew."""
         with self._lock:
             if self._child is None:
                 return False
             try:
                 self._lines.put_nowait(line(request))
             except queue.Full:
-                self._child.kill()  # it has not read for long, and the next one will
+                self._child.kill()  # it has not read for long; the next driver will
         return True
 
     def _keep_driver(self) -> None:
-        """Starts a driver, listens to it until it ends, and starts the next one; for as long as the daemon lives."""
+        """Starts a driver, listens to it until it ends, and starts the next one, for as long as the daemon lives."""
         failures = 0
         pause = threading.Event()
         while True:
             self._cluster = None
             try:
-                said = self._listen(self._begin())
+                reason = self._listen(self._begin())
             except OSError as error:
-                said = f"the driver cannot be started: {error}"
+                reason = f"the driver cannot be started: {error}"
             failures = 0 if self._cluster is not None else failures + 1
             again_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)]
-            self._give_up_asked()
-            if said:
-                self.away = self._told(said, "see " + str(self._says))
+            self._end_requested()
+            if reason:
+                self.away = self._away(reason, "see " + str(self._says))
             self._logger.warning("ray.away", reason=self.away.waiting_for if self.away else "", again_in_s=again_s)
             pause.wait(again_s)
 
@@ -246,19 +247,19 @@ class RayExecutor:
                 env=driver_environment(self._environment),
             )
         with self._lock:
-            told = [msgspec.json.encode(options) + b"\n"]
-            told += [line(request) for each in self._handles.values() for request in _again(each)]
+            messages = [msgspec.json.encode(options) + b"\n"]
+            messages += [line(request) for handle in self._handles.values() for request in _repeated_requests(handle)]
             self._lines = queue.Queue(LINES)
-            self._lines.put_nowait(b"".join(told))
+            self._lines.put_nowait(b"".join(messages))
             self._child = child
-        # On a thread: a driver that is just starting reads nothing for seconds, and a pipe is soon full.
+        # On a thread: a driver reads nothing for seconds during its start, and a pipe is soon full.
         threading.Thread(target=_write, args=(child, self._lines), name="ray-requests", daemon=True).start()
         return child
 
     def _listen(self, child: subprocess.Popen[bytes]) -> str:
-        """Takes in what the driver says until it ends; the reason if it did not say one."""
+        """Processes the driver's reports until it ends; returns a reason if the driver did not report one."""
         assert child.stdout is not None
-        told = False
+        away_reported = False
         for text in whole_lines(child.stdout):
             match report := json_decoder(cast(Any, Report)).decode(text):
                 case ClusterSeen():
@@ -267,8 +268,8 @@ class RayExecutor:
                     if all(node.sized for node in report.nodes):
                         self._seen.set()
                 case ClusterAway():
-                    told = True
-                    self.away = self._told(report.reason, report.fix)
+                    away_reported = True
+                    self.away = self._away(report.reason, report.fix)
                     self._seen.set()
                 case ActorSeen():
                     handle = self._handles.get(report.worker)
@@ -280,12 +281,12 @@ class RayExecutor:
             self._child = None
             lines = self._lines
         code = child.wait()
-        with suppress(queue.Full):  # whoever has that much to write meets a broken pipe, and ends
+        with suppress(queue.Full):  # with so much queued, the writer meets a broken pipe, and ends
             lines.put_nowait(b"")
-        return "" if told else f"Ray at {self._options.address}: its driver ended with exit status {code}"
+        return "" if away_reported else f"Ray at {self._options.address}: its driver ended with exit status {code}"
 
-    def _told(self, what: str, fix: str) -> Words:
-        return Words("ray_away", what, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
+    def _away(self, waiting_for: str, fix: str) -> Words:
+        return Words("ray_away", waiting_for, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
 
 
 def _write(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
@@ -298,7 +299,7 @@ def _write(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
 
 
 def host_of(cluster: ClusterSeen, address: str) -> Host:
-    """The cluster at the address, as a submission is held against it."""
+    """Returns the cluster at the address as a host, for checks of submissions."""
     devices: list[Device] = []
     gpus = 0
     for number, node in enumerate(cluster.nodes):
@@ -320,17 +321,18 @@ def host_of(cluster: ClusterSeen, address: str) -> Host:
 
 
 def driver_environment(environment: WorkerEnvironment) -> dict[str, str]:
-    """The environment of the driver: what workers share and what is Ray's, without a usage report, and with a token
-    that is used."""
-    found = environment.of_machine() | environment.of_family("RAY_*") | {"RAY_USAGE_STATS_ENABLED": "0"}
-    if not found.keys().isdisjoint(TOKENS):
-        # At an address that is written out Ray shows a token only in this mode; a cluster without one does not mind.
-        found.setdefault("RAY_AUTH_MODE", "token")
-    return found
+    """Returns the environment of the driver: what workers share and Ray's variables, without usage reports, and with
+    the token mode if a token is set.
+    """
+    variables = environment.of_machine() | environment.of_family("RAY_*") | {"RAY_USAGE_STATS_ENABLED": "0"}
+    if not variables.keys().isdisjoint(TOKENS):
+        # At an explicit address Ray sends a token only in this mode; a cluster without tokens ignores it.
+        variables.setdefault("RAY_AUTH_MODE", "token")
+    return variables
 
 
 def _set_by(runtime_env: Mapping[str, Any]) -> tuple[str, ...]:
-    """The variables that Ray sets as the owner's runtime environment says: by name, and for the code that it brings."""
+    """Returns the variables set by Ray for the owner's runtime environment: by name, and for the code included."""
     if not runtime_env:
         return ()
     return ("PYTHONPATH", *map(str, runtime_env.get("env_vars") or {}))
@@ -340,24 +342,24 @@ def _place(order: WorkerOrder) -> str:
     return f"rftd/{order.experiment}/{order.role}/{order.slot}"
 
 
-def _is_over(each: RayHandle | RaySweep | RaySearch) -> bool:
-    return each.seen.state == "ended" and not (isinstance(each, RayHandle) and each.orphaned)
+def _is_over(handle: RayHandle | RaySweep | RaySearch) -> bool:
+    return handle.seen.state == "ended" and not (isinstance(handle, RayHandle) and handle.orphaned)
 
 
 def _give_up(handle: RayHandle) -> None:
-    """Nobody can place it now; should a driver before have done so, the next one is told to end it."""
+    """Marks a pending worker as ended and orphaned: if an earlier driver placed it, the next one must end it."""
     if handle.seen.state == "pending":
         handle.orphaned = True
         handle.seen = msgspec.structs.replace(handle.seen, state="ended", reason="given up while Ray was away")
 
 
-def _again(each: RayHandle | RaySweep | RaySearch) -> list[Request]:
-    """The requests that tell a new driver of it."""
-    if _is_over(each):
+def _repeated_requests(handle: RayHandle | RaySweep | RaySearch) -> list[Request]:
+    """Returns the requests that describe a handle to a new driver."""
+    if _is_over(handle):
         return []
-    if not isinstance(each, RayHandle):
-        return [each.request]
-    ended = each.exit_code() is not None
-    begin = each.order.begin and each.seen.state == "pending" and not ended
-    order: Request = msgspec.structs.replace(each.order, begin=begin)
-    return [order] if each.asked is None else [order, each.asked]
+    if not isinstance(handle, RayHandle):
+        return [handle.request]
+    ended = handle.exit_code() is not None
+    begin = handle.order.begin and handle.seen.state == "pending" and not ended
+    order: Request = msgspec.structs.replace(handle.order, begin=begin)
+    return [order] if handle.asked is None else [order, handle.asked]

@@ -12,32 +12,32 @@ from rftd.workers.guest import Assignment
 
 
 class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
-    """A worker that is wanted; said again to each new driver."""
+    """An order for a worker; repeated to each new driver."""
 
     assignment: Assignment
     place: str
-    """The text that all workers of one experiment, role and slot share; actors are named by it and the worker's id."""
+    """The text shared by all workers of one experiment, role and slot; actors are named by it and the worker's id."""
     namespace: str
     begin: bool
-    """False: it runs somewhere, or has ended; it is not started."""
+    """False: the worker runs already, or has ended; it is not started."""
     devices: int
-    """GPUs, of all its nodes together."""
+    """Number of GPUs over all its nodes."""
     nodes: int = 1
-    """The nodes over which its processes are spread; the worker itself is on the first."""
+    """Number of nodes for its processes; the worker itself is on the first."""
     threads: int
     log_path: str
     by_node: bool
-    """The log is in a folder that is named after the node's address."""
+    """True if the log is in a folder named after the node's address."""
     log_level: str = "INFO"
     paths: tuple[str, ...]
-    """Folders that must be on its node: the job's, and its models'."""
+    """Folders that must exist on its node: the job's, and its models'."""
     release: str
     env: dict[str, str]
-    """Variables that the worker finds in its environment; their values are shown nowhere."""
+    """Variables set in the worker's environment; their values are shown nowhere."""
     defaults: dict[str, str] = {}
-    """Variables that it finds there unless the node has its own."""
+    """Variables set only if the node does not have them."""
     keep: tuple[str, ...] = ()
-    """Patterns of the node's own variables that stay, beside those that any program of a machine may have."""
+    """Patterns of the node's own variables to keep, besides those allowed for any program of a machine."""
 
     @property
     def name(self) -> str:
@@ -46,28 +46,28 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
     @property
     def devices_of_a_node(self) -> int:
-        """GPUs of each of its nodes."""
+        """Number of GPUs on each of its nodes."""
         return self.devices // self.nodes
 
 
 class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """A worker is to leave."""
+    """A request to end a worker."""
 
     worker: UUID
     at_once: bool
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
-    """The wish that whatever is left of a place ends."""
+    """A request to end all leftovers of a slot."""
 
     number: UUID
     place: str
     timeline: str
-    """The file to which the cluster's timeline is written; empty: none."""
+    """The file for the cluster's timeline; empty: none is written."""
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True, tag="seek"):
-    """The question which workers are in a place."""
+    """A request for the workers in a slot."""
 
     number: UUID
     place: str
@@ -77,7 +77,7 @@ Request: TypeAlias = ActorOrder | ActorEnd | Sweep | Seek
 
 
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster that is alive."""
+    """A live node of the cluster."""
 
     id: str
     address: str
@@ -86,21 +86,21 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float
     free_cpus: float
     sized: bool = True
-    """False while it has not answered how much memory it has."""
+    """False until the node has answered with its memory."""
     memory_bytes: int = 0
-    """All of its memory; 0 where it did not say."""
+    """Total memory of the node; 0 if unknown."""
     gpu_memory_bytes: int = 0
-    """All memory of its largest GPU; 0 where it did not say, or has none."""
+    """Total memory of its largest GPU; 0 if unknown, or without a GPU."""
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
-    """The cluster, as the driver sees it now."""
+    """The current state of the cluster as seen by the driver."""
 
     nodes: tuple[RayNode, ...]
 
 
 class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
-    """The cluster cannot be reached, or refuses; the driver ends after it."""
+    """The cluster is unreachable, or refuses; the driver ends after this report."""
 
     reason: str
     fix: str
@@ -116,22 +116,22 @@ class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     """The address of its node."""
     code: int = -1
     reason: str = ""
-    """The reason of its end, if it has ended."""
+    """The reason of its end, once ended."""
     waits: str = ""
-    """The obstacle, if it is pending."""
+    """The obstacle, while pending."""
     unblock: str = ""
     found: tuple[UUID, ...] = ()
-    """The workers that a search found."""
+    """The workers found by a search."""
 
 
 Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
 
 
 def line(message: Request | Report) -> bytes:
-    """The message as a line."""
+    """Returns the message encoded as a line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def whole_lines(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a pipe. One that its writer was killed in the middle of is none."""
-    return (each for each in stream if each.endswith(b"\n"))
+    """Yields the complete lines of a pipe; a line truncated by its writer's death is left out."""
+    return (text for text in stream if text.endswith(b"\n"))

@@ -1,7 +1,7 @@
-"""The nodes that a worker takes. Pure.
+"""The nodes of a worker. Pure.
 
-A worker is on one node, or on as many as its order says, with as many of its GPUs on each: so the configuration guide
-places a trainer that has more GPUs than a node.
+A worker is on one node, or on as many as its order says, with an equal share of its GPUs on each: so the configuration
+guide places a trainer that has more GPUs than a node.
 """
 
 from __future__ import annotations
@@ -12,40 +12,41 @@ from typing import Final
 from rftd.workers.hosts.ray.messages import RayNode
 
 CPUS: Final = 1
-"""Processors that Ray counts for a worker: its threads are its own affair."""
+"""Processors reserved in Ray for a worker, independent of its number of threads."""
 
 
 def bundles_of(devices: int, nodes: int) -> list[dict[str, float]]:
-    """The resources of a worker with so many GPUs on so many nodes: those of each node."""
-    each = devices // nodes
-    return [{"CPU": CPUS, "GPU": each} if each else {"CPU": CPUS}] * nodes
+    """Returns the resources per node of a worker with `devices` GPUs on `nodes` nodes."""
+    gpus_per_node = devices // nodes
+    return [{"CPU": CPUS, "GPU": gpus_per_node} if gpus_per_node else {"CPU": CPUS}] * nodes
 
 
 def strategy_of(nodes: int) -> str:
-    """Ray's word for where the bundles go: all on one node, or each on a node of its own."""
+    """Returns Ray's placement strategy for the bundles: all on one node, or each on a separate node."""
     return "STRICT_SPREAD" if nodes > 1 else "STRICT_PACK"
 
 
-def lack_of(devices: int, wanted: int, nodes: Sequence[RayNode]) -> str:
-    """The resources that a worker on `wanted` nodes waits for, and how much is free: `2 GPUs on one node; 1 is free`.
+def lack_of(devices: int, node_count: int, nodes: Sequence[RayNode]) -> str:
+    """Returns the resources that a worker on `node_count` nodes lacks, and how much is free: `2 GPUs on one node; 1 is
+    free`.
 
-    Never empty where there is no room; empty if there is by what was last seen: Ray is about to place it.
+    Never empty without room; empty if the last known state has room: Ray is about to place it.
     """
     if not nodes:
         return "a node: the cluster has none"
-    each = devices // wanted
-    gpus = f"{each} GPU{'s' if each > 1 else ''}" if each else ""
-    if wanted > 1:
-        free = sum(node.free_cpus >= CPUS and node.free_gpus >= each for node in nodes)
-        what = f"{gpus} and {CPUS} CPU" if each else f"{CPUS} CPU"
-        return "" if free >= wanted else f"{what} on each of {wanted} nodes; {_are(free)} free"
-    if not each:
+    gpus_per_node = devices // node_count
+    gpus = f"{gpus_per_node} GPU{'s' if gpus_per_node > 1 else ''}" if gpus_per_node else ""
+    if node_count > 1:
+        free = sum(node.free_cpus >= CPUS and node.free_gpus >= gpus_per_node for node in nodes)
+        resources = f"{gpus} and {CPUS} CPU" if gpus_per_node else f"{CPUS} CPU"
+        return "" if free >= node_count else f"{resources} on each of {node_count} nodes; {_are(free)} free"
+    if not gpus_per_node:
         free_cpus = max(node.free_cpus for node in nodes)
         return "" if free_cpus >= CPUS else f"{CPUS} CPU on one node; {_are(free_cpus)} free"
     per_node = _per_node(nodes)
-    if each <= per_node:
+    if gpus_per_node <= per_node:
         most = max(node.free_gpus for node in nodes)
-        if most >= each:
+        if most >= gpus_per_node:
             return f"{gpus} and {CPUS} CPU on one node; no node has both free"
         return f"{gpus} on one node; {_are(most)} free"
     if not per_node:
@@ -54,7 +55,7 @@ def lack_of(devices: int, wanted: int, nodes: Sequence[RayNode]) -> str:
 
 
 def _per_node(nodes: Sequence[RayNode]) -> int:
-    return int(max((each.gpus for each in nodes), default=0))
+    return int(max((node.gpus for node in nodes), default=0))
 
 
 def _are(count: float) -> str:

@@ -1,4 +1,4 @@
-"""One file for each revision, in their order; a released one is never changed.
+"""One file for each revision, in order; a released revision is never changed.
 
 r0001_tables the tables of the first release
 """

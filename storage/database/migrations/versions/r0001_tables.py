@@ -12,7 +12,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# The tables are written out here, not taken from `storage/database/tables`: those change, and this revision must not.
+# The tables are written out here, not imported from `storage/database/tables`: those modules change, and a revision
+# must not.
 _KINDS: Final[dict[str, Any]] = {
     "id": sa.LargeBinary(),
     "text": sa.String().with_variant(sa.String(collation="C"), "postgresql"),
@@ -30,7 +31,7 @@ _CLUSTERED: Final = frozenset(
         "retirements",
     )
 )
-"""Tables whose rows lie in their key's tree on SQLite."""
+"""Tables stored in their primary key's tree on SQLite (WITHOUT ROWID)."""
 _TABLES: Final = (
     (
         "activations",
@@ -183,7 +184,7 @@ _TABLES: Final = (
         "lost_partition:int lost_offset:int",
     ),
 )
-"""Name, key, and the other columns as NAME:KIND; with a `!` not nullable."""
+"""Name, key columns and other columns of each table, a column as NAME:KIND; `!` means not nullable."""
 _INDEXES: Final = (
     ("batch_items_experience", "batch_items", ["experience"]),
     ("batches_experiment", "batches", ["experiment", "step"]),
@@ -201,17 +202,17 @@ _INDEXES: Final = (
 
 
 def upgrade() -> None:
-    """Makes all tables."""
-    for name, key, rest in _TABLES:
+    """Creates all tables and indexes."""
+    for name, key, columns_text in _TABLES:
         columns = [_column(text, primary_key=True) for text in key.split()]
-        columns += [_column(text) for text in rest.split()]
+        columns += [_column(text) for text in columns_text.split()]
         op.create_table(name, *columns, sqlite_with_rowid=name not in _CLUSTERED)
     for name, table, indexed in _INDEXES:
         op.create_index(name, table, indexed)
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drops all tables."""
     for name, _, _ in _TABLES:
         op.drop_table(name)
 

@@ -100,13 +100,15 @@ async def test_no_two_experiments_share_a_folder(tmp_path: Path) -> None:
     path, run = await exported(tmp_path, "moved")
     holder = [Taken(Tape(5).ids.new(), "holder", run.job_dir)]
     home, clock = tmp_path / "data", ManualClock()
-    done = await import_experiment(MemoryLog(), path, home=home, clock=clock, taken=holder)
+    done = await import_experiment(MemoryLog(), path, home=home, clock=clock, taken_folders=holder)
     assert done.spec.job_dir == str(home / "imported" / str(run.id))
     own = [Taken(run.id, "moved", run.job_dir)]
-    assert (await import_experiment(MemoryLog(), path, home=home, clock=clock, taken=own)).spec.job_dir == run.job_dir
+    assert (
+        await import_experiment(MemoryLog(), path, home=home, clock=clock, taken_folders=own)
+    ).spec.job_dir == run.job_dir
     moves = [(str(tmp_path), str(tmp_path))]
     with pytest.raises(ConflictError, match="holder has that folder") as raised:
-        await import_experiment(MemoryLog(), path, home=home, clock=clock, taken=holder, moves=moves)
+        await import_experiment(MemoryLog(), path, home=home, clock=clock, taken_folders=holder, moves=moves)
     assert raised.value.fix == f"say another one: --map {run.job_dir}=FOLDER"
 
 
