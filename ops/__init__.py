@@ -20,7 +20,7 @@ exchange    atomic exchange of two names
 cycles      rare collections of cyclic garbage, and return of freed memory to the system
 processors  the number of threads for a process
 faults      named points at which a test may kill, fail or delay the process
-two_samples the Kolmogorov-Smirnov test: do two samples come from one distribution?
+two_samples the Kolmogorov-Smirnov test: do two samples come from a common distribution?
 words       a role's work or wait, in words for people
 redaction   secrets that print as `***` and never enter an event
 machine_environment  the environment variables allowed for a child process

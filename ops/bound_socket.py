@@ -9,16 +9,16 @@ from rftd.ops.tls import ServerTls
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Returns a socket bound to the port but not listening yet; port 0 picks a free one.
+    """Returns a socket bound to the port but not listening yet; port 0 picks a free port.
 
-    Processes of one user that all set `shared` listen on one port, and the kernel spreads connections over them. Raises
+    Processes of a user with `shared` listen on a common port, and the kernel distributes connections. Raises
     ConflictError if the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio checks it before it disables Nagle's algorithm. With that algorithm, an
-    # answer with separately written head and body waits 40 ms for the client's delayed acknowledgement.
+    # The protocol is named because asyncio checks the protocol before disabling Nagle's algorithm. With the algorithm
+    # enabled, an answer with separately written head and body waits 40 ms for the client's delayed acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # A killed daemon leaves connections in TIME_WAIT; without this option its successor could not bind the port for a
+    # A killed daemon leaves connections in TIME_WAIT; without this option a successor could not bind the port for a
     # minute.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
@@ -49,7 +49,7 @@ def _taken(host: str, port: int, error: OSError) -> ConflictError:
 
 
 def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
-    """Returns the URL of a bound socket; with `tls`, its host is one of the certificate's."""
+    """Returns the URL of a bound socket; with `tls`, the host is named in the certificate."""
     host, port = bound.getsockname()[:2]
     scheme = "http" if tls is None else "https"
     host = host if tls is None else tls.host_for(host)

@@ -10,14 +10,13 @@ T = TypeVar("T")
 
 
 def end_if_cancelled() -> None:
-    """Raises CancelledError if this task was cancelled. A loop that continues after errors must call it first.
+    """Raises CancelledError if the current task was cancelled; for loops that continue after errors.
 
     Cancelled code cleans up, and an error of the clean-up can replace the CancelledError (for example SQLAlchemy's
-    error for a connection in the middle of a statement): the task would continue for ever, and its canceller would
-    wait.
+    error for a connection in the middle of a statement): the task would continue for ever, with the canceller waiting.
     """
-    # `cancelling` counts requests, and only `uncancel` (of a time-out or a task group) takes one back: it still reports
-    # the cancellation when the exception is gone.
+    # `cancelling` counts requests, and only `uncancel` (of a time-out or a task group) takes a request back: the count
+    # still shows the cancellation when the exception is gone.
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -28,9 +27,9 @@ _UNDISTURBED: Final[set[asyncio.Future[Any]]] = set()
 
 
 async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the outcome of `work`, which runs to its end even if the caller is cancelled meanwhile.
+    """Returns the outcome of `work`, run to the end even if the caller is cancelled meanwhile.
 
-    A cancelled statement of SQLAlchemy costs its connection, which the pool must then replace.
+    A cancelled statement of SQLAlchemy costs the connection, to be replaced by the pool.
     """
     task = asyncio.ensure_future(work)
     _UNDISTURBED.add(task)

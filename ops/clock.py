@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, delay_s: float) -> None:
-        """Returns after `delay_s` seconds of this clock."""
+        """Returns after `delay_s` seconds of the clock."""
         ...
 
 
@@ -42,7 +42,7 @@ class RecordedClock:
     """A clock for recorded decisions: max(wall, last recorded reading + monotonic time since) (rule 9).
 
     A wall clock set back, or forward and then back, therefore prolongs no wait: time advances from the last recorded
-    reading at its real pace. A clock set forward may end a wait early.
+    reading at the real pace. A clock set forward may end a wait early.
     """
 
     def __init__(self, clock: Clock, recorded_ns: Callable[[], int]) -> None:
@@ -54,7 +54,7 @@ class RecordedClock:
 
     def now_ns(self) -> int:
         passed_ns = int(self._clock.monotonic_s() * 1e9)
-        # The largest lead is kept: a reading that arrives late must not set time back.
+        # The largest lead is kept: a late reading must not set time back.
         if recorded_ns := self._recorded_ns():
             ahead_ns = recorded_ns - passed_ns
             self._ahead_ns = ahead_ns if self._ahead_ns is None else max(self._ahead_ns, ahead_ns)

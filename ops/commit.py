@@ -34,7 +34,7 @@ class _DirectUrl(msgspec.Struct):
 def commit_of(package: str) -> str:
     """Returns the commit of a package's checkout or installation source; empty if unknown.
 
-    For a checkout, it is the commit at the start of the process, regardless of changed files.
+    For a checkout, the commit at the start of the process, regardless of changed files.
     """
     try:
         text = distribution(package).read_text("direct_url.json")
@@ -44,7 +44,7 @@ def commit_of(package: str) -> str:
     if installed.vcs_info is not None:
         return _checked(installed.vcs_info.commit_id)
     url = urlsplit(installed.url)
-    # Files copied from a folder belong to no commit that is known later.
+    # Files copied from a folder belong to no commit known later.
     if url.scheme != "file" or installed.dir_info is None or not installed.dir_info.editable:
         return ""
     try:
@@ -54,7 +54,7 @@ def commit_of(package: str) -> str:
 
 
 def _head_of(git: Path) -> str:
-    """Returns the checked-out commit; `git` is the folder, or the file that names it in a work tree. Raises OSError."""
+    """Returns the checked-out commit; `git` is the folder, or the file with its path in a work tree. Raises OSError."""
     if git.is_file():
         git = git.parent / git.read_text().removeprefix("gitdir:").strip()
     common = git / "commondir"

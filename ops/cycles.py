@@ -35,17 +35,17 @@ def _c_library() -> ctypes.CDLL:
 def tune_collector() -> None:
     """Makes collections of cyclic garbage rare: folds keep hundreds of thousands of objects alive, with few cycles."""
     gc.freeze()  # modules and classes live as long as the process: examining them is useless
-    # A full collection walks every live object while the event loop and the log's threads stand still. Not rarer: one
-    # in ten connections that last seconds survives both younger generations, and waits for the full collection with its
-    # buffers.
+    # A full collection walks every live object while the event loop and the log's threads stand still. Not rarer: a
+    # tenth of the connections lasting seconds survive both younger generations, and wait for the full collection with
+    # all buffers.
     gc.set_threshold(50_000, 20, 10)
 
 
 def release(transport: asyncio.BaseTransport | None) -> None:
-    """Breaks the reference cycle of a closed socket's transport, which holds a bound method of its own.
+    """Breaks the reference cycle of a closed socket's transport, caused by a stored bound method.
 
     Python does so itself since 3.12, unless the connection was aborted. With rare collections, ended connections would
-    otherwise wait with their buffers.
+    otherwise wait with all buffers.
     """
     if getattr(transport, _READS, None) is not None:
         setattr(transport, _READS, None)
@@ -60,12 +60,12 @@ def tune_allocator() -> None:
     """Makes the C library, where it has such settings, return freed memory to the system; call before threads are
     started.
 
-    By default each thread has an arena that keeps its peak memory, for example SQLite's pages, and the threshold for
-    "large" blocks grows with use, until the buffers of one page of an API's answer leave holes that fit nothing else.
+    By default each thread has an arena at peak size, for example with SQLite's pages, and the threshold for "large"
+    blocks grows with use, until the buffers of an API's answer leave useless holes.
     """
     mallopt = getattr(_c_library(), "mallopt", None)  # present in glibc; absent in musl and macOS
     if mallopt is not None:
-        # The second setting also stops glibc from raising that threshold after each large block is freed.
+        # The second setting also stops glibc from raising the threshold after each free of a large block.
         mallopt(_M_ARENA_MAX, _ARENAS)
         map_large_blocks(_MAPPED_SIZE_BYTES)
 
@@ -94,7 +94,7 @@ class _Heap(ctypes.Structure):
 
 
 def give_back(least_bytes: int = _WORTH_TRIMMING_BYTES) -> None:
-    """Returns freed memory to the system if the C library holds at least this much of it."""
+    """Returns freed memory to the system if the C library holds at least `least_bytes`."""
     library = _c_library()
     heap = getattr(library, "mallinfo2", None)  # glibc since 2.33; absent in musl and macOS
     if heap is None:

@@ -1,7 +1,7 @@
 """Decoders of plain data, each created once and under a lock. All of rftd reads JSON and msgpack through this module.
 
-msgspec stores type information in a class when its first decoder is created, and the class is incomplete for a moment:
-another thread that decodes it then crashes the process with a segmentation fault (0.22).
+msgspec stores type information in a class on creation of the first decoder, and the class is incomplete for a moment:
+decoding in another thread then crashes the process with a segmentation fault (0.22).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def type_info_of(kind: type[object]) -> msgspec.inspect.Type:
     return cast("msgspec.inspect.Type", _made(msgspec.inspect.type_info, cast(Hashable, kind)))
 
 
-# `cache` lets two simultaneous first callers both run this function, one after the other behind the lock: the second
-# finds the class complete, and its decoder replaces the first one's.
+# `cache` lets two simultaneous first callers both run the function, one after the other behind the lock: the second
+# finds the class complete, and the second decoder replaces the first.
 @cache
 def _made(make: Callable[[Any], Any], kind: Hashable) -> Any:
     with _making:  # reentrant: a class may request a decoder of its own while it is inspected

@@ -1,4 +1,4 @@
-"""Files and folders that survive a power cut: a file is safe once its bytes and all parent folders are synced."""
+"""Files and folders that survive a power cut: a file is safe once bytes and all parent folders are synced."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def make_durable_folder(folder: Path) -> None:
-    """Creates the folder and its parents so that they survive a power cut."""
+    """Creates the folder and all parents, safe against a power cut."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    # A new name belongs to its parent: fsync of the folder itself preserves its content, but not its existence.
+    # A new name belongs to the parent: fsync of the folder preserves content, but not existence.
     for path in missing:
         sync_folder(path.parent)
 
@@ -24,7 +24,7 @@ def write_durable(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()  # from Python's buffer to the kernel, then from the kernel to the disk
         os.fsync(file.fileno())
-    # Only now: a file system may make the new name durable before the bytes, and leave an empty file in its place.
+    # Only now: a file system may make the new name durable before the bytes, and leave an empty file.
     temporary.replace(path)
     sync_folder(path.parent)
 

@@ -1,4 +1,4 @@
-"""`exchange`: atomic exchange of two names in one file system, so that neither name is ever missing."""
+"""`exchange`: atomic exchange of two names in a file system, without a moment of a missing name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Final
 _WORKING_FOLDER: Final = -100
 """AT_FDCWD: relative paths are relative to the process's folder."""
 _EXCHANGE: Final = 2
-# A kernel before 3.15, an unsupported file system, or a container that forbids the call: callers then rename twice.
+# A kernel before 3.15, an unsupported file system, or a container forbidding the call: callers then rename twice.
 _UNKNOWN: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two files or folders. Returns False, without any change, if the system or the file system does not support
-    it.
+    """Swaps two files or folders. Returns False, without any change, if unsupported by the system or the file system.
 
-    Raises FileNotFoundError, without any change, if one of them is missing.
+    Raises FileNotFoundError, without any change, for a missing file.
     """
     call = _renameat2()
     if call is None:
@@ -35,7 +34,8 @@ def exchange(first: Path, second: Path) -> bool:
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     try:
-        # `use_errno` keeps a copy of errno per thread: the real one may belong to another call by the time it is read.
+        # `use_errno` keeps a copy of errno per thread: the real errno may belong to another call by the time of
+        # reading.
         call: Callable[[int, bytes, int, bytes, int], int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""The optional packages of rftd: which are missing, and how to install them."""
+"""The optional packages of rftd: the missing packages, and the install command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES: Final = {
 
 
 def missing_of(extra: str) -> list[str]:
-    """Returns the packages of the extra that are not installed here, without importing any."""
+    """Returns the packages of the extra not installed here, without importing any."""
     return [name for name in PACKAGES[extra] if find_spec(name) is None]
 
 

@@ -1,11 +1,11 @@
-"""Named points at which a test may kill, fail or delay this process; free when none is armed.
+"""Named points at which a test may kill, fail or delay a process; free when none is armed.
 
 `RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the process dies (SIGKILL)
 at the third passage of the first, and sleeps at each passage of the second. `checkpoint.after_files=kill@3!FILE` dies
-only if it can create FILE, so that a process restarted with the same environment survives. `NAME=stop@2` stops the
-process there (SIGSTOP), until SIGCONT. A point may be armed several times.
+only after creating FILE, so a process restarted with an equal environment survives. `NAME=stop@2` stops the process
+there (SIGSTOP), until SIGCONT. A point may be armed several times.
 
-`RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, so that a suite can prove coverage.
+`RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, as proof of a suite's coverage.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Armed:
 
 
 class Faults:
-    """The armed points of this process, parsed once from the environment."""
+    """The armed points of the current process, parsed once from the environment."""
 
     def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
         self._armed: dict[str, list[_Armed]] = {}
@@ -128,7 +128,7 @@ def _strike(name: str, armed: _Armed) -> None:
 
 
 def _first(once: Path | None) -> bool:
-    """True if this action has not struck before; the file remembers it across processes."""
+    """True if the action has not struck before; the file is the memory across processes."""
     if once is None:
         return True
     try:

@@ -1,7 +1,7 @@
 """Liveness and readiness, as named checks, and the lines of `rftd doctor`.
 
-*Live* means that the process should not be restarted; *ready* means that it can serve. A check that does not answer in
-time has failed, so that a probe never hangs.
+*Live*: the process should not be restarted; *ready*: the process can serve. A check without an answer in time has
+failed, so a probe never hangs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ failure.
 
 
 class Note(str):
-    """A reason for information, which does not count as a failure."""
+    """A reason for information, not counted as a failure."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of one check."""
+    """The answer of a check."""
 
     name: str
     ok: bool
@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line of the doctor's report; `fix` says what to do unless the status is `ok`."""
+    """A line of the doctor's report; `fix` says what to do unless the status is `ok`."""
 
     check: str
     status: Literal["ok", "warn", "fail"]
@@ -47,14 +47,14 @@ class Diagnosis:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of all checks of one kind."""
+    """The findings of all checks of a kind."""
 
     ok: bool
     checks: tuple[Finding, ...]
 
 
 class Health:
-    """The checks of one daemon; its parts register theirs during start-up."""
+    """The checks of a daemon, registered by its parts during start-up."""
 
     def __init__(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -77,8 +77,7 @@ class Health:
         return await self._run(self._ready)
 
     async def _run(self, checks: dict[str, Check]) -> Verdict:
-        # Concurrently, each with its own time-out: a probe takes as long as the slowest check, not as long as their
-        # sum.
+        # Concurrently, each with a separate time-out: a probe takes as long as the slowest check, not as the sum.
         findings = await asyncio.gather(*(self._run_check(name, check) for name, check in checks.items()))
         return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
 

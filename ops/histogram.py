@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Histogram(Collector):
-    """A histogram like that of `prometheus_client`, but for one thread: the library's takes a lock for each value."""
+    """A histogram like `prometheus_client`'s, but for a single thread: the library's takes a lock for each value."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def labels(self, *label_values: str) -> Spread:
-        """Returns the series with these label values."""
+        """Returns the series with the given label values."""
         assert len(label_values) == len(self._labels), label_values
         spread = self._series.get(label_values)
         if spread is None:
@@ -42,7 +42,7 @@ class Histogram(Collector):
         return spread
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Drops every series with these labels."""
+        """Drops every series with the given labels."""
         required = [(self._labels.index(name), label_value) for name, label_value in labels.items()]
         for label_values in [
             label_values
@@ -67,7 +67,7 @@ class Histogram(Collector):
 
 
 class Spread:
-    """One series of a histogram: the counts of its buckets."""
+    """A series of a histogram: the counts of all buckets."""
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
         self.total = 0.0
@@ -78,8 +78,8 @@ class Spread:
 
     def observe(self, observed: Sequence[float]) -> None:
         """Counts some values; NaN belongs to no bucket."""
-        # On the left of an equal bound: `le` of Prometheus includes it. NaN sorts above infinity, into the extra slot
-        # beyond.
+        # On the left of an equal bound: `le` of Prometheus includes the bound. NaN sorts above infinity, into the extra
+        # slot beyond.
         places = np.searchsorted(self._bounds, np.asarray(observed, dtype=np.float64))
         self._counts += np.bincount(places, minlength=len(self._counts))
         self.total += float(sum(observed))

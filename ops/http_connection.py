@@ -1,4 +1,4 @@
-"""`HttpConnection`: a connection of uvicorn with bounds on how long a client may hold it without progress."""
+"""`HttpConnection`: a connection of uvicorn with bounds on a client's time without progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain_refusal(_status: int, what: str) -> tuple[bytes, bytes]:
 
 
 class Waits(IntEnum):
-    """What the server is waiting for; connections are dropped in this order."""
+    """Reasons of a server's wait for a client, in the order in which connections are dropped."""
 
     FIRST_BYTE = 0
     REQUEST = 1
@@ -40,7 +40,7 @@ class Waits(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionBounds:
-    """The bounds of one server's connections."""
+    """The bounds of a server's connections."""
 
     head_s: float = limits.HTTP_HEAD_S
     """Maximum seconds from the first byte of a request, or from the connection, to the end of the request's head."""
@@ -60,14 +60,14 @@ DEFAULT_BOUNDS: Final = ConnectionBounds()
 
 
 class HttpConnection(H11Protocol):
-    """One client's connection. Malformed or slow input, and connections over the limit, are refused in the server's own
+    """A client's connection. Malformed or slow input, and connections over the limit, are refused in the server's own
     format.
 
     uvicorn itself bounds only the wait between two requests.
     """
 
     def __init__(self, *, bounds: ConnectionBounds, refusal: Refusal, leaving: Leaving, **options: Any) -> None:
-        """`leaving` is shared by the connections of one server."""
+        """`leaving` is shared by the connections of a server."""
         super().__init__(**options)
         self._bounds: Final = bounds
         self._refusal: Final = refusal
@@ -84,7 +84,7 @@ class HttpConnection(H11Protocol):
         self._waits_since_s = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Counts the connection, and starts waiting for its first request."""
+        """Counts the connection, and starts waiting for the first request."""
         super().connection_made(transport)
         self._socket = beneath(transport)
         if len(self.connections) > self._bounds.connections and not self._make_room():
@@ -121,7 +121,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def claim(self) -> tuple[Waits, float] | None:
-        """Returns what the server is waiting for, and since when; None while an answer is being made."""
+        """Returns the reason and start of the server's wait; None while an answer is being made."""
         if self._leaves or self.transport.is_closing():
             return None
         if self.cycle is not None and not self.cycle.response_complete:
@@ -134,11 +134,11 @@ class HttpConnection(H11Protocol):
     def give_way(self) -> None:
         """Ends a waiting connection, to make room for others."""
         self._leave(503, f"{self._bounds.connections} connections are open, and this one waited longest")
-        # Now, not once it is closed: until then each newcomer would drop as many connections again.
+        # Now, not once closed: until then each newcomer would drop as many connections again.
         self.connections.discard(self)
 
     def cut(self) -> None:
-        """Aborts an answer that has begun and not ended; leaves any other connection unchanged."""
+        """Aborts an unfinished answer; leaves any other connection unchanged."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
 
@@ -146,7 +146,7 @@ class HttpConnection(H11Protocol):
         """Starts waiting for the client to read."""
         super().pause_writing()
         if self._read_due is None:
-            # The remaining answer is dropped: a client that reads nothing would not read an error either.
+            # The remaining answer is dropped: a client not reading would miss an error as well.
             self._read_due = self.loop.call_later(self._bounds.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -159,25 +159,25 @@ class HttpConnection(H11Protocol):
         self._refuse(400, "what was sent is no valid HTTP/1.1 request")
 
     def _make_room(self) -> bool:
-        """Ends connections that have waited long, silent ones first; False if all others are being answered."""
+        """Ends long-waiting connections, silent ones first; False if all others are being answered."""
         peers = [peer for peer in self.connections if isinstance(peer, HttpConnection) and peer is not self]
         claims = [(claim, id(peer), peer) for peer in peers if (claim := peer.claim) is not None]
         unread = _with_unread([connection for claim, _, connection in claims if claim[0] is Waits.FIRST_BYTE])
         waiting = [claim for claim in claims if claim[2] not in unread]
-        # Several at once: examining all of them for each newcomer would itself be open to attack.
+        # Several at once: examining all connections for each newcomer would be open to attack.
         for _, _, connection in heapq.nsmallest(max(1, self._bounds.connections // 16), waiting):
             connection.give_way()
-        # Connections with unread bytes are handled in this turn of the loop or the next one.
+        # Connections with unread bytes are handled in the current or the next turn of the loop.
         return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
 
     def _await_body(self, size_bytes: int) -> None:
-        """Starts waiting for the remaining body; `size_bytes` arrived with the request's head, or are that head."""
+        """Starts waiting for the remaining body; `size_bytes` arrived with the request's head, or as the head."""
         self._body_began_s = self.loop.time()
         self._body_bytes = size_bytes
         self._body_due = self.loop.call_later(self._bounds.body_s, self._weigh_body)
 
     def _weigh_body(self) -> None:
-        """Refuses a body that arrives too slowly, or schedules the next check."""
+        """Refuses a slow body, or schedules the next check."""
         self._body_due = None
         if self.transport.is_closing() or self.cycle is None or self.cycle.response_complete:
             return
@@ -241,7 +241,7 @@ class HttpConnection(H11Protocol):
 
 @lru_cache(maxsize=32)
 def _refusal_answer(refusal: Refusal, status: int, what: str) -> bytes:
-    """Returns the complete answer that refuses a client and ends its connection."""
+    """Returns the complete answer for refusing a client and ending the connection."""
     media_type, body = refusal(status, what)
     reason = HTTPStatus(status).phrase.encode()
     head = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -249,7 +249,7 @@ def _refusal_answer(refusal: Refusal, status: int, what: str) -> bytes:
 
 
 def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
-    """Returns the connections with received bytes not yet read: in a burst, the loop reads them late."""
+    """Returns the connections with received bytes not yet read: in a burst, the loop reads late."""
     poll = select.poll()
     by_number = {}
     for connection in connections:
@@ -265,10 +265,10 @@ _ENDS: Final = 8
 
 
 class Leaving:
-    """The connections of one server waiting to be ended.
+    """The connections of a server waiting to be ended.
 
-    Hundreds of clients that connected together reach the same time-out together: ending all of them in one turn would
-    block everybody else.
+    Hundreds of clients connected at a moment reach a time-out together: ending all of them in a single turn would block
+    everybody else.
     """
 
     def __init__(self) -> None:

@@ -38,11 +38,11 @@ TICK_S = 1.0
 
 
 class Listener:
-    """The accepting side of one server. A reserve descriptor ensures that a client can always be accepted and closed.
+    """The accepting side of a server. With a reserve descriptor, a client can always be accepted and closed.
 
-    When no file can be opened, asyncio's own listener retries up to its backlog and logs each attempt; an unaccepted
+    When no file can be opened, asyncio's own listener retries up to the backlog and logs each attempt; an unaccepted
     client waits without an answer. Here the client is accepted with the reserve and disconnected, the loop pauses for a
-    moment, and the problem is one line of the log.
+    moment, and the log has a single line about the problem.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Listener:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`connect` creates the protocol of a connection. Beyond `handshakes` simultaneous TLS handshakes the oldest
-        one ends.
+        ends.
         """
         self._listening: Final = listening
         self._connect: Final = connect
@@ -118,7 +118,7 @@ class Listener:
             task.add_done_callback(self._forget)
 
     async def _begin(self, client: socket.socket) -> None:
-        # A client that breaks off a handshake, or does not speak TLS, is ignored.
+        # Clients breaking off a handshake, or not speaking TLS, are ignored.
         timeout_s = None if self._tls is None else _HANDSHAKE_S
         try:
             await self._loop.connect_accepted_socket(
@@ -136,7 +136,7 @@ class Listener:
         self._beginning.pop(task, None)
 
     def _rest(self, error: OSError) -> None:
-        """Disconnects the client that has waited longest, using the reserve, and pauses accepting for a moment."""
+        """Disconnects the longest-waiting client, using the reserve, and pauses accepting for a moment."""
         self._free_reserve()
         with suppress(OSError):
             client, _address = self._listening.accept()
@@ -173,28 +173,28 @@ class _Server(uvicorn.Server):
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
-        """Ends the server: `serve` returns once open requests have had their time."""
+        """Ends the server: `serve` returns once open requests have had `GRACE_S`."""
         self.should_exit = True
         self._leaving.set()
         asyncio.get_running_loop().call_later(GRACE_S, self._cut)
 
     def _cut(self) -> None:
         """Aborts answers still in progress: an event stream with a reader ends in no other way."""
-        # As if the client had disconnected, which every stream handler checks. uvicorn would cancel the handler, and
+        # As if the client had disconnected: every stream handler checks for that. uvicorn would cancel the handler, and
         # print the cancellation as an error with a traceback.
         for connection in list(self.server_state.connections):
             if isinstance(connection, HttpConnection):
                 connection.cut()
 
     async def main_loop(self) -> None:
-        """Ticks once a second. uvicorn's own loop wakes ten times a second to check whether it should end."""
+        """Ticks once a second. uvicorn's own loop wakes ten times a second to check for the end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._leaving.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens like uvicorn, but with a listener that survives running out of file descriptors."""
+        """Listens like uvicorn, but with a listener that survives a lack of file descriptors."""
         await self.lifespan.startup()
         protocol: Any = self.config.http_protocol_class
         state = self.lifespan.state
@@ -225,13 +225,13 @@ async def serving_http(
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
     tls: ServerTls | None = None,
 ) -> AsyncIterator[None]:
-    """Serves `app` while the block runs; at its end, requests in progress get `GRACE_S` seconds.
+    """Serves `app` while the block runs; at the end, requests in progress get `GRACE_S` seconds.
 
-    A connection without a request is closed after `keep_alive_s`. `refusal` formats answers to input that never became
-    a request. Connections use at most three quarters of the files that this process may open.
+    A connection without a request is closed after `keep_alive_s`. `refusal` formats answers to malformed input.
+    Connections use at most three quarters of the process's limit of open files.
     """
     bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))
-    # uvicorn creates each connection by calling it, like a class.
+    # uvicorn creates each connection by a call, as of a class.
     connection: Any = partial(HttpConnection, bounds=bounds, refusal=refusal, leaving=Leaving())
     config = uvicorn.Config(
         app,
@@ -240,7 +240,7 @@ async def serving_http(
         log_level="warning",
         access_log=False,
         lifespan="off",
-        # One second more for handlers that have not begun to answer.
+        # A second more for handlers without a begun answer.
         timeout_graceful_shutdown=GRACE_S + 1,
         timeout_keep_alive=keep_alive_s,
     )
@@ -252,5 +252,5 @@ async def serving_http(
             yield
         finally:
             server.leave()
-            # Before the group ends: if the block failed, that would cut off the requests in progress.
+            # Before the group ends: a failed block would cut off the requests in progress.
             await asyncio.wait([serving], timeout=GRACE_S + 2)

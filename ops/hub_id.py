@@ -30,7 +30,7 @@ class HubId(NamedTuple):
         return f"{self.owner}/{self.name}"
 
     def fetch_command(self, kind: str) -> str:
-        """Returns the command that downloads the repository into the cache of its user."""
+        """Returns the command for downloading the repository into the user's cache."""
         words = ["hf", "download", self.repository]
         words += ["--repo-type", DATASET] if kind == DATASET else []
         words += ["--revision", self.revision] if self.revision != "main" else []

@@ -21,7 +21,7 @@ _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
 """The mask of all bits except version and variant."""
 _MARKED: Final = 0x5 << 76 | 0b10 << 62
 _UNKNOWN: Final = SafeUUID.unknown
-# A UUID's attributes cannot be assigned, but its slots can.
+# A UUID's attributes cannot be assigned, but the slots can.
 _set_int = UUID.__dict__["int"].__set__
 _set_is_safe = UUID.__dict__["is_safe"].__set__
 
@@ -35,14 +35,14 @@ class Ids(Protocol):
 
 
 class SystemIds:
-    """UUIDv7 from a clock and the machine's randomness; monotonic within one process."""
+    """UUIDv7 from a clock and the machine's randomness; monotonic within a process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last = 0
 
     def new(self) -> UUID:
-        # Never below the last one: ids keep their order of creation even when the wall clock is set back.
+        # Never below the last one: ids keep the order of creation even when the wall clock is set back.
         self._last = max(self._last + 1, (self._clock.now_ns() // 1_000_000) << 12)
         return _v7(self._last, int.from_bytes(os.urandom(8), "big"))
 
@@ -77,7 +77,7 @@ def _uuid(number: int) -> UUID:
 
 
 def derive(cause: UUID, *parts: str | int) -> UUID:
-    """Returns the id of an object derived from `cause`; the same parts give the same id, on any machine."""
+    """Returns the id of an object derived from `cause`; equal parts give equal ids, on any machine."""
     named = cause.bytes.hex()
     for name in parts:
         named += f"/{name!s}"
@@ -89,7 +89,7 @@ def derive(cause: UUID, *parts: str | int) -> UUID:
 def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[UUID]:
     """Returns `derive(cause, *parts, number)` for each number, digesting the common prefix once."""
     begun = _BEGUN.copy()
-    # The text must equal that of `derive`, to the last slash: an object named through either has one id.
+    # The text must equal that of `derive`, to the last slash: an object named through either has an equal id.
     begun.update("/".join((cause.hex, *map(str, parts), "")).encode())
     ids = []
     for number in numbers:

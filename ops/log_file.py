@@ -1,4 +1,4 @@
-"""Size-bounded files of a process: `LogFile` for its log lines, `OwnOutput` for standard error."""
+"""Size-bounded files of a process: `LogFile` for log lines, `OwnOutput` for standard error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STANDARD_ERROR = 2
 
 
 class LogFile:
-    """A log file private to this user. A line may be lost: no process fails because its log could not be written."""
+    """A log file private to the current user. A line may be lost: no process fails for an unwritable log."""
 
     def __init__(self, path: Path, *, size_max_bytes: int = limits.DAEMON_LOG_SIZE_BYTES) -> None:
-        """The file and its folder are created with the first line."""
+        """File and folder are created with the first line."""
         self._path = path
         self._size_max_bytes = size_max_bytes
         self._descriptor = -1
-        # Threads log, too: two that find the file full would both rotate it.
+        # Threads log, too: two threads with a full file would both rotate.
         self._lock = Lock()
 
     @property
@@ -42,14 +42,14 @@ class LogFile:
             os.write(self._descriptor, encoded)  # one write: with O_APPEND, lines of two processes do not mix
 
     def close(self) -> None:
-        """Closes the file; the next line opens it again."""
+        """Closes the file; the next line reopens the file."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
 
     def _is_open(self) -> bool:
-        """True if the path still names the open file: logrotate, or another process, may have moved it."""
+        """True if the path still names the open file: logrotate, or another process, may have moved the file."""
         if self._descriptor < 0:
             return False
         try:
@@ -75,7 +75,7 @@ def older_of(path: Path) -> Path:
 
 
 class OwnOutput:
-    """The file behind standard error, if it has the name given by its owner: no other file is touched."""
+    """The file behind standard error, if named as given by the owner: no other file is touched."""
 
     def __init__(
         self,
@@ -92,23 +92,23 @@ class OwnOutput:
 
     @property
     def full(self) -> bool:
-        """True if the file exceeds its maximum size."""
+        """True if the file exceeds the maximum size."""
         try:
             status = os.fstat(self._descriptor)
             appends = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_APPEND
         except OSError:
             return False
-        # A process that does not append would continue at its old offset, behind a hole as large as the removed part.
+        # A process not appending would continue at the old offset, behind a hole as large as the removed part.
         return stat.S_ISREG(status.st_mode) and bool(appends) and status.st_size > self._size_max_bytes
 
     def trim(self) -> None:
-        """Moves the end of the file to the older file, and truncates it. A line written meanwhile may be lost."""
-        # Truncated and not renamed: engines and child processes hold the file open, and would fill the renamed one.
+        """Moves the end of the file to the older file, then truncates. A line written meanwhile may be lost."""
+        # Truncated and not renamed: engines and child processes hold the file open, and would fill the renamed file.
         try:
             path = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
             if path.name != self._name or not self.full:
                 return
-            # Even without space for the moved end: the disk may be full because of this file.
+            # Even without space for the moved end: the disk may be full because of the file.
             with suppress(OSError):
                 older_of(path).write_bytes(self._end_of(path))
             os.ftruncate(self._descriptor, 0)

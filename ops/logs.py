@@ -1,6 +1,6 @@
-"""structlog set-up: one line an event, JSON for machines, console for people; secrets are masked.
+"""structlog set-up: a line per event, JSON for machines, console for people; secrets are masked.
 
-Fields have one order: time, level, event, then the subject, then the others in call order.
+Fields have a fixed order: time, level, event, then the subject, then the others in call order.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
 
 
 class RepeatedLines:
-    """A structlog processor that passes the first of equal lines; later ones become one line a minute with `repeated`.
+    """A structlog processor passing the first of equal lines; later lines become a single line per minute with
+    `repeated`.
 
-    It runs before the time stamp. `write` writes a line with a count, which passes through here again unchanged.
+    The processor runs before the time stamp. `write` writes a line with a count, passed through here again unchanged.
     """
 
     def __init__(self, write: Callable[[str, dict[str, Any]], None], clock: Clock | None = None) -> None:
@@ -76,7 +77,7 @@ class RepeatedLines:
         self._write_counts(lines)
 
     def _expired(self, now_s: float) -> list[_Line]:
-        """Removes and returns the lines whose window is over, and the oldest ones beyond `REMEMBERED`."""
+        """Removes and returns the lines with an ended window, and the oldest beyond `REMEMBERED`."""
         expired = []
         for key, line in list(self._lines.items()):
             if now_s - line.since_s < WINDOW_S and len(self._lines) <= REMEMBERED:
@@ -91,7 +92,7 @@ class RepeatedLines:
 
 
 class _Line:
-    """One line, and the number of its repetitions."""
+    """A line, and the number of repetitions."""
 
     def __init__(self, since_s: float, method: str, event: Any) -> None:
         self.since_s = since_s
@@ -117,7 +118,7 @@ def configure(
     file: LogFile | None = None,
     libraries: bool = False,
 ) -> None:
-    """Sets up this process's logging: to standard error, because standard output is for data; and as JSON to a `file`.
+    """Sets up the process's logging: to standard error, because standard output is for data; and as JSON to a `file`.
 
     `fit` may break long lines of standard error. With a file, or with `libraries`, warnings from Python's own logging
     become lines like all others. Equal warnings and errors are counted, and reported once a minute.
@@ -148,21 +149,21 @@ def configure(
 
 
 def logger(**fields: Any) -> Logger:
-    """Returns a logger whose lines carry these fields."""
+    """Returns a logger adding the given fields to each line."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
 
 
 def _write_line(level: str, fields: dict[str, Any]) -> None:
-    """Writes a line of these fields, `event` among them."""
+    """Writes a line of the given fields, including `event`."""
     getattr(logger(), level)(**fields)
 
 
 class _StandardError:
-    """Standard error as of each line. A line may be lost: no process fails because its log could not be written."""
+    """Standard error as of each line. A line may be lost: no process fails for an unwritable log."""
 
     # A full disk raises OSError; a closed or removed stream, ValueError or AttributeError. The stream is looked up for
-    # each line: the one at `configure` may have been replaced, and closed, since.
+    # each line: the stream at `configure` may have been replaced, and closed, since.
 
     def __init__(self, fit: Callable[[str], str] | None) -> None:
         self._fit = fit
@@ -198,7 +199,7 @@ class _Copy:
 
 
 class _OfLibraries(logging.Handler):
-    """Turns records of Python's own logging into lines of this log."""
+    """Turns records of Python's own logging into lines of the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -1,7 +1,7 @@
 """`machine_environment`: the environment variables passed on to a child process, by an allow-list.
 
 Allowed are variables needed by programs of the machine: folders, languages, devices, numbers of threads, certificates;
-no key, no password, and nothing that selects the code run by Python.
+no key, no password, and nothing selecting the code run by Python.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PROXIES: Final = tuple(
 
 
 def machine_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of `environ` allowed for any program of this machine."""
+    """Returns the variables of `environ` allowed for any local program."""
     return {name: content for name, content in environ.items() if _is_machines(name)}
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """True if a variable's name matches one of the patterns, in which `*` stands for any text."""
+    """True if a variable's name matches a pattern, with `*` for any text."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 class ReadTotals(Collector):
-    """A counter whose values are set from readings. It never falls while the process lives."""
+    """A counter with values set from readings, never falling while the process lives."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
         """`name` ends in `_total`, as in every exposition of a counter."""
@@ -41,7 +41,7 @@ class StreamTotals(Collector):
         self._consumed: dict[str, int] = {}
 
     def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
-        """Stores the number of records of each stream, and of those applied by the projector."""
+        """Stores the number of records of each stream, and the number applied by the projector."""
         self._produced = dict(produced)
         self._consumed = dict(consumed)
 
@@ -63,7 +63,7 @@ class StreamTotals(Collector):
             produced.add_metric([stream], total)
             if done is not None:
                 applied.add_metric([stream, "projector"], done)
-                # The numbers were read at different moments: the projector may be ahead of the older one.
+                # The numbers were read at different moments: the projector may be ahead of the older number.
                 lag.add_metric([stream, "projector"], max(0, total - done))
         behind.add_metric(["all"], sum(max(0, self._produced.get(s, 0) - done) for s, done in self._consumed.items()))
         yield from (produced, applied, lag, behind)

@@ -1,7 +1,7 @@
-"""Every metric of rftd: its name, labels, unit and help.
+"""Every metric of rftd: name, labels, unit and help.
 
 Events are counted: `rftd.daemon.observe.metrics_feed` adds them up. State is read: `rftd.daemon.observe.metrics_state`
-sets it from the tables at each scrape, so that a restart changes none of it. Labels have few values: never a task, a
+sets gauges from the tables at each scrape, so a restart changes nothing. Labels have few values: never a task, a
 rollout, a version or a process id. Unit last in the name; a ratio is 0 to 1.
 """
 
@@ -43,12 +43,12 @@ def label_of(name: str, number: int) -> str:
 
 
 def shortened(label: str) -> str:
-    """Returns a user-chosen label, truncated if long: each series repeats it at each scrape."""
+    """Returns a user-chosen label, truncated if long: each series repeats the label at each scrape."""
     return label if len(label) <= _LABEL_CHARS else f"{label[: _LABEL_CHARS - 1]}…"
 
 
 class Metrics:
-    """The metrics of one daemon, in a registry of their own."""
+    """The metrics of a daemon, in a separate registry."""
 
     def __init__(self, *, version: str, commit: str = "") -> None:
         self.registry = CollectorRegistry()
@@ -382,7 +382,7 @@ class Metrics:
 
 
 class _Shown(Collector):
-    """The metrics of a registry without the creation times of series, which nobody needs."""
+    """The metrics of a registry without the unneeded creation times of series."""
 
     def __init__(self, registry: CollectorRegistry, *, open_metrics: bool) -> None:
         self._registry = registry
@@ -393,7 +393,7 @@ class _Shown(Collector):
             left_out = {f"{metric.name}_created"}
             summed = any(sample.name == f"{metric.name}_sum" for sample in metric.samples)
             if self._open_metrics and metric.type == "histogram" and not summed:
-                # In OpenMetrics, a histogram with bounds below zero has no sum, and only one with a sum has a count.
+                # In OpenMetrics, a histogram with bounds below zero has no sum, and a count requires a sum.
                 left_out.add(f"{metric.name}_count")
             metric.samples = [sample for sample in metric.samples if sample.name not in left_out]
             yield metric

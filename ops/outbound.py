@@ -1,7 +1,7 @@
-"""Checks of every address named by a file, a worker or a record, by its text alone: no name is resolved here.
+"""Checks of every address named by a file, a worker or a record, by the text alone: no name is resolved here.
 
-A submission by anybody but the owner may reach only public addresses and those allowed by the configuration. Names are
-checked again when a connection is made, by `outbound_transport`: they may resolve to any address.
+A submission by anybody but the owner may reach only public addresses and addresses allowed by the configuration. Names
+are checked again when a connection is made, by `outbound_transport`: names may resolve to any address.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class WebAddress(NamedTuple):
 
 
 def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str] = ()) -> None:
-    """Raises unless `text` is an http address; with `public_only`, unless its host may be public, or is `allowed`.
+    """Raises unless `text` is an http address; with `public_only`, unless the host may be public, or is `allowed`.
 
     `allowed` are hosts, as HOST or HOST:PORT. Nothing is resolved. Raises ConfigError for a malformed http address and
-    PrivateAddressError for a refused one; neither repeats parts that may be a secret.
+    PrivateAddressError for a refused one; neither repeats a possible secret.
     """
     address = web_address(text, field=field)
     if public_only and not names_host(allowed, address) and not may_be_public(address.host):
@@ -57,7 +57,7 @@ def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str
 
 
 def web_address(text: str, *, field: str) -> WebAddress:
-    """Returns the parts of an http address. Raises ConfigError, which does not repeat the text, for anything else."""
+    """Returns the parts of an http address. Raises ConfigError, without the text, for anything else."""
     if _UNWRITABLE.search(text):
         raise _error(
             "has a character that no address has", field, "write it in ASCII: a name as xn--..., a path as %XX"
@@ -101,7 +101,7 @@ def host_of(text: str, *, field: str) -> str:
     if not _NAME.fullmatch(text) or len(text) > _NAME_CHARS:
         raise _error("has no name of a host", field, "take letters, digits, dots and dashes")
     host = text.lower().removesuffix(".")
-    # As browsers and C libraries read it: a host ending in a number is an IPv4 address, in any base.
+    # As in browsers and C libraries: a host ending in a number is an IPv4 address, in any base.
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         try:
             return str(IPv4Address(host))
@@ -120,11 +120,11 @@ def may_be_public(host: str) -> bool:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """True for an address of a single host on the public internet: not of this machine, its networks, or several
+    """True for an address of a single host on the public internet: not local, of a local network, or of several
     machines.
     """
     if isinstance(address, IPv6Address) and (carried := _carried(address)) is not None:
-        # A gateway translates it to the embedded address on the way.
+        # A gateway translates to the embedded address on the way.
         return is_public(carried)
     return address.is_global and not (
         address.is_private
@@ -138,13 +138,13 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def names_host(hosts: Iterable[str], address: WebAddress) -> bool:
-    """True if one of `hosts`, each HOST or HOST:PORT, names the address."""
+    """True if `hosts`, each HOST or HOST:PORT, contain the address."""
     spellings = {address.host, f"{_host_text(address.host)}:{address.port}", _host_text(address.host)}
     return any(host.strip().lower().removesuffix(".") in spellings for host in hosts)
 
 
 def _carried(address: IPv6Address) -> IPv4Address | None:
-    """Returns the IPv4 address embedded in an IPv6 one: mapped, compatible, translated (NAT64), 6to4 or Teredo."""
+    """Returns the IPv4 address embedded in an IPv6 address: mapped, compatible, translated (NAT64), 6to4 or Teredo."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:

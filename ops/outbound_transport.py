@@ -1,7 +1,7 @@
 """`PublicTransport`: connections of httpx to public addresses only, checked when each connection is made.
 
-A name is resolved once, all its addresses are checked, and the connection goes to one of exactly these addresses: later
-changes of the name do not matter. The certificate is still checked against the name.
+A name is resolved once, all addresses are checked, and the connection goes to a checked address: later changes of the
+name do not matter. The certificate is still checked against the name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PublicTransport(httpx.AsyncBaseTransport):
 
 
 def _to(request: httpx.Request, address: str) -> httpx.Request:
-    """Returns the request redirected to an address of its host; the certificate is checked against the host's name."""
+    """Returns the request redirected to an address of the host; the certificate is checked against the host's name."""
     # The headers contain the name already.
     return httpx.Request(
         request.method,
@@ -83,7 +83,7 @@ def _transport(proxy: str | None = None) -> httpx.AsyncHTTPTransport:
 
 
 def _proxy_of(url: httpx.URL) -> str | None:
-    """Returns the owner's proxy for a URL, as other programs find it in the environment."""
+    """Returns the owner's proxy for a URL, as found by other programs in the environment."""
     proxies = getproxies()
     if proxy_bypass(url.netloc.decode("ascii")):
         return None

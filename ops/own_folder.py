@@ -1,4 +1,4 @@
-"""Folders and files private to this user: created closed, and refused if another user can change them."""
+"""Folders and files private to a user: created closed, and refused if other users can write."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class FolderAccess(StrEnum):
 
     @property
     def umask(self) -> int:
-        """The umask for this access."""
+        """The umask for the access."""
         return OTHERS if self is FolderAccess.PRIVATE else 0o007
 
 
 def close_to_others(access: FolderAccess = FolderAccess.PRIVATE) -> None:
-    """Sets the umask of this process and its children; for the start of a program."""
+    """Sets the umask of the process and all children; for the start of a program."""
     os.umask(access.umask)
 
 
 def process_umask() -> int:
-    """Returns the umask of this process."""
+    """Returns the umask of the process."""
     try:
         # Not by os.umask, which can only read by writing: other threads create files meanwhile.
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
@@ -49,7 +49,7 @@ def process_umask() -> int:
 
 
 def close_folder(folder: Path) -> bool:
-    """Removes the permissions masked by this process's umask from an existing folder; True if that changed it.
+    """Removes the permissions masked by the process's umask from an existing folder; True if changed.
 
     A folder of another user is left alone.
     """
@@ -57,7 +57,7 @@ def close_folder(folder: Path) -> bool:
 
 
 def tighten(path: Path, rights: int = OTHERS) -> bool:
-    """Removes `rights` from a file or folder of this user; True if that changed it. A link is not followed."""
+    """Removes `rights` from a file or folder of the user; True if changed. A link is not followed."""
     try:
         status = path.lstat()
     except OSError:
@@ -70,7 +70,7 @@ def tighten(path: Path, rights: int = OTHERS) -> bool:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Creates the folder with mode 0700, or accepts an existing one that belongs to this user and is closed to others.
+    """Creates the folder with mode 0700, or accepts an existing folder of the user, closed to others.
 
     Raises ConflictError otherwise: another user with access may replace the files in it.
     """
@@ -82,11 +82,11 @@ def make_own_folder(folder: Path) -> None:
 
 
 def check_own_folder(folder: Path, *, rights: int = OTHERS) -> None:
-    """Raises ConflictError unless `folder` is a real folder of this user that gives others none of `rights`.
+    """Raises ConflictError unless `folder` is a real folder of the user, without `rights` for others.
 
     Raises OSError if the path does not exist.
     """
-    # lstat: a link created by another user under this name leads to a folder of that user's choice, now or later.
+    # lstat: a link created by another user leads to an arbitrary folder, now or later.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         wrong = "is no folder"

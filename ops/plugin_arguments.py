@@ -29,11 +29,11 @@ class Declaration:
     """Arguments of type `object`: accepted for the sake of existing files, without effect."""
 
     def wrong(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yields (name, fault) of known arguments with invalid values, and of missing ones."""
+        """Yields (name, fault) of known arguments with invalid values, and of missing arguments."""
         for name, argument in arguments.items():
             if name not in self.kind.__struct_fields__:
                 continue
-            # One at a time: msgspec stops at the first invalid value, and people want to see all of them.
+            # Singly: msgspec stops at the first invalid value, and people want to see all.
             try:
                 converted({name: argument}, self.kind)
             except msgspec.ValidationError as error:
@@ -71,7 +71,7 @@ def declared(factory: Callable[..., Any]) -> Declaration | None:
 
 
 def _plain(hint: Any) -> Any:
-    """Returns the type, or Any for one that msgspec cannot validate on plain data."""
+    """Returns the type, or Any for a type without validation by msgspec on plain data."""
     try:
         info = msgspec.inspect.type_info(hint)
     except Exception:  # a third party's annotation may be anything

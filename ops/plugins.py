@@ -1,7 +1,7 @@
 """`Plugins`, named extensions: built-in ones from a table, third parties' from an entry-point group, none imported
 early.
 
-A third party needs no packaging tool: a folder on PYTHONPATH with a module and a `<name>-0.dist-info` folder that holds
+A third party needs no packaging tool: a folder on PYTHONPATH with a module and a `<name>-0.dist-info` folder with
 METADATA and entry_points.txt is enough.
 """
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class Plugins(Generic[T]):
-    """The extensions of one kind, by name; `open` creates an instance."""
+    """The extensions of a kind, by name; `open` creates an instance."""
 
     def __init__(
         self, kind: str, *, group: str, table: Mapping[str, str], extras: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
-        """`extras` maps a built-in name to the module that it needs, and to the extra of rftd that installs it."""
+        """`extras` maps a built-in name to the needed module, and to the extra of rftd for its installation."""
         self.kind = kind
         self.group = group
         self._table = dict(table)
@@ -41,7 +41,7 @@ class Plugins(Generic[T]):
         return tuple(self._table)
 
     def builtin(self, name: str) -> bool:
-        """True if the name is built-in; a third party cannot replace it."""
+        """True if the name is built-in; no third party can replace built-in names."""
         return name in self._table
 
     def origin(self, name: str) -> str:
@@ -55,7 +55,7 @@ class Plugins(Generic[T]):
         return f"{package} ({point.value})"
 
     def check(self, name: str) -> None:
-        """Raises ConfigError if `open` does not know the name, with the nearest name, or if its extra is missing.
+        """Raises ConfigError if `open` does not know the name, with the nearest name, or if an extra is missing.
 
         Imports nothing.
         """
@@ -75,7 +75,7 @@ class Plugins(Generic[T]):
         )
 
     def load(self, name: str) -> Any:
-        """Returns the class or factory behind the name. Raises ConfigError if it is unknown or cannot be imported."""
+        """Returns the class or factory behind the name. Raises ConfigError for an unknown name or a failed import."""
         self.check(name)
         try:
             if name not in self._table:
@@ -100,11 +100,10 @@ class Plugins(Generic[T]):
         return declared(self.load(name))
 
     def check_arguments(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Raises ConfigError, with the argument as its field, for arguments that `open` would refuse. Creates no
-        instance.
+        """Raises ConfigError, with the argument as field, for arguments refused by `open`. Creates no instance.
 
-        Checks names, types and bounds declared by the signature, then calls the extension's own `check_arguments` if it
-        has one: a static method with the same arguments, which may look at files.
+        Checks names, types and bounds declared by the signature, then calls the extension's own `check_arguments`, if
+        present: a static method with equal arguments, allowed to look at files.
         """
         declaration = self.declaration(name)
         known_names = () if declaration is None else declaration.kind.__struct_fields__
@@ -146,5 +145,5 @@ class Plugins(Generic[T]):
         return instance
 
     def _third_parties(self) -> dict[str, EntryPoint]:
-        # Read anew each time: it is called once per name and runner, and module-level state would outlive a test.
+        # Read anew each time: called once per name and runner, and module-level state would outlive a test.
         return {point.name: point for point in entry_points(group=self.group)}

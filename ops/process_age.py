@@ -1,4 +1,4 @@
-"""The age of this process, including its imports: the time waited by the person who started it."""
+"""The age of the process, including imports: the time waited by the person at the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _START_TICKS: Final = 19
 
 
 def process_age_s() -> float:
-    """Returns the seconds since the system started this process; if unknown, since this module was imported."""
+    """Returns the seconds since the system started the process; if unknown, since the import of this module."""
     since_import_s = time.monotonic() - _IMPORTED_S
     try:
         # After the last bracket: the name before it may contain blanks and brackets.
@@ -22,5 +22,5 @@ def process_age_s() -> float:
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_s
     except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or no /proc
         return since_import_s
-    # A sandbox in which all processes seem to have started with the machine says nothing about this one.
+    # A sandbox with all processes apparently started with the machine tells nothing.
     return max(age_s, since_import_s) if start_s > 0 else since_import_s

@@ -1,4 +1,4 @@
-"""Secrets that print as `***`, and the rules of what counts as one (rule 12: secrets stay home)."""
+"""Secrets that print as `***`, and the rules for recognising secrets (rule 12: secrets stay home)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _JOINED: Final = re.compile(
 _NAME_CHARS: Final = 256
 _KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
 _MAPS: Final = frozenset({"env_vars"})
-# No pattern begins with a repetition: over one long word of a line the search would take quadratic time.
+# No pattern begins with a repetition: the search over a long word would take quadratic time.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 _NAMED: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]{1,127}[\"']?\s{0,8}[=:]\s{0,8}[\"']?")
 _REFERENCE: Final = r"\{\s?[\"']?env[\"']?\s?:\s?[\"']?[A-Z_][A-Z0-9_]{0,63}[\"']?\s?\}"
@@ -67,7 +67,7 @@ _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
 class Secret:
-    """A value that is never printed, encoded or compared by accident; `reveal()` returns it."""
+    """A value never printed, encoded or compared by accident; `reveal()` returns the secret."""
 
     __slots__ = ("_value",)
 
@@ -75,7 +75,7 @@ class Secret:
         self._value = secret
 
     def reveal(self) -> str:
-        """Returns the secret itself; call it only where the secret is used."""
+        """Returns the secret; to be called only at the point of use."""
         return self._value
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class Secret:
 
 
 def is_secret_field(name: str) -> bool:
-    """True if a field, variable, header or parameter of this name holds a secret (`api_key`, `x-api-key`, `hfToken`).
+    """True if a field, variable, header or parameter of the name holds a secret (`api_key`, `x-api-key`, `hfToken`).
 
     `key` alone is no secret, nor is the name of a column (`response_key`).
     """
@@ -106,20 +106,20 @@ def _names_a_column(word: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Returns the words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have the same two."""
+    """Returns the words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have two equal words."""
     # Names come from untrusted sources: the end of a long name decides.
     return [word.lower() for word in _WORD.findall(name[-_NAME_CHARS:])]
 
 
 def is_secret_map(name: str) -> bool:
-    """True if every value of a mapping of this name is a secret (`env_vars`)."""
+    """True if every value of a mapping of the name is a secret (`env_vars`)."""
     return name in _MAPS
 
 
 def is_plain_variable(name: str, content: object) -> bool:
     """True if an environment variable may be written openly: neither name nor value looks like a secret.
 
-    A long value that mixes letters and digits in one word may be a key, whatever the name.
+    A long word mixing letters and digits may be a key, under any name.
     """
     if isinstance(content, bool) or not isinstance(content, str | int | float):
         return False
@@ -143,7 +143,7 @@ def has_url_credentials(text: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Returns the text with everything that looks like a secret masked."""
+    """Returns the text with apparent secrets masked."""
     text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
     text = _BEARER.sub(rf"\g<1>{MASK}", text)
     pieces = []
@@ -160,7 +160,7 @@ def mask_text(text: str) -> str:
 def redact(content: Any, name: str = "") -> Any:
     """Returns `content` with every secret replaced by `***`; for logs and error texts."""
     if isinstance(content, dict):
-        # Everything below a secret field is secret, except the name of the variable that holds the secret.
+        # Everything below a secret field is secret, except the name of the secret's variable.
         if is_secret_map(name) or (is_secret_field(name) and set(content) != {"env"}):
             return dict.fromkeys(content, MASK)
         return {key: redact(inner, str(key)) for key, inner in content.items()}
@@ -169,7 +169,7 @@ def redact(content: Any, name: str = "") -> Any:
     if isinstance(content, Secret) or (isinstance(content, str) and content and is_secret_field(name)):
         return MASK
     if isinstance(content, str) and has_url_credentials(content):
-        # The user name stays: it tells people which account is wrong, and is not secret.
+        # The user name stays: the name identifies the account, and is not secret.
         parts = urlsplit(content)
         host = parts.netloc.rpartition("@")[2]
         authority = parts.netloc if parts.password is None else f"{parts.username or ''}:{MASK}@{host}"
@@ -178,7 +178,7 @@ def redact(content: Any, name: str = "") -> Any:
 
 
 def _masked_query(query: str) -> str:
-    """Returns the parameters of a URL as written, with secret ones masked."""
+    """Returns the parameters of a URL as written, with secrets masked."""
     return "&".join(_masked_parameter(parameter) for parameter in query.split("&"))
 
 

@@ -22,7 +22,7 @@ class CertificateFileError(UsageError):
 
 
 class ServerTls:
-    """A certificate with its key, from two PEM files."""
+    """A certificate and key from two PEM files."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Loads and checks both files. Raises CertificateFileError."""
@@ -35,9 +35,7 @@ class ServerTls:
         """The host names and the IP addresses that the certificate is for."""
 
     def renew(self) -> bool:
-        """Reloads changed files; True if they changed. Raises CertificateFileError and keeps the current pair if
-        invalid.
-        """
+        """Reloads changed files; True if changed. Raises CertificateFileError and keeps the current pair if invalid."""
         stamp = self._stamped()
         if stamp == self._stamp:
             return False
@@ -48,9 +46,7 @@ class ServerTls:
         return True
 
     def host_for(self, bound: str) -> str:
-        """Returns a host name of the certificate by which clients can reach a bound address; the address itself if
-        there is none.
-        """
+        """Returns a host name of the certificate for a bound address; the address itself without a name."""
         if bound in self.addresses or bound in self.names:
             return bound
         if "localhost" in self.names:
@@ -59,7 +55,7 @@ class ServerTls:
         return (plain or [bound])[0]
 
     def trusting(self) -> ssl.SSLContext:
-        """Returns a client's context that trusts only this certificate, under any host name."""
+        """Returns a client's context trusting only this certificate, under any host name."""
         context = _trusting(self._certificate)
         context.check_hostname = False
         return context
@@ -84,7 +80,7 @@ def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With an empty passphrase: OpenSSL would otherwise prompt for one at the terminal.
+        # With an empty passphrase: OpenSSL would otherwise prompt at the terminal.
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -99,7 +95,7 @@ def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
 def _trusting(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificate)
-    # The certificate itself is trusted, whoever signed it.
+    # The certificate itself is trusted, under any signature.
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     return context
 

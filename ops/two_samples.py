@@ -1,4 +1,4 @@
-"""`ks_test`, the two-sample Kolmogorov-Smirnov test: do two samples come from one distribution?"""
+"""`ks_test`, the two-sample Kolmogorov-Smirnov test: do two samples come from a common distribution?"""
 
 from __future__ import annotations
 

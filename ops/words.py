@@ -18,7 +18,7 @@ class Level(IntEnum):
 
 
 class Words(NamedTuple):
-    """One role's work or wait, in words."""
+    """A role's work or wait, in words."""
 
     state: str
     """The wait's name; stable."""

@@ -1,4 +1,4 @@
-"""The work, in three planes. Workers know only the log and the artifact store: where they run does not matter.
+"""The work, in three planes. Workers know only the log and the artifact store: their machine does not matter.
 
 control/     who decides: planner, dispatcher, policies; pure, in the daemon's process
 generation/  the seam to a model: engines, requests, answers, the endpoint, models besides the trained one
@@ -9,12 +9,12 @@ training/    who learns: the trainer process, its loop, checkpoints and publicat
 engines/     what computes: one folder for each engine, with both halves
 weights/     transport of a weight version from the trainer to explorers
 datasets/    rows and how they become tokens
-models/      models in Hugging Face's layout, read without loading them
+models/      models in Hugging Face's layout, read without loading
 conversion/  checkpoints of several trainers as folders that transformers loads
 devices/     devices, their memory, and turns on one
-hosts/       where worker processes run, and how they are identified
+hosts/       where worker processes run, and their identities
 process      a worker process around its loop
-guest        a worker inside its host's process: on a thread and a loop of its own
+guest        a worker inside its host's process: with its own thread and loop
 tracking/    trackers: followers of the log that show figures elsewhere
 api          the names imported by packages of third parties
 

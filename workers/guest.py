@@ -1,7 +1,7 @@
-"""`Guest`: a worker inside a process owned by somebody else, on a thread and an event loop of its own.
+"""`Guest`: a worker inside a foreign process, on a separate thread and event loop.
 
-It sets no signal handler, needs no main thread and accepts any event loop: an actor of a cluster can run it, and stop
-it from another thread.
+A guest sets no signal handler, needs no main thread and accepts any event loop: an actor of a cluster can run a guest,
+and stop it from another thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guest:
-    """Works from `begin` on, until its experiment ends or it is asked to stop."""
+    """Works from `begin` on, until the experiment ends or a stop is requested."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Guest:
         *,
         make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
-        """`make_loop` creates its event loop."""
+        """`make_loop` creates the event loop."""
         self._assignment = assignment
         self._logger = logger
         self._loop = make_loop()
@@ -106,7 +106,7 @@ class Guest:
         opening = asyncio.ensure_future(backend.open(backend.checked(url.text), clock=clock, ids=ids))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            # An unresponsive log must not block a worker that is no longer wanted.
+            # An unresponsive log must not block a worker no longer wanted.
             await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
                 return

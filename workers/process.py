@@ -1,4 +1,4 @@
-"""A worker process around its loop: finds its experiment in the log, joins, works, and announces why it ended."""
+"""A worker process around its loop: finds the experiment, joins, works, and announces the reason of the end."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ async def run_explorer(
     process: ProcessName | None = None,
     tracer: Tracer | None = None,
 ) -> None:
-    """Explores until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
+    """Explores until the experiment ends or `stop` is set. Raises the final error, after announcing it.
 
-    `worker` is the id in its order; None: it was not ordered. Without a `tracer` nothing is traced.
+    `worker` is the ordered id; None: not ordered. Without a `tracer` nothing is traced.
     """
-    # Each role imports only its own half of the workers, and starts faster.
+    # Each role imports only the own half of the workers, and starts faster.
     from rftd.workers.rollout.explorer import Explorer
     from rftd.workers.rollout.view import ExplorerParts, ExplorerView
 
@@ -64,7 +64,7 @@ async def run_explorer(
     )
     view = ExplorerView(member.id)
     heads = await log.heads()
-    # From its end: an explorer needs only workers that come and go from now on.
+    # From the end: an explorer needs only workers coming and going from now on.
     workers = {WORKERS: heads[WORKERS].next_offset if WORKERS in heads else 0}
     spine, weights = (partition_of(stream, experiment) for stream in (topics.EXPERIMENTS, topics.WEIGHTS))
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
@@ -102,9 +102,9 @@ async def run_trainer(
     process: ProcessName | None = None,
     tracer: Tracer | None = None,
 ) -> None:
-    """Trains until the experiment ends or `stop` is set. Raises the error that ended it, after announcing it.
+    """Trains until the experiment ends or `stop` is set. Raises the final error, after announcing it.
 
-    `worker` is the id in its order; None: it was not ordered. Without a `tracer` nothing is traced.
+    `worker` is the ordered id; None: not ordered. Without a `tracer` nothing is traced.
     """
     from rftd.workers.learning.engine_registry import make_engine
     from rftd.workers.training.trainer import Trainer
@@ -149,9 +149,9 @@ async def run_trainer(
 async def _announced(
     member: Membership, follower: Follower, work: Callable[[], Awaitable[None]], logger: Logger, *, job_dir: str
 ) -> None:
-    """Runs the work; its end, clean or not, is announced if the log is still reachable."""
+    """Runs the work, and announces the end, clean or not, if the log is still reachable."""
     error: RftdError | None = None
-    # Another program may have opened it to all users.
+    # Another program may have opened the folder to all users.
     await asyncio.to_thread(close_folder, Path(job_dir))
     try:
         await work()
@@ -167,7 +167,7 @@ async def _announced(
         logger.error("worker.crashed", exc_info=_first_any(failures))
     finally:
         await follower.close()
-    # Stored in the job's folder: the log that has lost records may lose the announcement too.
+    # Stored in the job's folder: a log with lost records may lose the announcement too.
     if isinstance(error, LogLossError):
         from rftd.storage.files.survivors import leave_word  # it imports the tables, and is slow to import
 
@@ -180,7 +180,7 @@ async def _announced(
 
 
 def _as_error(failure: BaseException, where: str) -> RftdError:
-    # The writer of safetensors provides no errno, only its text.
+    # The writer of safetensors provides no errno, only the text.
     no_space = isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if no_space or f"(os error {errno.ENOSPC})" in str(failure):
         return DiskFullError(explain(failure), where=where, fix="free space; the experiment goes on by itself")
@@ -195,7 +195,7 @@ def _first(group: BaseExceptionGroup[RftdError]) -> RftdError:
 
 def _first_any(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first: BaseException = group
-    # Task groups nest; the first leaf happened first, the others were cancelled by it.
+    # Task groups nest; the first leaf happened first, and cancelled the others.
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first

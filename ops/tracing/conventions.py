@@ -96,7 +96,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 
 
 def http_method(method: str) -> str:
-    """Returns the method of a request, or `_OTHER` for a non-standard one, whose text is under the client's control."""
+    """Returns the method of a request, or `_OTHER` for a non-standard one, to keep arbitrary texts out."""
     return method if method in _METHODS else "_OTHER"
 
 

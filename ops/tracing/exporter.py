@@ -1,6 +1,6 @@
 """`SpanExporter`: exports a process's spans through a bounded queue, emptied by a thread.
 
-It never blocks callers: spans without room, or without a receiver, are dropped and counted.
+Callers are never blocked: spans without room, or without a receiver, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SpanExporter:
         capacity: int = CAPACITY_SPANS,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """`connect` returns the send function; it runs on the exporter's thread, because its imports may be slow."""
+        """`connect` returns the send function; run on the exporter's thread, because imports may be slow."""
         self._connect = connect
         self._logger = logger
         self._capacity = capacity
@@ -59,7 +59,7 @@ class SpanExporter:
         return self._dropped
 
     def put(self, span: TraceSpan) -> None:
-        """Queues a span; drops it if the queue is full."""
+        """Queues a span; drops the span if the queue is full."""
         if len(self._waiting) >= self._capacity or self._closing:
             self._drop(1)
             return
@@ -70,7 +70,7 @@ class SpanExporter:
     def close(self, timeout_s: float = FLUSH_S) -> None:
         """Sends remaining spans, as far as possible within `timeout_s`; blocks for no longer.
 
-        It does not wait at all for a receiver that rejected the previous batch.
+        There is no wait for a receiver that rejected the previous batch.
         """
         self._closing = True
         self._wake.set()
@@ -99,7 +99,7 @@ class SpanExporter:
                 self._drop(len(batch))
 
     def _batch(self) -> list[TraceSpan]:
-        """Returns the next spans, in the order of their ends."""
+        """Returns the next spans, in the order of ending."""
         batch: list[TraceSpan] = []
         try:
             while len(batch) < BATCH_SPANS:

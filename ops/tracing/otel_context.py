@@ -12,7 +12,7 @@ from rftd.ops.tracing.tracer import TraceSpan
 def joined_by_libraries(span: TraceSpan) -> Iterator[None]:
     """Makes the span OpenTelemetry's current one while the block runs, for programs of third parties.
 
-    Their own spans are below it, and their requests carry its `traceparent`, wherever they set that up.
+    Spans of these programs are below the span, and requests carry the span's `traceparent`, if set up there.
     """
     # Imported here: nothing of OpenTelemetry is imported unless tracing is on.
     from opentelemetry import context, trace

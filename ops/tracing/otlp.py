@@ -1,7 +1,7 @@
-"""Spans as OTLP over HTTP, by OpenTelemetry's SDK. Importing this module imports the SDK: only senders of spans do.
+"""Spans as OTLP over HTTP, by OpenTelemetry's SDK. Importing the module imports the SDK: only senders of spans do.
 
-The environment's `OTEL_EXPORTER_OTLP_HEADERS`, `..._CERTIFICATE` and `..._COMPRESSION` apply, as for any program that
-exports with that SDK: a key for the receiver stays there, and is in no option of rftd.
+The environment's `OTEL_EXPORTER_OTLP_HEADERS`, `..._CERTIFICATE` and `..._COMPRESSION` apply, as for any program
+exporting with the SDK: a key for the receiver stays there, and is in no option of rftd.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ERROR: Final = Status(StatusCode.ERROR)
 
 
 def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:
-    """Returns the function that sends spans of this `resource` to the receiver at `url`."""
+    """Returns the function for sending spans of `resource` to the receiver at `url`."""
     # The SDK would log each attempt at each batch; dropped spans are counted and reported by the exporter.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_S, session=_session())
@@ -48,7 +48,7 @@ def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:
 
 
 def _session() -> requests.Session:
-    """Returns a session that does not read answers of arbitrary length, as the SDK's own does: the status is enough."""
+    """Returns a session that, unlike the SDK's own, does not read answers of arbitrary length: the status is enough."""
     session = requests.Session()
     session.stream = True
     session.hooks["response"].append(_read_little)
@@ -56,9 +56,9 @@ def _session() -> requests.Session:
 
 
 def _read_little(answer: requests.Response, **_: object) -> None:
-    """Reads an answer of the usual length, so that the connection is reused; closes the connection if it is longer."""
+    """Reads an answer of the usual length, so the connection is reused; closes the connection for a longer answer."""
     until_s = time.monotonic() + TIMEOUT_S
-    # Byte by byte: a larger read waits until all of it has arrived, and a receiver may send a byte each second.
+    # Byte by byte: a larger read waits for all bytes, and a receiver may send a byte each second.
     for length, _byte in enumerate(answer.raw.stream(1, decode_content=False), start=1):
         if length > ANSWER_SIZE_BYTES or time.monotonic() > until_s:
             answer.close()
@@ -66,7 +66,7 @@ def _read_little(answer: requests.Response, **_: object) -> None:
 
 
 class _OwnResource(Resource):
-    """This process's only resource, hashed by identity; the SDK's hash writes all of it as JSON for each span."""
+    """The process's only resource, hashed by identity; the SDK's hash writes the whole resource as JSON per span."""
 
     def __hash__(self) -> int:
         return id(self)

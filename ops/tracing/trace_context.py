@@ -31,9 +31,9 @@ class TraceContext(NamedTuple):
 
 
 def parsed(traceparent: str | None) -> TraceContext | None:
-    """Returns the context named by a header; None for a malformed one, so that a bad header refuses no request."""
+    """Returns the context named by a header; None for a malformed one, so a bad header refuses no request."""
     match = _FORM.fullmatch(traceparent.strip()) if traceparent and len(traceparent) <= 512 else None
-    # A later version may have more fields, the first one may not, and ff is no version.
+    # A later version may have more fields, the first version may not, and ff is no version.
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5] is not None):
         return None
     trace_id = int(match[2], 16)
@@ -44,7 +44,7 @@ def parsed(traceparent: str | None) -> TraceContext | None:
 
 
 def exported(traceparent: str | None) -> TraceContext | None:
-    """Returns the header's context if its trace is exported; most are not, which is recognised without parsing."""
+    """Returns the header's context if the trace is exported; most headers are rejected without parsing."""
     if traceparent is None or (traceparent.startswith("00-") and traceparent[_FLAG_PLACE : _FLAG_PLACE + 1] in _EVEN):
         return None
     context = parsed(traceparent)
@@ -52,9 +52,9 @@ def exported(traceparent: str | None) -> TraceContext | None:
 
 
 def root_of(cause: UUID) -> tuple[int, int]:
-    """Returns the ids of the trace and of the root span derived from a cause, equal for everybody who knows the cause.
+    """Returns the ids of the trace and of the root span derived from a cause, equal in every process with the cause.
 
-    A digest, because some bits are equal in all UUIDs, and sampling depends on these bits.
+    A digest, because some bits are equal in all UUIDs, and sampling depends on random bits.
     """
     digest = blake2b(cause.bytes, digest_size=24, person=b"rftd.trace").digest()
     return int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:], "big") or 1

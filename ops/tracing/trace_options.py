@@ -69,14 +69,14 @@ def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
 def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger: Logger) -> Iterator[Tracer | None]:
     """Context of a tracer for the process `service`, while the block runs; None without options.
 
-    At its end remaining spans are sent, for a moment at most.
+    At the end remaining spans are sent, for a moment at most.
     """
     if options is None:
         yield None
         return
     exporter = span_exporter(options, service, logger)
     try:
-        # A separate random source, seeded by the system: it shares no state with the random numbers of training.
+        # A separate random source, seeded by the system: separate from the random numbers of training.
         random = Random(os.urandom(16))  # noqa: S311 - ids of spans are no secret
         yield Tracer(exporter, clock=clock, random=random, ratio=options.ratio)
     finally:
@@ -108,5 +108,5 @@ def _missing() -> bool:
 
 
 def _shown(url: str) -> str:
-    """Returns the URL without the part before its host, which may be a password."""
+    """Returns the URL without a possible password before the host."""
     return url.rpartition("@")[2][:80]

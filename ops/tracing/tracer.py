@@ -1,4 +1,4 @@
-"""`Tracer` creates only the spans that will be exported; `current()` is the open `TraceSpan`."""
+"""`Tracer` creates only spans to be exported; `current()` is the open `TraceSpan`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class SpanKind(IntEnum):
 
 
 class TraceSpan:
-    """An operation exported at its end. As a context manager it is current inside the block, and ends with it."""
+    """An operation exported at the end. As a context manager, the span is current inside the block, and ends with the
+    block.
+    """
 
     __slots__ = (
         "_token",
@@ -87,7 +89,7 @@ class TraceSpan:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan:
-        """Returns a new span below this one, begun now."""
+        """Returns a new child span, begun now."""
         return self.tracer.below(self.context, name, kind, attributes=attributes, links=links)
 
     def fail(self, error: BaseException | str) -> None:
@@ -133,7 +135,7 @@ current: Final = _current.get
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Clears the current span while the block runs: work inside has a trace of its own, or none."""
+    """Clears the current span while the block runs: work inside has a separate trace, or no trace."""
     token = _current.set(None)
     try:
         yield
@@ -142,7 +144,7 @@ def untraced() -> Iterator[None]:
 
 
 def error_type(error: BaseException) -> str:
-    """Returns the code of an error of rftd, else the name of its class."""
+    """Returns the code of an error of rftd, else the name of the class."""
     if isinstance(error, RftdError):
         return error.code
     name = type(error).__qualname__
@@ -157,10 +159,10 @@ def current_traceparent() -> str | None:
 
 
 class SpanSink(Protocol):
-    """Receives ended spans, from any thread. It never blocks and never raises."""
+    """Receives ended spans, from any thread. Never blocks and never raises."""
 
     def put(self, span: TraceSpan) -> None:
-        """Accepts one span."""
+        """Accepts a span."""
         ...
 
     @property
@@ -170,10 +172,10 @@ class SpanSink(Protocol):
 
 
 class Tracer:
-    """The tracer of one process.
+    """The tracer of a process.
 
-    A trace begun elsewhere is sampled if its originator samples it; one that begins here by its id, with the same share
-    in every process. Rare and important spans use `always`.
+    A trace begun elsewhere is sampled if sampled by the originator; a trace begun here is sampled by id, with an equal
+    share in every process. Rare and important spans use `always`.
     """
 
     def __init__(self, sink: SpanSink, *, clock: Clock, random: Random, ratio: float) -> None:
@@ -194,7 +196,7 @@ class Tracer:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan | None:
-        """Returns a span below one of another process, or the root of a trace; None if that trace is not sampled.
+        """Returns a span below another process's span, or the root of a trace; None for an unsampled trace.
 
         The root's ids are derived from its `cause`, if given.
         """
@@ -220,7 +222,7 @@ class Tracer:
     ) -> TraceSpan:
         """Returns a span regardless of sampling, for rare and important work.
 
-        Its parent is `parent`, else the open span; without either, it is the root of a trace.
+        The span's parent is `parent`, else the open span; without either, the span is the root of a trace.
         """
         if parent is None and (open_span := current()) is not None:
             return open_span.child(name, kind, attributes=attributes, links=links)
@@ -266,18 +268,20 @@ class Tracer:
         attributes: Mapping[str, Attribute],
         error: str = "",
     ) -> None:
-        """Exports a root span ending now, whose context other processes already know; `error` is its type of error."""
+        """Exports a root span ending now, with a context already known to other processes; `error` is the type of
+        error.
+        """
         span = TraceSpan(self, name, context, kind=kind, attributes=attributes, start_ns=start_ns)
         if error:
             span.fail(error)
         span.end()
 
     def samples(self, trace_id: int) -> bool:
-        """True if a trace of this id, beginning here, is sampled."""
+        """True if a trace of the given id, beginning here, is sampled."""
         return trace_id & ((1 << _RANDOM_BITS) - 1) < self._bound
 
     def wants(self, parent: TraceContext | None, cause: UUID) -> bool:
-        """True if `begin` would create a span for these arguments: a check before the attributes are computed."""
+        """True if `begin` would create a span for the arguments: a check before the attributes are computed."""
         return parent.sampled if parent is not None else self.samples(root_of(cause)[0])
 
     def export(self, span: TraceSpan) -> None:

@@ -1,4 +1,4 @@
-"""`ConnectionPool`: a bounded pool of database connections that closes idle ones."""
+"""`ConnectionPool`: a bounded pool of database connections with closing of idle connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConnectionPool(AsyncAdaptedQueuePool):
                 record = self._pool.get(False)
             except Empty:  # all connections are in use again
                 return
-            # Decremented before closing, which takes a moment: a reader may open another connection meanwhile.
+            # Decremented before the slow closing: a reader may open another connection meanwhile.
             self._dec_overflow()
             record.close()
 

@@ -1,4 +1,4 @@
-"""Opens the database of the projections: a SQLite file, or Postgres by URL. The log can rebuild everything in it."""
+"""Opens the database of the projections: a SQLite file, or Postgres by URL. The log can rebuild the whole content."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _NARROW: Final = f"cache_size=-{limits.READER_CACHE_KIB}"
 BUSY_TIMEOUT: Final = "busy_timeout=10000"
 _PRAGMAS: Final = (
     "journal_mode=WAL",
-    # A power cut may lose the newest commits as a whole: rows and positions together, so the log fills them in again.
+    # A power cut may lose the newest commits as a whole: rows and positions together, to be filled in again from the
+    # log.
     "synchronous=NORMAL",
     BUSY_TIMEOUT,
     # Each connection has a page cache besides the operating system's: reads cost little without a large cache. Sorts
-    # and groupings beyond the cache go to temporary files: in memory they would be as large as the history.
+    # and groupings beyond the cache go to temporary files: in memory, temporary data would be as large as the history.
     _NARROW,
     # In pages of 4 KiB: a page changed by several transactions is copied into the database file once.
     "wal_autocheckpoint=4000",
@@ -54,13 +55,13 @@ def open_database(url: str) -> AsyncEngine:
     `host=/FOLDER` of a Unix socket, `sslmode=verify-full`, `sslrootcert=FILE`, `passfile=FILE`,
     `target_session_attrs=primary`. The password comes from PGPASSWORD, from PGPASSFILE (else ~/.pgpass), or from the
     URL, which then belongs in an environment variable; no error or log line shows the password. The tables lie in the
-    schema `rftd` of that database. A connection pooler in between must pool sessions, not transactions. Use of the
-    engine raises UnreachableError for a server that does not answer or refuses the connection.
+    schema `rftd` of the database. A connection pooler in between must pool sessions, not transactions. Use of the
+    engine raises UnreachableError for an unresponsive server or a refused connection.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        # Without the cause, which may quote the password.
+        # Without the cause, because of a possibly quoted password.
         fix = "sqlite:///PATH or postgresql://..."
         raise UsageError("the state database's URL cannot be read", fix=fix) from None
     driver = _DRIVERS.get(parsed.drivername.partition("+")[0])
@@ -74,12 +75,11 @@ def is_refused(error: BaseException) -> bool:
     """True if the database cannot store a value, so that a retry would fail again."""
     if isinstance(error, OverflowError | RefusedDataError | IntegrityError):
         return True
-    # A broken connection says nothing about the values: dead-lettering a record because of it would lose the record for
-    # ever.
+    # A broken connection says nothing about the values: dead-lettering a record then would lose the record for ever.
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = getattr(error.orig, "sqlstate", None)
-    # asyncpg itself detects a value of a wrong type.
+    # asyncpg detects a value of a wrong type.
     return state[:2] in _REFUSED_CLASSES if state else isinstance(getattr(error.orig, "__cause__", None), ValueError)
 
 
@@ -109,7 +109,7 @@ async def widen(connection: AsyncConnection, *, bulk: bool) -> None:
     """Enlarges the page cache of a SQLite connection for writing: `limits.BULK_CACHE_KIB` for `bulk` writes, else
     `limits.WRITER_CACHE_KIB`.
 
-    Keys are random, so a transaction changes many pages; each page that fits in the cache is written once.
+    Keys are random, so a transaction changes many pages; pages in the cache are written only once.
     """
     await connection.exec_driver_sql(f"PRAGMA cache_size=-{limits.BULK_CACHE_KIB if bulk else limits.WRITER_CACHE_KIB}")
     await connection.rollback()
@@ -124,8 +124,8 @@ async def narrow(connection: AsyncConnection) -> None:
 class _Opening:
     """Factory of a SQLite connection opened in aiosqlite's thread and closed if the caller was cancelled meanwhile.
 
-    A connection refers to itself through its statement cache: an abandoned one stays open until the cyclic garbage is
-    collected.
+    A connection refers to itself through the statement cache: an abandoned connection stays open until the cyclic
+    garbage is collected.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class _Opening:
         return connection
 
     def abandon(self) -> None:
-        """Closes the connection, now or as soon as it is open."""
+        """Closes the connection, now or as soon as opened."""
         self._abandoned = True
         if self._connection is not None:
             self._connection.close()

@@ -23,7 +23,8 @@ _SETTINGS: Final = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
-    # A power cut may lose the newest commits as a whole: rows and positions together, so the log fills them in again.
+    # A power cut may lose the newest commits as a whole: rows and positions together, to be filled in again from the
+    # log.
     "synchronous_commit": "off",
     "jit": "off",  # compiling the page's longer queries each time would cost more than reading their few rows
 }
@@ -52,7 +53,7 @@ def connector(url: URL) -> Callable[[], Awaitable[Any]]:
 
 
 def refusal(error: BaseException, url: URL) -> RftdError:
-    """Returns the error for a failed connection, which names the server and never the password."""
+    """Returns the error for a failed connection, naming the server and never the password."""
     where = _place(url)
     user = url.username or "(of this process)"
     match getattr(error, "sqlstate", None):

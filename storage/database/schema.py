@@ -26,11 +26,12 @@ _FILLED: Final = "filled_s"
 
 
 async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
-    """Creates or upgrades the tables in the caller's transaction. Returns True if they are empty and must be filled.
+    """Creates or upgrades the tables in the caller's transaction. Returns True if the tables are empty and must be
+    filled.
 
-    If a projection's version differs from the one that filled the tables, all tables are created anew, because they
-    share one position in the log. Raises ConflictError for a database of another release, with foreign tables under
-    rftd's names, or with another encoding than UTF-8; UnreachableError for a read-only server.
+    If a projection's version differs from the tables' version, all tables are created anew, because of the shared
+    position in the log. Raises ConflictError for a database of another release, with foreign tables under rftd's names,
+    or with another encoding than UTF-8; UnreachableError for a read-only server.
     """
     if connection.dialect.name == "postgresql":
         await _prepare_server(connection)
@@ -49,7 +50,7 @@ async def write_filled(connection: AsyncConnection, duration_s: float) -> None:
 
 
 async def read_filled(connection: AsyncConnection) -> float | None:
-    """Returns the seconds taken to fill the tables from the first record on; None if they grew with the log."""
+    """Returns the seconds taken to fill the tables from the first record on; None for tables grown with the log."""
     duration_s: str | None = await connection.scalar(_value(_FILLED))
     return None if duration_s is None else float(duration_s)
 
@@ -81,8 +82,7 @@ def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
     if stored is not None and connection.scalar(_value("projections")) == wanted_versions:
         return False
     if stored is not None:
-        # All tables, not only those of the changed projection: they share one position per partition, which goes back
-        # to 0.
+        # All tables, not only the changed projection's: the shared position per partition goes back to 0.
         _drop(connection)
         _upgrade(connection)
     names = msgspec.json.encode(sorted(_own_tables())).decode()
@@ -156,7 +156,7 @@ def _refuse_foreign(connection: Connection) -> None:
 
 
 def _drop(connection: Connection) -> None:
-    """Drops the tables named like rftd's now, or when they were created; all other tables are left alone."""
+    """Drops the tables named like rftd's now, or at their creation; all other tables are left alone."""
     names = {*_own_tables(), VERSION_TABLE}
     if inspect(connection).has_table("meta") and (stored := connection.scalar(_value("tables"))) is not None:
         names.update(json_decoder(list[str]).decode(stored))

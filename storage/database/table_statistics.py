@@ -67,7 +67,7 @@ class TableStatistics:
 
     @asynccontextmanager
     async def renewed(self) -> AsyncIterator[None]:
-        """Context that renews the statistics in the background whenever the tables have doubled."""
+        """Context that renews the statistics in the background whenever the tables have doubled in size."""
         renewing = asyncio.ensure_future(self._keep())
         try:
             yield
@@ -83,7 +83,7 @@ class TableStatistics:
     async def _measure(self) -> None:
         """Samples each table, outside of any transaction, skipping locked tables.
 
-        The holder of such a lock changes the table or measures it already: another daemon, or autovacuum.
+        The holder of a lock changes or measures the table already: another daemon, or autovacuum.
         """
         names = ", ".join(f'"{table.name}"' for table in Row.metadata.sorted_tables)
         async with self._engine.connect() as connection:

@@ -21,7 +21,7 @@ async def visit(connection: AsyncConnection, work: Callable[[sqlite3.Connection]
     """Returns the outcome of `work`, run within the connection's transaction. Raises SQLAlchemy's DBAPIError for SQLite
     errors.
 
-    A cancelled visit still runs to its end in the thread, so its connection is invalidated.
+    A cancelled visit still runs to the end in the thread, so the connection is invalidated.
     """
     import sqlite3  # late, like the next import: the command line reads the same rows without either
 

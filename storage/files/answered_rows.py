@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AnsweredRows:
-    """All answers of an evaluation by (row, attempt); an answer without a stored text has only its scores."""
+    """All answers of an evaluation by (row, attempt); an answer without a stored text has only scores."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[int, int], EvalAnswer] = {}
@@ -46,7 +46,7 @@ class AnsweredRows:
         return sorted({row for row, _ in self.answers})
 
     def take(self, scored: EvalScored, texts: Sequence[EvalAnswer]) -> None:
-        """Adds the scores of a range of rows, and the texts that agree with these scores."""
+        """Adds the scores of a range of rows, and the texts in agreement with the scores."""
         rewards = scored.rewards.view().tolist()
         tokens = scored.tokens.view().tolist()
         right = None if scored.right is None else scored.right.view().tolist()
@@ -54,7 +54,7 @@ class AnsweredRows:
             row = scored.row_start + number // scored.tries
             attempt = number % scored.tries
             flag = None if right is None else right[number] != 0
-            # The log's scores count, whatever is in the artifact: decisions are based on them.
+            # The log's scores count, regardless of the artifact: decisions are based on the log.
             self.answers[row, attempt] = EvalAnswer(
                 row=row, attempt=attempt, reward=reward, right=flag, tokens=tokens[number]
             )
@@ -104,7 +104,7 @@ async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID,
     if not isinstance(scored, EvalScored):
         return None
     worker = holders.get(scored.lease)
-    # Anybody with write access to the topic may write such a record, and the tables keep the first one.
+    # Anybody with write access to the topic may write a record of scores, and the tables keep the first.
     return scored if worker is not None and decoded.head.source == source_of("explorer", worker) else None
 
 

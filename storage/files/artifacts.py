@@ -1,7 +1,7 @@
 """Artifacts: bytes too large for an event, in files named by their sha256.
 
-Layout: `<root>/<first two digits>/<sha256>`. A file visible under its name is complete and durable: it is written under
-a temporary name, synced and renamed, and then its folder is synced. Files are never changed in place.
+Layout: `<root>/<first two digits>/<sha256>`. A file visible under its name is complete and durable: written under a
+temporary name, synced and renamed, followed by a sync of the folder. Files are never changed in place.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ArtifactStore:
         self.root = root
 
     def put(self, content: bytes) -> str:
-        """Stores `content` durably and returns its sha256 (hex). Idempotent."""
+        """Stores `content` durably and returns the sha256 (hex). Idempotent."""
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.path_of(sha256)
-        # Equal bytes have one name, so no writer can overwrite other content: writers need no lock.
+        # Equal bytes have equal names, so no writer can overwrite other content: writers need no lock.
         if not self._renews(path, len(content)):
             make_durable_folder(path.parent)
-            # A unique temporary name in the same folder: another process may be writing the same artifact.
+            # A unique temporary name in the same folder: another process may be writing an equal artifact.
             with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
                 try:
                     give_umask_rights(file.fileno())
@@ -58,8 +58,8 @@ class ArtifactStore:
         return sha256
 
     def read(self, sha256: str) -> bytes:
-        """Returns the bytes of an artifact. Raises NotFoundError if it is missing, LogCorruptError if its digest
-        differs.
+        """Returns the bytes of an artifact. Raises NotFoundError for a missing artifact, LogCorruptError for a wrong
+        digest.
         """
         path = self.path_of(sha256)
         try:
@@ -81,7 +81,7 @@ class ArtifactStore:
         return self.path_of(sha256).is_file()
 
     def path_of(self, sha256: str) -> Path:
-        """Returns the path of an artifact, existing or not. Raises UsageError for a text that is no sha256."""
+        """Returns the path of an artifact, existing or not. Raises UsageError for any text but a sha256."""
         # Names come from events and URLs: only 64 hexadecimal digits ever become part of a path.
         if not _NAME.fullmatch(sha256):
             raise UsageError(f"{sha256!r} is no sha256", fix="use 64 hexadecimal digits in lower case")
@@ -89,10 +89,10 @@ class ArtifactStore:
 
     @staticmethod
     def _renews(path: Path, size_bytes: int) -> bool:
-        """True if the file exists with its full size; its modification time is then set to now."""
+        """True if the file exists with full size; the modification time is then set to now."""
         try:
-            # Before the check: garbage collection of artifacts that no event names spares young files, and no event may
-            # name this one yet.
+            # Before the check: garbage collection of unnamed artifacts spares young files, and the artifact may still
+            # be unnamed.
             os.utime(path)
             return path.stat().st_size == size_bytes
         except FileNotFoundError:

@@ -102,7 +102,7 @@ def manifest_of(root: Path) -> BackupManifest | None:
 def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Partition, Mark]) -> Path | None:
     """Returns the folder of experiments' files in a backup whose log is unchanged; None once that folder is gone.
 
-    Until a daemon appends to the copied log, these files belong to the log, and not the files at the experiments' own
+    Until a daemon appends to the copied log, the log owns the files in the backup, not those at the experiments' own
     paths: the original may still be in use.
     """
     unchanged = {HeadRef(*partition, *mark) for partition, mark in heads.items()} == set(manifest.heads)
@@ -111,7 +111,7 @@ def files_not_restored(root: Path, manifest: BackupManifest, heads: Mapping[Part
 
 
 async def back_up(source: Source, target: Path, *, checkpoints: str, release: str, clock: Clock) -> BackupManifest:
-    """Copies the data folder to `target`, which gets its final name once it is complete and durable.
+    """Copies the data folder to `target`, named so only once complete and durable.
 
     `checkpoints` (`newest`, `all` or `none`) chooses the files of experiments as for an export. Raises UsageError for a
     target inside the folder, ConflictError if the target exists, NotFoundError without a log, DiskFullError.
@@ -185,7 +185,7 @@ def _begin(partial: Path) -> int:
     """Creates the partial folder anew, and returns the descriptor of an exclusive lock on it, to be closed by the
     caller.
 
-    Existing content is removed only if it is an interrupted backup.
+    Existing content is removed only in case of an interrupted backup.
     """
     marker = partial / UNFINISHED
     if not marker.exists():
@@ -211,8 +211,8 @@ def _begin(partial: Path) -> int:
 
 
 def _refuse_unmarked(partial: Path) -> None:
-    """Raises ConflictError for a folder without the marker, unless it is empty: a backup may be killed before it writes
-    the marker.
+    """Raises ConflictError for a folder without the marker, unless empty: a backup may be killed before writing the
+    marker.
     """
     if (partial / MANIFEST).exists():
         message = "this is a whole backup, of a process that ended right before it gave it its name"
@@ -269,7 +269,7 @@ def _copy_files(
     notes: list[str],
     left_out: list[str],
 ) -> BackedUp:
-    """Copies the files of one experiment. Extends `notes`, and `left_out` by the folders that are not copied."""
+    """Copies the files of one experiment. Extends `notes`, and `left_out` by the folders not copied."""
     spec = named.spine.spec
     status = named.spine.status
     assert spec is not None
@@ -330,7 +330,7 @@ def _mark_newest(files: Path, checkpoints: Iterable[Path]) -> None:
 
 
 def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
-    """Yields the chosen files up to the first one whose absence makes the experiment incomplete, which becomes a note.
+    """Yields the chosen files up to a missing indispensable file, which becomes a note.
 
     A backup of the other experiments is still a backup.
     """

@@ -3,8 +3,8 @@ digest.
 
     <job_dir>/global_step_N/log.json
 
-The file is among those named by `checkpoint.committed`, and exists before that event: a log that lost the event, or was
-rewritten with all its digests, disagrees with the file.
+The file is named by `checkpoint.committed`, and exists before the event: a log without the event, or rewritten with all
+digests, disagrees with the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME: Final = "log.json"
 
 
 class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the log as read by the trainer when it saved the checkpoint."""
+    """The state of the log as read by the trainer when saving the checkpoint."""
 
     experiment: UUID
     step: int
@@ -43,7 +43,7 @@ def write_witness(folder: Path, witness: CheckpointWitness) -> None:
 
 
 def read_witness(folder: Path) -> CheckpointWitness | None:
-    """Returns the witness of a checkpoint's folder; None without one, and for a damaged file.
+    """Returns the witness of a checkpoint's folder; None without a file, and for a damaged file.
 
     A flipped bit in the file must not look like lost records, because a loss stops the experiment.
     """
@@ -57,6 +57,6 @@ def read_witness(folder: Path) -> CheckpointWitness | None:
 
 
 def _digest(fields: dict[str, Any]) -> str:
-    """Returns the digest of the file's fields in their order, independent of the file's layout."""
+    """Returns the digest of the file's fields in order, independent of the file's layout."""
     digested = {name: field for name, field in fields.items() if name != "sha256"}
     return sha256(msgspec.json.encode(digested)).hexdigest()

@@ -4,11 +4,11 @@
     <job_dir>/latest_checkpointed_iteration.txt  N of the newest
     <job_dir>/latest_state_dict_iteration.txt    N of the newest that holds model weights
 
-Each checkpoint is created in two phases: written and synced under a temporary name (a trainer's in its `workplace`),
-then renamed. The content below `actor` belongs to the trainer engine that wrote it.
+Each checkpoint is created in two phases: written and synced under a temporary name (a trainer's in a `workplace`), then
+renamed. The content below `actor` belongs to the writing trainer engine.
 
-Tensors shared with the previous checkpoint, such as a stage's reference model, are hard links to one file: they use the
-disk space once, and exist until the last folder that names them is removed.
+Tensors shared with the previous checkpoint, such as a stage's reference model, are hard links to a file, using disk
+space once, until the last folder with a link is removed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Former(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A folder that is written and synced, and not yet visible under its final name."""
+    """A folder written and synced, but not yet visible under the final name."""
 
     temporary: Path
     replaced: Path
@@ -59,9 +59,9 @@ class Staged(NamedTuple):
 
 
 def commit_folder(folder: Path, write: Callable[[Path], None]) -> tuple[FileRef, ...]:
-    """Runs `write` on a folder beside `folder`, syncs and renames it. Returns its files, ordered by path.
+    """Runs `write` on a folder beside `folder`, then syncs and renames. Returns the files, ordered by path.
 
-    An existing folder of that name, from an earlier generation, is replaced. If `write` fails, no files remain.
+    An existing folder from an earlier generation is replaced. If `write` fails, no files remain.
     """
     staged = stage_folder(folder, write)
     place_folder(staged, folder)
@@ -74,7 +74,7 @@ def stage_folder(
 ) -> Staged:
     """First phase of a commit: writes and syncs all files, beside `folder` or `within` a trainer's own workplace.
 
-    A half-written folder of a predecessor is removed. Tensors equal to those of `former` become hard links to them.
+    A half-written folder of a predecessor is removed. Tensors equal to `former`'s become hard links.
     """
     make_durable_folder(folder.parent)
     if within is None:
@@ -99,7 +99,7 @@ def stage_folder(
 
 
 def _share(folder: Path, files: Sequence[FileRef], former: Former) -> None:
-    """Replaces tensor files equal to those of `former` by hard links, where the file system supports them."""
+    """Replaces tensor files equal to `former`'s by hard links, if supported by the file system."""
     former_files = {file.path: file for file in former.files}
     for file in files:
         if former_files.get(file.path) != file or not may_share(file.path, file.size_bytes):
@@ -108,7 +108,7 @@ def _share(folder: Path, files: Sequence[FileRef], former: Former) -> None:
         linked = staged_path.with_name(f".{staged_path.name}.linked")
         try:
             os.link(former.folder / file.path, linked)
-            # Compares the bytes, not the recorded digest: a checkpoint damaged since must not damage another one.
+            # Compares the bytes, not the recorded digest: a damaged checkpoint must not damage another.
             if size_and_sha256(linked) == (file.size_bytes, file.sha256):
                 linked.replace(staged_path)
         except OSError:
@@ -123,7 +123,7 @@ def may_share(path: str, size_bytes: int) -> bool:
 
 
 def place_folder(staged: Staged, folder: Path) -> None:
-    """Second phase of a commit: renames the folder to its final name, replacing another trainer's. For the trainer's
+    """Second phase of a commit: renames the folder to the final name, replacing another trainer's. For the trainer's
     role only.
 
     Raises FencedError if a successor removed the staged folder; the successor's folder stays.
@@ -138,8 +138,8 @@ def place_folder(staged: Staged, folder: Path) -> None:
 
 
 def _rename_staged(staged: Staged, folder: Path) -> None:
-    """Renames the staged folder to `folder`. Raises FileNotFoundError, leaving `folder` unchanged, if the staged one is
-    gone.
+    """Renames the staged folder to `folder`. Raises FileNotFoundError, leaving `folder` unchanged, if the staged folder
+    is gone.
     """
     # Unlike a file, a folder with content cannot be replaced by a rename: hence the exchange.
     if not folder.exists():
@@ -148,7 +148,7 @@ def _rename_staged(staged: Staged, folder: Path) -> None:
     faults.point("checkpoint.before_exchange")
     if exchange(staged.temporary, folder):
         return
-    # Two renames, and between them the name does not exist: `put_back` repairs this after a crash.
+    # Two renames, without the name in between: `put_back` repairs a crash there.
     if not staged.temporary.exists():
         raise FileNotFoundError(staged.temporary)
     folder.rename(staged.replaced)
@@ -186,9 +186,7 @@ def put_back(folder: Path) -> None:
 
 
 def files_of(folder: Path) -> tuple[FileRef, ...]:
-    """Returns every file below `folder` with its size and digest, ordered by path. Raises DataError for a symbolic
-    link.
-    """
+    """Returns every file below `folder` with size and digest, ordered by path. Raises DataError for a symbolic link."""
     files = []
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():  # its digest would vouch for a file elsewhere, which may change
@@ -200,10 +198,10 @@ def files_of(folder: Path) -> tuple[FileRef, ...]:
 
 
 def verify(folder: Path, files: Sequence[FileRef]) -> None:
-    """Raises DataError, naming the first damaged file, unless every file exists with its size and digest."""
+    """Raises DataError, naming the first damaged file, unless every file exists with the recorded size and digest."""
     for file in files:
         path = folder / file.path
-        # The list comes from an event, which may have been imported from an untrusted source.
+        # The list comes from an event, possibly imported from an untrusted source.
         try:
             inside = path.resolve().is_relative_to(folder.resolve())
             exists = path.is_file()
@@ -235,8 +233,8 @@ def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None)
 
 
 def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
-    """Second phase for the markers: renames both. Raises FencedError if a successor removed the staged ones, and so
-    owns the markers.
+    """Second phase for the markers: renames both. Raises FencedError if a successor removed the staged markers, and so
+    owns the final ones.
     """
     # Weights first: after a crash in between, the marker used for resuming names the older, complete checkpoint.
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
@@ -253,8 +251,8 @@ def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
     """Moves the markers of deleted checkpoints to the newest existing one in `retained`; removes the markers if there
     is none.
 
-    For a folder to which no trainer returns. A marker of a checkpoint in `retained` whose folder a person moved away is
-    left.
+    For a folder without further trainers. A marker of a checkpoint in `retained`, with a folder moved away by a person,
+    is left.
     """
     try:
         missing_paths = [str(path) for path in _marked(job_dir) if not path.is_dir()]
@@ -272,7 +270,7 @@ def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
 
 
 def misses_its_folder(job_dir: Path) -> bool:
-    """True if a marker names a checkpoint whose folder is missing."""
+    """True if a marker names a missing checkpoint."""
     try:
         return not all(path.is_dir() for path in _marked(job_dir))
     except DataError:
@@ -280,7 +278,7 @@ def misses_its_folder(job_dir: Path) -> bool:
 
 
 def latest(job_dir: Path) -> int | None:
-    """Returns N of the newest checkpoint by its marker; None without a marker. Raises DataError for a marker without a
+    """Returns N of the newest checkpoint by the marker; None without a marker. Raises DataError for a marker without a
     number.
     """
     return marked_step(job_dir / LATEST_CHECKPOINT)
@@ -304,7 +302,7 @@ def marked_step(path: Path) -> int | None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Syncs `folder` and every file and folder below it."""
+    """Syncs `folder` with all files and folders below."""
     for root, _, names in os.walk(folder):
         for name in names:
             descriptor = os.open(Path(root) / name, os.O_RDONLY)

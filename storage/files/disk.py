@@ -14,7 +14,7 @@ _BLOCK_SIZE_BYTES: Final = 512
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of a file system's size and free space."""
+    """A reading of a file system's size and free space."""
 
     size_bytes: int
     free_bytes: int
@@ -34,11 +34,11 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """The file systems of this machine."""
+    """The local file systems."""
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk.volume`."""
-        # The folder may not exist yet: its nearest existing parent lies on the same file system.
+        # The folder may not exist yet: the nearest existing parent lies on an equal file system.
         status = os.statvfs(nearest(folder))
         # In units of f_frsize; f_bsize is only the preferred size of reads.
         return Volume(size_bytes=status.f_blocks * status.f_frsize, free_bytes=status.f_bavail * status.f_frsize)
@@ -50,8 +50,8 @@ class LocalDisk:
 
 
 def nearest(folder: Path) -> Path:
-    """Returns the folder, or its nearest existing parent as visible to this user."""
-    # Not Path.exists: it raises where a parent folder is not accessible.
+    """Returns the folder, or the nearest existing parent visible to the user."""
+    # Not Path.exists: which raises for an inaccessible parent folder.
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 

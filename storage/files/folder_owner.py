@@ -1,9 +1,9 @@
-"""`LogIdentity`: the log that owns an experiment's folder, as recorded in the folder itself.
+"""`LogIdentity`: the log owning an experiment's folder, as recorded in the folder.
 
     <job_dir>/owner.json
 
-A copied log holds the original's records up to the copy, and names the same folders: a daemon serving the copy beside
-the original would overwrite the original's files.
+A copied log holds the original's records up to the copy, and names equal folders: a daemon serving the copy beside the
+original would overwrite the original's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "owner.json"
 
 
 class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a log, which distinguishes it from a copy of itself."""
+    """The identity of a log, different from any copy's."""
 
     id: str
     place: str
@@ -31,7 +31,7 @@ class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The ids that the log had at other places, before it was moved."""
 
     def owns(self, owner: LogIdentity) -> bool:
-        """True if a folder with this owner belongs to this log."""
+        """True if a folder with the given owner belongs to the log."""
         return owner.id == self.id or owner.id in self.former
 
 
@@ -58,5 +58,5 @@ def write_owner(job_dir: Path, owner: LogIdentity) -> None:
 
 
 def disown(job_dir: Path) -> None:
-    """Removes the owner, so that the next log that runs the experiment can take the folder. Blocks."""
+    """Removes the owner, so the next log running the experiment can take the folder. Blocks."""
     (job_dir / NAME).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Checks of an experiment's checkpoints and artifacts against the events that name them: `rftd verify --files`."""
+"""Checks of an experiment's checkpoints and artifacts against events: `rftd verify --files`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
 
 
 def below(files: Path, outside: Outside) -> Outside:
-    """Returns the files of an experiment in a backup, each at its absolute path below the folder `files`."""
+    """Returns the files of an experiment in a backup, each at the absolute path below the folder `files`."""
     folders = Folders([("/", str(files))])
     return outside._replace(
         spec=moved(outside.spec, folders.path),
@@ -39,7 +39,7 @@ def below(files: Path, outside: Outside) -> Outside:
 
 
 def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
-    """Yields every missing, longer, shorter or altered file of every checkpoint. Reads all of them; blocks."""
+    """Yields every missing, longer, shorter or altered file of every checkpoint. Reads everything; blocks."""
     newest = {event.path: event for event in sorted(outside.checkpoints, key=lambda committed: committed.generation)}
     for event in newest.values():  # a checkpoint saved again, in a later generation, replaced the earlier one
         name = f"the checkpoint of step {event.step} of generation {event.generation}"
@@ -53,7 +53,7 @@ def missing_checkpoints(outside: Outside) -> Iterator[Missing]:
 
 
 def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
-    """Yields the checkpoint folders of an ended run that no event names: their event is lost, or a crash left them."""
+    """Yields the checkpoint folders of an ended run without an event: the event is lost, or a crash left the folder."""
     named = {event.path for event in outside.checkpoints}
     for path in _folders(outside) if outside.ended else ():
         if str(path) not in named:
@@ -62,7 +62,7 @@ def nameless_checkpoints(outside: Outside) -> Iterator[Missing]:
 
 
 def is_left_out(outside: Outside, path: str) -> bool:
-    """True if an export or a backup left the folder out, and nobody has put it there since."""
+    """True if an export or a backup left the folder out, and the folder is still missing."""
     return path in outside.left_out and not Path(path).exists()
 
 
@@ -92,10 +92,10 @@ def wrong_markers(outside: Outside) -> Iterator[Missing]:
 
 
 def lost_promises(outside: Outside) -> Iterator[Missing]:
-    """Yields every served history that lacks promised rows: rows whose commit was acknowledged. Blocks."""
+    """Yields every served history without all promised rows: rows with an acknowledged commit. Blocks."""
     for folder, promised in promises(outside.spec, outside.offers).items():
         path = folder / FILE
-        # An ended experiment trains no more rows, and its archive holds the file.
+        # An ended experiment trains no more rows, and the archive holds the file.
         if outside.ended and not path.exists():
             continue
         if difference := difference_of(path, promised):
@@ -114,10 +114,10 @@ def memories(outside: Outside) -> list[Memory]:
 
 
 def not_looked_at(outside: Outside) -> dict[str, int]:
-    """Counts the checkpoints and weights whose bytes are in no file here, by kind and location."""
+    """Counts the checkpoints and weights without bytes in local files, by kind and location."""
     counts: Counter[str] = Counter()
     for event in outside.checkpoints:
-        # The files here only name weights and optimizer; only the service knows whether it still has them.
+        # The files here only name weights and optimizer; only the service knows about their existence.
         if any(file.path == STATE for file in event.files):
             counts["checkpoints at a service"] += 1
         if is_left_out(outside, event.path):
@@ -131,7 +131,7 @@ def not_looked_at(outside: Outside) -> dict[str, int]:
 
 
 def missing_artifacts(outside: Outside) -> Iterator[Missing]:
-    """Yields every artifact that is missing or whose bytes differ from its digest. Reads all of them; blocks."""
+    """Yields every missing artifact, and every artifact with a wrong digest. Reads everything; blocks."""
     store = ArtifactStore(Path(outside.spec.job_dir) / "artifacts")
     checked: dict[str, None] = {}
     for sha256 in outside.artifacts():
@@ -151,7 +151,7 @@ def missing_artifacts(outside: Outside) -> Iterator[Missing]:
 
 
 def _job_dirs(outside: Outside) -> list[Path]:
-    """Returns the checkpoint folders of the experiment and its stages."""
+    """Returns the checkpoint folders of the experiment and all stages."""
     stage_folders = (Path(stage.folder) for stage in outside.spec.stages if stage.folder)
     return sorted({Path(outside.spec.job_dir), *stage_folders})
 

@@ -1,4 +1,4 @@
-"""The only locations allowed for an experiment's own files: a record that names another location is rejected.
+"""The only locations allowed for an experiment's own files: a record naming another location is rejected.
 
 Anyone with write access to a topic of the log may name any path in an event. Every such path read, loaded, exported,
 renamed or removed by workers or the daemon must lie where the experiment's specification puts it, symbolic links
@@ -42,7 +42,7 @@ def checkpoint_folder(spec: ExperimentSpec, event: CheckpointCommitted) -> Path:
 
 
 def is_own_checkpoint(spec: ExperimentSpec, path: str) -> bool:
-    """True if a trainer of the experiment may have saved a checkpoint at this path. Blocks."""
+    """True if a trainer of the experiment may have saved a checkpoint at the path. Blocks."""
     return _lies_in(path, stage_folders(spec), _CHECKPOINT)
 
 
@@ -63,12 +63,12 @@ def is_own_weights(spec: ExperimentSpec, event: WeightsPublished) -> bool:
     folders = {Path(spec.job_dir) / "weights"}
     if event.method == _MEMORY:
         folders |= {shared_folder(spec.job_dir, stage.synchronizer.memory_dir) for stage in spec.stages}
-    # The path of any other channel is not a file path: an address or a name, meaningful to that channel only.
+    # The path of any other channel is not a file path: an address or a name, meaningful to the channel only.
     return event.method not in (DURABLE, _MEMORY) or _lies_in(event.path, folders, _VERSION)
 
 
 def _lies_in(path: str, folders: Iterable[Path], name: re.Pattern[str]) -> bool:
-    """True if the path, links resolved, lies directly in one of the folders and its name matches."""
+    """True if the path, links resolved, lies directly in a given folder with a matching name."""
     if "\0" in path or not name.fullmatch(os.path.basename(path)):
         return False
     parent, resolved_name = os.path.split(os.path.realpath(path))

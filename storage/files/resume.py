@@ -1,4 +1,4 @@
-"""`resumed_follower`: a follower that continues from the newest snapshot of its fold."""
+"""`resumed_follower`: a follower continuing from the newest snapshot of the fold."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def resumed_follower(
     also: Mapping[Partition, int] | None = None,
     owner: bool = False,
 ) -> Follower:
-    """Returns a follower of the partitions that starts at the newest snapshot, after passing the snapshot's parts to
+    """Returns a follower of the partitions, starting at the newest snapshot, after passing the snapshot's parts to
     `adopt`.
 
     Without a usable snapshot the follower starts at the experiment's beginning; the `owner` of the snapshots discards
-    unusable ones. `also` has the start offsets of followed partitions that no snapshot covers.
+    unusable snapshots. `also` has the start offsets of followed partitions not covered by snapshots.
     """
     positions = {partition: beginning.positions.get(partition, 0) for partition in partitions}
     snapshot = await believed(
@@ -60,10 +60,10 @@ async def resumed_follower(
     if snapshot is None:  # slow, never wrong: every snapshot is only a short cut through the log
         return Follower(log, fold, experiment=experiment, positions={**positions, **(also or {})}, clock=clock)
     adopt(snapshot.parts)
-    # A partition followed by this release, but not by the one that wrote the snapshot, starts at its beginning.
+    # A partition followed by this release, but not by the snapshot's, starts at offset 0.
     snapshot_positions = snapshot.positions
     positions = {partition: snapshot_positions.get(partition, start) for partition, start in positions.items()}
-    # Fences come with the snapshot: fences below these positions are not read again.
+    # Fences come with the snapshot: earlier fences are not read again.
     owners = [fence for fence in snapshot.fences if Partition(fence.stream, fence.partition) in positions]
     return Follower(
         log,

@@ -1,9 +1,9 @@
-"""The hash chain of a served history, which distinguishes an older copy or another history from the promised one.
+"""The hash chain of a served history, for distinguishing an older copy or another history from the promised history.
 
     chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL)
 
 Row -1 holds the history's id. The digest of every other row covers the previous row's digest and the committed content
-of the row. `tasks.offered` carries id and digest, so the log remembers the history beside it.
+of the row. `tasks.offered` carries id and digest, as the log's memory of the history.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 def chained(before: bytes, runs: Sequence[tuple[str, str, float, Sequence[tuple[str, bytes]]]]) -> bytes:
     """Returns the digest of a row: sha256 over the previous row's digest and the row's runs, in order.
 
-    A run is its task, name, reward, and the id and response of each of its answers.
+    A run consists of task, name, reward, and the id and response of each answer.
     """
     digest = hashlib.sha256(before)
     for task, name, reward, answers in runs:
@@ -54,7 +54,7 @@ def offer_of(read: Read, stage: int, rows: int) -> TasksOffered:
 
 
 def difference(read: Read, promised: TasksOffered) -> str:
-    """Describes how a history differs from the promised one; empty if the history holds all promised rows."""
+    """Describes a history's difference from the promised history; empty if the history holds all promised rows."""
     rows = int(read("SELECT coalesce(CAST(max(row) AS INTEGER) + 1, 0) FROM runs", ())[0][0])
     history, digest = _chain_at(read, promised.rows)
     if promised.history and history != promised.history:
@@ -67,9 +67,9 @@ def difference(read: Read, promised: TasksOffered) -> str:
 
 
 def difference_of(path: Path, promised: TasksOffered) -> str:
-    """Describes how the history in a file differs from the promised one; empty without a difference. Blocks.
+    """Describes the difference of a file's history from the promised history; empty without a difference. Blocks.
 
-    A missing file differs if rows were promised; an unreadable one always does.
+    A missing file differs if rows were promised; an unreadable file always differs.
     """
     if not path.exists():
         return f"is gone, and {promised.rows} rows were promised" if promised.rows else ""
@@ -83,14 +83,14 @@ def difference_of(path: Path, promised: TasksOffered) -> str:
 
 def _chain_at(read: Read, rows: int) -> tuple[str, str]:
     """Returns the history's id and the digest after `rows` rows, in hex; empty if the history has none."""
-    # Converted to text by SQLite itself: an imported file may hold any type in its columns.
+    # Converted to text by SQLite: an imported file may hold any type in its columns.
     chain = "SELECT row, lower(hex(digest)) FROM chain WHERE row IN (?, ?)"
     digests: dict[int, str] = dict(read(chain, (BEGINNING, rows - 1)))
     return digests.get(BEGINNING, ""), digests.get(rows - 1, "")
 
 
 def copy_whole(path: Path, target: Path) -> None:
-    """Copies a database that may be in use to a new file, as of one moment. Blocks.
+    """Copies a database, possibly in use, to a new file, as of a single moment. Blocks.
 
     Raises DataError for damage, DiskFullError.
     """
@@ -100,7 +100,7 @@ def copy_whole(path: Path, target: Path) -> None:
             closing(sqlite3.connect(target)) as copy,
         ):
             source.backup(copy)
-            # The copy is a single file, without a write-ahead log beside it.
+            # The copy is a single file, without a write-ahead log.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         if error.sqlite_errorname in _NO_SPACE:
@@ -111,7 +111,7 @@ def copy_whole(path: Path, target: Path) -> None:
 
 
 def promises(spec: ExperimentSpec, offers: Mapping[int, TasksOffered]) -> dict[Path, TasksOffered]:
-    """Returns the newest offer of every serving stage, by the folder of its history; an offer of 0 rows if there was
+    """Returns the newest offer of every serving stage, by the folder of the history; an offer of 0 rows if there was
     none.
     """
     return {

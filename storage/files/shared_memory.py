@@ -1,4 +1,4 @@
-"""The folder of weights mapped by all workers of one machine: in memory, or in the job's folder."""
+"""The folder of weights mapped by all workers of a machine: in memory, or in the job's folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PREFIX: Final = "rftd-"
 
 
 def shared_folder(job_dir: str, memory_dir: str = "", *, memory: str = MEMORY) -> Path:
-    """Returns the folder of one experiment's mapped weights: below `memory_dir`, else below `memory` if writable, else
+    """Returns the folder of an experiment's mapped weights: below `memory_dir`, else below `memory` if writable, else
     in the job's folder.
 
-    The name is derived from the job's folder, so that every process with the specification finds it.
+    The name is derived from the job's folder, and so known to every process with the specification.
     """
-    # In a container /dev/shm may be missing or read-only; the caller checks its size.
+    # In a container /dev/shm may be missing or read-only; the caller checks the size.
     if not memory_dir and not (os.path.isdir(memory) and os.access(memory, os.W_OK | os.X_OK)):
         return Path(job_dir) / "weights"
     # A digest of the absolute path: a name of fixed length, different for every job folder.

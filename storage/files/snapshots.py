@@ -1,6 +1,6 @@
-"""Snapshots: folds in files, of which the newest two are kept; used only if they agree with the log.
+"""Snapshots: folds in files, the newest two kept; used only in agreement with the log.
 
-A snapshot that remembers more than the log holds, or another experiment, is a witness: set aside, never removed.
+A snapshot of more than the log holds, or of another experiment, is a witness: set aside, never removed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NAME: Final = re.compile(r"[0-9]{16}\.fold")
 
 
 class SnapshotFolder:
-    """A folder of snapshots of one fold; one process writes, others may read."""
+    """A folder of snapshots of a fold; a single process writes, others may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, packed: bytes, records: int) -> Path:
-        """Writes a snapshot durably and returns its path. `records` is its sort key; older snapshots are removed.
+        """Writes a snapshot durably and returns the path. `records` is the sort key; older snapshots are removed.
         Blocks.
         """
         make_durable_folder(self.folder)
@@ -59,7 +59,7 @@ class SnapshotFolder:
         return path
 
     def newest_first(self) -> list[Path]:
-        """Returns the paths of the snapshots, the one with most records first. Blocks."""
+        """Returns the paths of the snapshots, those with most records first. Blocks."""
         try:
             return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
@@ -76,11 +76,10 @@ async def believed(
     logger: Logger,
     discard: bool = False,
 ) -> Snapshot[P] | None:
-    """Returns the newest intact snapshot of this experiment whose heads are in the log; None if there is none.
+    """Returns the newest intact snapshot of the experiment with all heads in the log; None without any.
 
     Only `partitions` are compared, if given. Each rejected snapshot is logged with the reason. With `discard`, for the
-    snapshots' owner, rejected files no longer block better ones: removed if unreadable, set aside if they remember
-    heads.
+    snapshots' owner, rejected files no longer block better ones: removed if unreadable, set aside if with heads.
     """
     compared = None if partitions is None else dict.fromkeys(partitions, 0)
     for path in await asyncio.to_thread(source.newest_first):
@@ -115,7 +114,7 @@ def _remove(path: Path) -> None:
 
 
 def put_memory_aside(job_dir: Path) -> Path | None:
-    """Moves an experiment's memories of its former log aside. Returns their new folder; None without memories.
+    """Moves an experiment's memories of the former log aside. Returns the new folder; None without memories.
 
     The experiment continues in the log of the import: memories of the former log are kept, but do not apply here.
     Blocks.
@@ -134,7 +133,7 @@ def put_memory_aside(job_dir: Path) -> Path | None:
 
 
 def _put_aside(path: Path) -> None:
-    """Renames a snapshot to a free name that is not a snapshot's; the search for survivors reads it too."""
+    """Renames a snapshot to a free name for witnesses, which the search for survivors reads too."""
     aside = path.with_name(path.name + ASIDE)
     number = 0
     while aside.exists():

@@ -1,4 +1,4 @@
-"""Witnesses that survive a shortened log: in the data folder, the tables and the jobs' folders.
+"""Witnesses surviving a shortened log: in the data folder, the tables and the jobs' folders.
 
     <data>/log/log.heads                      what the embedded log acknowledged last
     <data>/losses.json                        losses noticed before, as described at that time
@@ -87,12 +87,11 @@ async def _of_positions(connection: AsyncConnection) -> list[Witness]:
 
 
 def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
-    """Writes the heads read by a worker from a log that no longer holds these records. Blocks."""
+    """Writes the heads read by a worker from a log now without the records. Blocks."""
     folder = Path(job_dir) / FOLDER
     make_durable_folder(folder)
     file = HeadsFile(folder / f"{FILE_NAME}.{who}")
-    # Only marks with a chain: an offset alone cannot distinguish the record that was read from another one at the same
-    # position.
+    # Only marks with a chain: an offset alone cannot distinguish the original record from another at an equal position.
     file.write({partition: mark for partition, mark in heads_of(marks).items() if mark.chain})
     file.close()
 
@@ -105,7 +104,7 @@ def of_registry(folder: Path) -> list[Witness]:
 def of_fold(state: RunState) -> list[Witness]:
     """Returns the heads remembered by an experiment's checkpoints: by their events, or else by their folders. Blocks.
 
-    The content of a folder named by an event is ignored: it may have come from elsewhere, with an import.
+    The content of a folder named by an event is ignored: possibly brought from elsewhere, by an import.
     """
     named = {event.path for event in state.checkpoints.values()}
     spec = state.spine.spec
@@ -132,9 +131,9 @@ async def checkpoints_folded(log: EventLog, experiment: UUID, spine: Spine) -> R
 
 
 def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str] = ()) -> list[Witness]:
-    """Returns the heads remembered by an experiment's checkpoint folders, except those in `named`. Blocks.
+    """Returns the heads remembered by an experiment's checkpoint folders, except folders in `named`. Blocks.
 
-    Includes checkpoints still being written by a trainer: they may be the only memory of acknowledged records.
+    Includes checkpoints still being written by a trainer: possibly the only memory of acknowledged records.
     """
     return [
         Witness(f"{path / NAME}", heads_of(witness.heads))
@@ -146,11 +145,9 @@ def of_checkpoints(spec: ExperimentSpec, experiment: UUID, named: Collection[str
 
 
 def put_workplaces_aside(folders: Iterable[Path]) -> None:
-    """Renames the witnesses of unfinished checkpoints in these folders: they remember a log other than this one.
-    Blocks.
+    """Renames the witnesses of unfinished checkpoints in the given folders, as memories of another log. Blocks.
 
-    The experiment continues in another log. A checkpoint that had its final name before may be put back, and stays
-    whole.
+    The experiment continues in another log. A checkpoint from its final name may be put back, and stays whole.
     """
     for folder in folders:
         for path in _in_workplaces(folder):
@@ -167,15 +164,13 @@ def _in_workplaces(folder: Path) -> Iterator[Path]:
 
 
 class LossesFile:
-    """The losses as first noticed, before new records were appended over them. Reads and writes block."""
+    """The losses as first noticed, before new records were appended. Reads and writes block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[Loss]:
-        """Returns all losses. Raises CodecError for a damaged file, which a person must inspect before it is
-        overwritten.
-        """
+        """Returns all losses. Raises CodecError for a damaged file, to be inspected by a person before overwriting."""
         try:
             return json_decoder(list[Loss]).decode(self._path.read_bytes())
         except FileNotFoundError:
@@ -210,7 +205,7 @@ class JobMemory:
             await self.remember()
 
     async def remember(self) -> None:
-        """Writes the heads now. An unwritable folder is ignored here: other parts report it."""
+        """Writes the heads now. An unwritable folder is ignored here: other parts report the problem."""
         self._next_s = self._clock.monotonic_s() + REMEMBER_S
         if self._follower.folded != self._folded:
             self._folded = self._follower.folded
@@ -252,7 +247,7 @@ def _of_folds(folder: Path, whose: str) -> list[Witness]:
         return []
     for path in paths:
         try:
-            # Without the parts: the heads of a snapshot are readable even if its fold is of another release.
+            # Without the parts: the heads of a snapshot are readable even with a fold of another release.
             witnesses.append(Witness(f"{path} of {whose}", unpack(path.read_bytes(), Snapshot[Nothing]).heads()))
         except (OSError, CodecError):
             continue

@@ -1,4 +1,4 @@
-"""Files of database tables: their folders, their names, and the files read by a specification.
+"""Files of database tables: folders, names, and the files read by a specification.
 
 <checkpoint root>/.tables/<id of the log>/<table>-<the first 32 digits of its sha256>.jsonl
 """
@@ -26,7 +26,7 @@ def table_folder(root: Path, log_id: str) -> Path:
 
 
 def table_name(table: str, sha256: str) -> str:
-    """Returns the file name for a table with this digest: equal rows share one file."""
+    """Returns the file name for a table's digest: equal rows share a file."""
     return f"{table}-{sha256[:32]}.jsonl"
 
 
@@ -36,7 +36,7 @@ def tables_of(spec: ExperimentSpec) -> list[Path]:
 
 
 def fits_name(path: str, sha256: str) -> bool:
-    """True if the name of a table file agrees with the digest of its bytes."""
+    """True if the name of a table file agrees with the bytes' digest."""
     match = _NAME.fullmatch(path)
     return match is not None and sha256.startswith(match[1])
 
@@ -46,8 +46,8 @@ def table_moves(
 ) -> list[tuple[str, str]]:
     """Returns (old, new) pairs for the folders of an export's tables in the importing log.
 
-    The exporting log removes its own table files with its experiments, so none is shared. A folder moved by `folders`
-    stays below its new root; any other goes below `home`. An experiment already `present` keeps its own.
+    The exporting log removes table files with experiments, so none is shared. A folder moved by `folders` stays below
+    the new root; any other goes below `home`. An experiment already `present` keeps the existing folders.
     """
     present_folders = {path.name: path.parent for path in tables_of(present)} if present is not None else {}
     moves: dict[Path, Path] = {}

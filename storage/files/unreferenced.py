@@ -1,4 +1,4 @@
-"""Files of an experiment that no event names: a pure function over the fold and a listing of its folders.
+"""Files of an experiment that no event names: a pure function over the fold and a listing of folders.
 
     <job_dir or a stage's folder>/global_step_N, .global_step_N.tmp, .global_step_N.old, .latest_*.tmp
     <job_dir>/weights/vN-gM-eE, .vN-gM-eE.partial      (E: the epoch of the trainer that wrote it)
@@ -134,7 +134,7 @@ LEFT_BEHIND: Final = frozenset(
 
 
 class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder of an experiment, recognised by its name."""
+    """A file or folder of an experiment, recognised by name."""
 
     kind: str
     path: str
@@ -181,12 +181,12 @@ def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> R
 def unreferenced(
     own_files: Iterable[OwnFile], named: Referenced, *, before_ns: int, now_ns: int | None = None
 ) -> Iterator[Unreferenced]:
-    """Yields the files that no event names and that were last written before `before_ns`. Pure.
+    """Yields the files without an event, last written before `before_ns`. Pure.
 
     With `now_ns`, artifacts must also be older than `GRACE_S`: no fence prevents a worker on another machine, given up
     and awake again, from naming an artifact just written.
     """
-    # The age limit protects files in progress: every file is written before the event that names it.
+    # The age limit protects files in progress: every file is written before the event.
     own_files = list(own_files)
     existing_paths = {file.path for file in own_files}
     young_ns = before_ns if now_ns is None else min(before_ns, now_ns - int(GRACE_S * 1e9))
@@ -225,12 +225,12 @@ def stage_folders(spec: ExperimentSpec) -> set[Path]:
 
 
 def work_folders(spec: ExperimentSpec) -> set[Path]:
-    """Returns the folders in which an experiment's trainers have had workplaces."""
+    """Returns the folders for an experiment's trainers' workplaces."""
     return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Removes files and folders, and workplaces left empty; missing ones are no error. Blocks."""
+    """Removes files and folders, and workplaces left empty; missing files are no error. Blocks."""
     for path in map(Path, paths):
         faults.point("garbage.before_removal")
         if path.is_dir() and not path.is_symlink():  # the link is removed, its target is not ours
@@ -246,8 +246,7 @@ def remove(paths: Iterable[str]) -> None:
 
 def _remove_folder(path: Path) -> None:
     if re.fullmatch(_VERSION, path.name):
-        # Renamed first: a reader that opens the weights finds all of them or none, and one that has them open continues
-        # to read.
+        # Renamed first: a reader opening the weights finds all or nothing, and a reader with open weights continues.
         renamed = path.with_name(f".{path.name}.gone")
         shutil.rmtree(renamed, ignore_errors=True)
         with contextlib.suppress(OSError):  # another process removed it, or the rename is not allowed here
@@ -284,8 +283,8 @@ def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
             return "no checkpoint.committed names it"
         case "weights" | "weights-mapped" if file.path not in named.weights:
             return "no weights.published names it"
-        # An event still names the weights, but no process generates with them: a replay, a fork and a resumed run start
-        # from a checkpoint or the base model, and produce missing weights again.
+        # An event still names the weights, but no process generates answers with old weights: a replay, a fork and a
+        # resumed run start from a checkpoint or the base model, and produce missing weights again.
         case "weights" | "weights-mapped" if not named.snapshots:
             return "its experiment has ended, and nobody generates with it any more"
         case "artifact" if named.artifacts is not None and path.name not in named.artifacts:
@@ -320,7 +319,7 @@ def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> It
 
 
 def _in_workplaces(folder: Path) -> Iterator[OwnFile]:
-    """Yields the files left by trainers in their workplaces, and the empty workplaces."""
+    """Yields the files left by trainers in workplaces, and the empty workplaces."""
     with contextlib.suppress(OSError):
         for path in sorted(child for child in folder.iterdir() if epoch_of(child.name)):
             leftovers = list(left_in(path))
@@ -354,7 +353,7 @@ def _weight(path: Path) -> tuple[int, int]:
 
 
 def _shared(spec: ExperimentSpec) -> set[Path]:
-    """Returns the in-memory folders for the experiment's weights, as configured by its stages."""
+    """Returns the in-memory folders for the experiment's weights, as configured by the stages."""
     memory_dirs = {stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.sync_method == "memory"}
     return {shared_folder(spec.job_dir, memory_dir) for memory_dir in memory_dirs}
 

@@ -1,13 +1,13 @@
-"""`Workplace`: the folder in which a holder of the trainer's role prepares its renames (rule 2).
+"""`Workplace`: the folder for renames prepared by a holder of the trainer's role (rule 2).
 
     <folder>/.trainer-eN/NAME        written there, then renamed to <folder>/NAME
     <folder>/.trainer-eN/NAME.old    a replaced file or folder of this name
     <folder>/.trainer-eN/NAME.gone   about to be removed
 
-N is the unique epoch of the holder's fence. Every change of a visible name is a rename out of this folder or into it:
+N is the unique epoch of the holder's fence. Every change of a visible name is a rename out of the folder or into it:
 the folder is created first, then the lease is confirmed, then the rename follows. A successor moves the folder away in
-one step before it reads any files. A holder that was stopped in between and wakes up therefore finds neither source nor
-destination, and its earlier renames are visible to the successor, who undoes them.
+a single step before reading any files. A holder stopped in between and awake again therefore finds neither source nor
+destination, and earlier renames are visible to the successor and undone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GONE: Final = ".gone"
 
 
 class Workplace:
-    """The workplace of one lease holder, next to the files that it changes in `folder`; exists only during a change."""
+    """The workplace of a lease holder, next to the changed files in `folder`; exists only during a change."""
 
     def __init__(self, folder: Path, epoch: int) -> None:
         self.folder = folder
@@ -40,18 +40,18 @@ class Workplace:
         self.path = folder / f".trainer-e{epoch}"
 
     def open(self) -> None:
-        """Creates the folder; call it before the lease is confirmed, and never between confirmation and a rename."""
+        """Creates the folder; to be called before the lease is confirmed, never between confirmation and a rename."""
         make_durable_folder(self.folder)
         self.path.mkdir(exist_ok=True)
 
     def discard(self, paths: Iterable[Path]) -> None:
-        """Moves files and folders of `folder` into the workplace for removal; missing ones are no error.
+        """Moves files and folders of `folder` into the workplace for removal; missing files are no error.
 
         Raises FencedError if a successor has taken the workplace away.
         """
         for path in paths:
-            # A rename, not a removal: a stopped holder does it completely or, with its workplace gone, not at all; a
-            # removal would continue file by file, whoever holds the role by then.
+            # A rename, not a removal: a stopped holder renames completely or, without a workplace, not at all; a
+            # removal would continue file by file under another role holder.
             target = self.path / f"{path.name}{GONE}"
             _remove(target)
             faults.point("workplace.before_discard")
@@ -64,9 +64,9 @@ class Workplace:
         sync_folder(self.folder)
 
     def take_over(self, named_files: Mapping[str, Sequence[FileRef]]) -> list[Path]:
-        """Takes over the workplaces of predecessors and undoes their unfinished changes. Returns the paths put back.
+        """Takes over the workplaces of predecessors and undoes unfinished changes. Returns the paths put back.
 
-        `named_files` has the paths named by events, with their files where known. Only for the holder of the role.
+        `named_files` has the paths named by events, with files where known. Only for the holder of the role.
         """
         if not self.folder.is_dir():
             return []
@@ -78,8 +78,8 @@ class Workplace:
         if not before:
             return []
         self.open()
-        # One rename takes over a predecessor's whole folder: from then on its own renames find no source and no
-        # destination.
+        # A single rename takes over a predecessor's whole folder: afterwards the predecessor's renames find no source
+        # and no destination.
         for workplace in sorted(before):
             with suppress(FileNotFoundError):  # a predecessor has just removed it, empty
                 workplace.rename(self.path / workplace.name)
@@ -94,7 +94,7 @@ class Workplace:
     def _put_back(self, leftover: Path, named_files: Mapping[str, Sequence[FileRef]]) -> Path | None:
         original = self.folder / original_of(leftover.name)
         files = named_files.get(str(original))
-        # Without a list of files, only a path that had its final name before (GONE) is known to be whole.
+        # Without a list of files, only a path from its final name (GONE) is known to be whole.
         half = not files and not leftover.name.endswith(GONE)
         # Restores only paths named by events, whole here and not whole there: otherwise the successor's own work would
         # be undone.
@@ -108,19 +108,19 @@ class Workplace:
         return original
 
     def close(self) -> None:
-        """Removes the folder with its content, once the lease was confirmed after the last rename."""
+        """Removes the folder with all content, once the lease was confirmed after the last rename."""
         faults.point("workplace.before_close")
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def epoch_of(name: str) -> int:
-    """Returns the epoch of the holder whose workplace has this name; 0 for any other name."""
+    """Returns the epoch of the holder of a workplace by name; 0 for any other name."""
     match = NAME.fullmatch(name)
     return int(match[1]) if match else 0
 
 
 def left_in(workplace: Path) -> Iterator[Path]:
-    """Yields the files and folders in a workplace, including those in predecessors' workplaces moved into it."""
+    """Yields the files and folders in a workplace, including predecessors' workplaces moved inside."""
     try:
         paths = sorted(workplace.iterdir())
     except OSError:
@@ -138,7 +138,7 @@ def original_of(name: str) -> str:
 
 
 def taken_over(path: Path) -> FencedError:
-    """Returns the error for a holder whose workplace is gone."""
+    """Returns the error for a holder without a workplace."""
     return FencedError(
         "a later trainer has these files now",
         where=str(path),

@@ -1,11 +1,10 @@
-"""Lineage: the causes of an entity (an experience, a step, weights …) and its effects, from the tables alone. In
-reading order:
+"""Lineage: causes and effects of an entity (an experience, a step, weights …), from the tables alone. In reading order:
 
 graph     nodes with their keys, links, and counts of hidden neighbours, as sent to clients
 reading   SQL rows by lists of keys
 finding   the key of a node from the text typed by a person
-upstream  neighbours that were causes of a node
-downstream  neighbours that were effects of a node
-facts     one line about each node
+upstream  neighbours as causes of a node
+downstream  neighbours as effects of a node
+facts     a line about each node
 walk      both directions from one node, bounded
 """

@@ -164,8 +164,8 @@ async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
     """Returns the experiences with tokens sampled by a weight version."""
-    # `spans` is JSON text, so the pattern searches for a pair of numbers in it; the indexed bounds on the versions keep
-    # the number of searched rows small.
+    # `spans` is JSON text, searched for a pair of numbers by a pattern; the indexed bounds on the versions keep the
+    # number of searched rows small.
     source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
         AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
     parameters = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}
@@ -182,7 +182,7 @@ async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
 
 
 async def _next_steps(reading: TableSnapshot, key: Key) -> list[Key]:
-    """Returns the steps trained from these weights: each step from the newest generation not above its own."""
+    """Returns the steps trained from these weights: each step from the newest generation not above the step's."""
     rows = await reading.rows(
         f"SELECT step, generation FROM {EXECUTED} t WHERE experiment = :experiment AND step IN (:version, :next)",
         experiment=key.id,

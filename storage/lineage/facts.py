@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`nodes_of`: one line about each node, for many keys at once."""
+"""`nodes_of`: a line about each node, for many keys at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
 class Fact(NamedTuple):
-    """The facts about one node, as held by the tables."""
+    """The facts about a node, as held by the tables."""
 
     experiment: bytes | None
     text: str
@@ -48,7 +48,7 @@ def _id(key: Key) -> str:
 
 
 async def _names(reading: TableSnapshot, experiments: set[bytes]) -> dict[bytes, str]:
-    """Returns each experiment's name if unique, else its id."""
+    """Returns each experiment's name if unique, else the id."""
     rows = await reading.among(
         """SELECT id, name, (SELECT COUNT(*) FROM experiments o WHERE o.name = x.name) FROM experiments x
         WHERE id IN ({keys})""",

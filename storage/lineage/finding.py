@@ -65,11 +65,11 @@ def _hex(text: str) -> str:
 
 
 async def _by_id(reading: TableSnapshot, text: str) -> list[Key]:
-    """Returns the nodes whose id is `text` or begins with it."""
+    """Returns the nodes with an id equal to `text` or beginning with `text`."""
     prefix = _hex(text)
     if not _PREFIX.fullmatch(prefix):
         return []
-    # A range of the key, served by every index; a pattern over its text would read whole tables.
+    # A range of the key, served by every index; a pattern over the text would read whole tables.
     low = bytes.fromhex(prefix.ljust(32, "0"))
     high = bytes.fromhex(prefix.ljust(32, "f"))
     matches: dict[Key, None] = {}
@@ -166,7 +166,7 @@ async def _row(reading: TableSnapshot, text: str, batch: str, number: int) -> Ke
 
 
 async def _numbered(reading: TableSnapshot, text: str, key: Key, generation: int | None) -> Key:
-    """Returns the key with the requested generation, else with the newest one. Raises NotFoundError."""
+    """Returns the key with the requested generation, else with the newest. Raises NotFoundError."""
     table, number, offset = _TABLES[key.kind]
     rows = await reading.rows(
         f"""SELECT generation FROM {table}

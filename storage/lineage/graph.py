@@ -21,7 +21,7 @@ FORMS: Final = (
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of a lineage: an experiment, a task, an experience, a step, weights and so on."""
+    """A node of a lineage: an experiment, a task, an experience, a step, weights and so on."""
 
     id: str
     """The name by which `rftd lineage` finds the node."""
@@ -44,7 +44,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class More(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of neighbours of `node` that are not shown."""
+    """The number of hidden neighbours of `node`."""
 
     node: str
     direction: str
@@ -56,7 +56,7 @@ class More(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """The lineage of one node: all its causes, and all its effects."""
+    """The lineage of a node: all causes, and all effects."""
 
     root: str
     nodes: list[Node]
@@ -75,7 +75,7 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kind(StrEnum):
-    """The kinds of nodes, in causal order: later ones are made of earlier ones."""
+    """The kinds of nodes, in causal order, causes first."""
 
     EXPERIMENT = "experiment"
     WORKER = "worker"
@@ -96,8 +96,8 @@ NUMBERED = frozenset({Kind.STEP, Kind.WEIGHTS, Kind.CHECKPOINT})
 
 
 class Key(NamedTuple):
-    """The key of one node. `id` is its own id, or that of its experiment (numbered kinds), its group (rollout) or its
-    batch (row).
+    """The key of a node. `id` belongs to the node, or to the experiment (numbered kinds), group (rollout) or batch
+    (row).
     """
 
     kind: Kind

@@ -16,13 +16,13 @@ COUNTED: Final = 2_000
 
 
 class TableSnapshot:
-    """One consistent snapshot of the tables, read by SQL text."""
+    """A consistent snapshot of the tables, read by SQL text."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def rows(self, sql: str, **parameters: object) -> list[tuple[Any, ...]]:
-        """Returns the rows of one statement; ids as bytes on every database."""
+        """Returns the rows of a statement; ids as bytes on every database."""
         cursor = await self._connection.execute(text(sql), parameters)
         return [tuple(bytes(cell) if isinstance(cell, memoryview) else cell for cell in row) for row in cursor]
 

@@ -22,7 +22,7 @@ class Neighbour(NamedTuple):
 
 
 class NeighbourTotal(NamedTuple):
-    """The total number of a node's neighbours of one kind."""
+    """The total number of a node's neighbours of a kind."""
 
     near: Key
     kind: Kind

@@ -1,4 +1,4 @@
-"""`lineage`: both directions from one node, level by level, bounded."""
+"""`lineage`: both directions from a node, level by level, bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE: Final = 20
 
 
 class _Walk:
-    """A breadth-first walk in one direction."""
+    """A breadth-first walk in a single direction."""
 
     def __init__(self, reading: TableSnapshot, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
         self._reading = reading
@@ -36,7 +36,7 @@ class _Walk:
         """True if nodes were left out because of the bound."""
 
     async def run(self, root: Key, depth: int) -> None:
-        """Finds the neighbours of the root, then their neighbours, and so on; each node is expanded once."""
+        """Finds the neighbours of the root, then the next level, and so on; each node is expanded once."""
         # A lineage is not a tree: an experience is in several batches, and a version samples many experiences.
         visited = {root}
         level = [root]
@@ -51,7 +51,7 @@ class _Walk:
         self.cut |= dict.fromkeys(level)
 
     async def _expand(self, kind: Kind, keys: list[Key], visited: set[Key], fresh: dict[Key, None]) -> None:
-        """Adds the neighbours of some nodes of one kind, as far as the bound allows new ones."""
+        """Adds the neighbours of some nodes of a kind, as far as the bound allows."""
         if len(visited) + len(fresh) >= self._nodes:
             self.bounded = True
             self.cut |= dict.fromkeys(keys)
@@ -76,9 +76,9 @@ async def lineage(
     depth: int = DEPTH,
     children: int = CHILDREN,
 ) -> LineageGraph:
-    """Returns the lineage of the named node, in both directions or in one. Raises as `find`.
+    """Returns the lineage of the named node, in one or both directions. Raises as `find`.
 
-    `children` limits the neighbours of one kind for each node; hidden ones are counted, up to a bound.
+    `children` limits the neighbours of one kind for each node; hidden neighbours are counted, up to a bound.
     """
     root = await find(connection, text)
     reading = TableSnapshot(connection)

@@ -1,4 +1,4 @@
-"""Moves an experiment's files into an archive, restores them, or removes them. The events stay in the log."""
+"""Archives, restores or removes an experiment's files. The events stay in the log."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ async def write_archive(
 ) -> Archived:
     """Exports the experiment with every kept checkpoint to a new file, and verifies the whole file.
 
-    A file left by an earlier attempt at the same `event` is replaced: no event names it. Raises ConflictError if the
-    file exists, DiskFullError, ArchiveError if it cannot be read back.
+    A file from an earlier attempt at the `event` is replaced, because no event names the file. Raises ConflictError if
+    the file exists, DiskFullError, ArchiveError if reading back fails.
     """
-    # Read back as a whole before any process relies on it: the caller removes the archived files next.
+    # Read back as a whole before use: the caller removes the archived files next.
     await asyncio.to_thread(_discard_attempt, path, event)
     exported = await export_experiment(
         log, experiment, path, release=release, clock=clock, checkpoints="all", event=event
@@ -55,16 +55,15 @@ async def write_archive(
 
 
 async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
-    """Writes the files of an archive back to their places. Returns the number of files that were missing there.
+    """Writes an archive's files back to the original paths. Returns the number of missing files.
 
-    Raises NotFoundError, LogCorruptError unless it is the very file that was archived, ConflictError where other files
-    lie.
+    Raises NotFoundError, LogCorruptError for a file other than the archived one, ConflictError where other files lie.
     """
     return await asyncio.to_thread(_restored, experiment, spec, path, expected)
 
 
 async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
-    """Restores an archive's payloads into the log from which it was written; other records are left alone.
+    """Restores an archive's payloads into the original log; other records are left alone.
 
     Raises LogCorruptError if a record of the log differs from the archived one.
     """

@@ -1,6 +1,4 @@
-"""Export of an experiment to a file and import from one: its records, its files, and the proof that its tables are
-equal.
-"""
+"""Export of an experiment to a file, and import: records, files, and the proof of equal tables."""
 
 from __future__ import annotations
 
@@ -143,11 +141,10 @@ async def import_experiment(
     """Appends the experiment of a file to the log and writes its files: first the checks, then the files, then the
     records.
 
-    `moves` maps folders of the export to folders on this machine. A job folder outside of `moves` stays at its path if
-    all its files are there and no experiment of `taken_folders` uses it; otherwise it becomes a folder below `home`.
-    Tables of databases go among those of the log with the id `log_id`. Raises ArchiveError before any change, and
-    ConflictError if the log holds another experiment under its id or in the requested folder, or lacks the parent of a
-    fork.
+    `moves` maps folders of the export to folders on this machine. A job folder outside of `moves` stays in place if
+    complete and not used by an experiment of `taken_folders`; otherwise a folder below `home` is used. Tables of
+    databases go into the table folder of the log `log_id`. Raises ArchiveError before any change, and ConflictError if
+    the log holds another experiment under the id or in the requested folder, or lacks the parent of a fork.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     try:
@@ -166,15 +163,15 @@ async def import_experiment(
         folders = Folders([*((str(old), str(new)) for old, new in folders.moves), *own_tables])
         present = await look(log, archive, folders)
         roots = [default, table_folder(home / IMPORTED, ""), *(Path(new) for _, new in moves)]
-        # Files before records: a daemon that reads the first records may start the experiment and look for its files.
+        # Files before records: a daemon reading the first records may start the experiment and look for files.
         files = await asyncio.to_thread(restore, archive, checked, folders, roots)
         lacking = present.records < sum(part_of_log.records for part_of_log in archive.manifest.partitions)
         if lacking:
             await asyncio.to_thread(_put_memory_aside, checked.spec, folders)
         before_append(experiment)  # from here on a failure leaves records behind, which a repeated import recognises
-        # Before the records: a repeated import after an interruption can no longer detect that this log had none of
-        # them. A log that already holds the experiment, not by an import, has all its files: no missing files are
-        # recorded there.
+        # Before the records: a repeated import after an interruption can no longer detect a log initially without
+        # records. A log already holding the experiment, not by an import, has all files: no missing files are recorded
+        # there.
         if lacking or await was_imported(log, experiment):
             await note_import(log, archive, checked, clock)
         loaded = await load(log, archive, folders, present, clock=clock, on_records=on_records)
@@ -197,11 +194,11 @@ async def import_experiment(
 
 
 async def experiment_digest(own_records: EventLog, *, clock: Clock, until: Heads | None = None) -> str:
-    """Returns the sha256 over the tables of a log restricted to one experiment's records, up to `until` or its heads.
+    """Returns the sha256 over the tables of a log restricted to an experiment's records, up to `until` or the heads.
 
-    Two logs with the same history have equal digests: columns specific to one log are left out (positions in the log,
-    local paths, dead letters, whose key is a position); the order of rows and everything else counts. The tables are
-    created in a temporary database, by the same projector as the live ones.
+    Two logs with equal history have equal digests: columns specific to a log are left out (positions in the log, local
+    paths, dead letters, with positions as keys); the order of rows and everything else counts. The tables are created
+    in a temporary database, by the projector of the live tables.
     """
     with tempfile.TemporaryDirectory(prefix="rftd-digest-") as folder:
         engine = open_database(sqlite_url(Path(folder) / "state.db"))
@@ -223,7 +220,9 @@ def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
 
 
 async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:
-    """Raises ConflictError for a fork without its parent, whose records alone tell how the fork's history begins."""
+    """Raises ConflictError for a fork without its parent, because only the parent's records tell how the fork's history
+    begins.
+    """
     if checked.parent is not None and await submitted_in(log, checked.parent) is None:
         raise ConflictError(
             f"{name} is a fork of experiment {checked.parent}, which is not here",
@@ -244,10 +243,10 @@ def _folders(
     default: Path,
     taken_names: Mapping[str, str],
 ) -> Folders:
-    """Returns the folder moves: the requested ones, plus the job's own folder unless it is covered or already in place.
+    """Returns the folder moves: the requested ones, plus the job's own folder unless covered or already in place.
 
-    The job folder of a removed experiment always moves: files now at the old path are not its own. So does a folder in
-    use by another experiment (`taken_names`): each experiment cleans its own folder.
+    The job folder of a removed experiment always moves: files now at the old path are foreign. So does a folder in use
+    by another experiment (`taken_names`): each experiment cleans a separate folder.
     """
     job_dir = checked.spec.job_dir
     requested = Folders(moves)

@@ -1,4 +1,4 @@
-"""The files of an exported experiment: their selection for an export, and their restoration from one."""
+"""The files of an exported experiment: selection for an export, and restoration from an export."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[Chosen]:
     """Yields every artifact and table, and the checkpoints and weights selected by `checkpoints`. Blocks.
 
-    `none` selects no checkpoint, `all` every kept one, `newest` the newest intact one. For an unfinished experiment,
-    the last two add the weight versions that explorers may still request. Missing or damaged files are left out and
-    listed in `notes`. Raises NotFoundError for a missing artifact, and for a missing history or table that the
-    experiment has yet to train.
+    `none` selects no checkpoint, `all` every kept checkpoint, `newest` the newest intact checkpoint. For an unfinished
+    experiment, the last two add weight versions still available to explorers. Missing or damaged files are left out and
+    listed in `notes`. Raises NotFoundError for a missing artifact, and for a missing, not yet trained history or table.
     """
     spec = named.spine.spec
     status = named.spine.status
@@ -112,7 +111,7 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
 
 
 def _tables(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
-    """Yields the files of the database tables read by the experiment, which cannot be produced again."""
+    """Yields the files of the database tables read by the experiment, impossible to produce again."""
     spec = named.spine.spec
     status = named.spine.status
     assert spec is not None
@@ -147,9 +146,9 @@ def _histories(named: OutsideNames, notes: list[str]) -> Iterator[Chosen]:
 
 
 def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]) -> tuple[FilePart, ...]:
-    """Copies the files into the export. Raises LogCorruptError for a file whose digest does not fit its name. Blocks.
+    """Copies the files into the export. Raises LogCorruptError for a file with mismatched name and digest. Blocks.
 
-    Weights removed meanwhile are left out and listed in `notes`: a resumed run produces them again.
+    Weights removed meanwhile are left out and listed in `notes`: a resumed run produces weights again.
     """
     parts: list[FilePart] = []
     for file in chosen:
@@ -174,12 +173,12 @@ def add_files(archive: ArchiveWriter, chosen: Iterable[Chosen], notes: list[str]
 def check_files(archive: ArchiveReader, checked: Checked) -> None:
     """Checks the names of an archive's files against the experiment's events.
 
-    Raises ArchiveError for a file that no event names, for a name that is not a plain path below its folder, and for a
-    missing history of conversations that the experiment has yet to train.
+    Raises ArchiveError for a file without an event, for a name other than a plain path below the folder, and for a
+    missing, not yet trained history of conversations.
     """
     # The archive may come from an untrusted source: a path with `..`, a root, a NUL or a backslash would lead out of
-    # its folder here or on the next machine, and a file that no event names could be anything, placed beside a model
-    # that is loaded.
+    # the folder here or on the next machine, and a file without an event could be anything, placed beside a loaded
+    # model.
     histories = promises(checked.spec, checked.offers)
     tables = tables_of(checked.spec)
     for exported in archive.manifest.files:
@@ -220,7 +219,7 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
 
 
 def all_there(files: Sequence[FilePart], histories: Mapping[Path, TasksOffered]) -> bool:
-    """True if every file lies at its exported path, with its bytes, and every history keeps its promise. Blocks."""
+    """True if every file lies unchanged at the exported path, and every history keeps the promise. Blocks."""
     paths = {Path(exported.folder) / exported.path: exported for exported in files}
     fixed = {path: exported for path, exported in paths.items() if exported.kind != "history"}
     # Sizes of all files before the bytes of any: another experiment's folder is recognised without reading a
@@ -233,9 +232,9 @@ def all_there(files: Sequence[FilePart], histories: Mapping[Path, TasksOffered])
 def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: Sequence[Path]) -> int:
     """Writes the files to the paths of the moved events, only below `roots`. Returns the number written. Blocks.
 
-    Each file appears under its name only once it is complete and durable. An existing history that keeps its promise is
-    left alone, because it may have grown. Raises ConflictError where a different file lies, ArchiveError for a history
-    in the archive that breaks its promise.
+    Each file appears under the final name only once complete and durable. An existing history with all promised rows is
+    left alone, because of possible growth. Raises ConflictError where a different file lies, ArchiveError for an
+    archived history without all promised rows.
     """
     histories = {
         Path(folders.path(str(folder))): promised for folder, promised in promises(checked.spec, checked.offers).items()

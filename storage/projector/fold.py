@@ -35,7 +35,7 @@ _NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="
 
 @dataclass(frozen=True)
 class FenceState:
-    """One row of the fences table."""
+    """A row of the fences table."""
 
     partition: Partition
     experiment: UUID | None
@@ -77,7 +77,7 @@ class TableFold:
         once: Iterable[tuple[Partition, bytes]] = (),
         planned: Mapping[UUID, PlannedBatches] | None = None,
     ) -> None:
-        """Continues from the state of the tables: `once` has the ids of events that must not count again, the newest
+        """Continues from the state of the tables: `once` has the ids of events not to be counted again, the newest
         last.
         """
         self.positions: dict[Partition, Mark] = dict(positions)
@@ -102,9 +102,9 @@ class TableFold:
                 self._handlers.setdefault(kind, []).append(handler)
 
     def take(self, records: Iterable[Record]) -> Folded:
-        """Returns the row changes of new records; those of a partition must be in order.
+        """Returns the row changes of new records; records of a partition must be in order.
 
-        Raises UnknownVersionError for a record of a newer release: skipping it would make the tables wrong for ever.
+        Raises UnknownVersionError for a record of a newer release: skipping would make the tables wrong for ever.
         Raises OverflowError if a value fits no column; the fold is unusable afterwards.
         """
         folded = Folded()
@@ -125,7 +125,7 @@ class TableFold:
 
     def bury(self, record: Record, error: Exception) -> Folded:
         """Returns a dead letter and a new position in place of a record's own changes."""
-        # Both in one transaction: a position beyond the record without the letter would hide it.
+        # Both in a single transaction: a position beyond the record without the letter would hide the record.
         folded = Folded(before={record.partition: self.positions.get(record.partition, _START)})
         mark = Mark(record.offset + 1, record.chain)
         self.positions[record.partition] = folded.after[record.partition] = mark
@@ -158,7 +158,7 @@ class TableFold:
                 self._once.setdefault(record.partition, Recent()).first(decoded.head.id)
             folded.applied[decoded.head.experiment] += 1
         except (CodecError, ValueError, ArithmeticError) as error:
-            # Bytes of a foreign program, or values that no writer of rftd produces.
+            # Bytes of a foreign program, or values impossible for a writer of rftd.
             folded.letters.append(_bury(record, error, changes))
 
 

@@ -55,13 +55,13 @@ class TablesFilling:
     """The heads of the log at the start of filling."""
 
     def reached(self, positions: Heads) -> bool:
-        """True if these positions cover all records present at the start; False if the log was empty then."""
+        """True if the positions cover all records present at the start; False if the log was empty then."""
         goals = {p: self.goals[p].next_offset for p in TRUTH if p in self.goals and self.goals[p].next_offset}
         return bool(goals) and all(p in positions and positions[p].next_offset >= goals[p] for p in goals)
 
 
 class Projector:
-    """Keeps the tables of one database equal to the fold of one log. Counters cover the life of this object."""
+    """Keeps the tables of a database equal to the fold of a log. Counters cover the life of the object."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Projector:
         handled: Callable[[float, Mapping[str, int]], None] | None = None,
         point: Callable[[str], None] = faults.point,
     ) -> None:
-        """`report` writes pointers to unusable records, and is awaited before the position passes them.
+        """`report` writes pointers to unusable records, and is awaited before the position advances.
 
         `handled` receives the seconds from delivery to committed effect of followed records, and the number of repeated
         events among them by stream.
@@ -112,7 +112,7 @@ class Projector:
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """Returns, for each partition, the next offset that is not in the tables yet."""
+        """Returns, for each partition, the next offset not in the tables yet."""
         return {partition: mark.next_offset for partition, mark in self._committed.items()}
 
     @property
@@ -121,16 +121,14 @@ class Projector:
         return self._applied.total()
 
     def applied_of(self, experiment: UUID) -> int:
-        """Returns the number of one experiment's records with an effect: while it is unchanged, so are the tables'
-        answers.
-        """
+        """Returns the number of an experiment's records with an effect, unchanged as long as the tables' answers."""
         return self._applied[experiment]
 
     async def open(self) -> None:
         """Creates the tables if needed and loads the stored positions, checked against the log.
 
-        Raises LogLossError, naming the position, if the log lost records that the tables hold; UnreachableError if the
-        database does not answer or refuses the connection; ConflictError if it belongs to another release or another
+        Raises LogLossError, naming the position, if the log lost records of the tables; UnreachableError if the
+        database does not answer or refuses the connection; ConflictError for a database of another release or another
         projector.
         """
         async with self._sole.transaction() as connection:
@@ -139,7 +137,7 @@ class Projector:
             fences = await read_fences(connection)
             once = await read_once(connection)
             planned = await read_standing_plans(connection)
-        # Before the first write: tables that hold more than the log are a witness of its loss, and stay unchanged.
+        # Before the first write: tables beyond the log's end are a witness of a loss, and stay unchanged.
         await self._log.check_heads(positions)
         if anew:
             self._statistics.begin_anew()
@@ -149,13 +147,13 @@ class Projector:
         self._advance(positions)
 
     async def reset(self) -> None:
-        """Drops the tables; the next use creates them anew and starts at the log's first records."""
+        """Drops the tables; the next use creates tables anew and starts at the log's first records."""
         self._fold = None
         async with self._sole.transaction() as connection:
             await reset(connection)
 
     async def close(self) -> None:
-        """Releases the database for another projector; the next use takes it again."""
+        """Releases the database for another projector; the next use acquires the database again."""
         self._fold = None
         await self._sole.close()
 
@@ -178,7 +176,7 @@ class Projector:
                     await self._follow()
                 except _TRANSIENT as error:
                     end_if_cancelled()  # a cancelled statement may surface as an error of SQLAlchemy
-                    # Progress since the last failure resets the delays: this is another outage.
+                    # Progress since the last failure resets the delays: a new outage has begun.
                     failures = 1 if self.applied_records > before else failures + 1
                     self.last_error = str(error).partition("\n")[0]
                     _logger.warning("projections wait: %s", self.last_error)
@@ -190,7 +188,7 @@ class Projector:
             await self.close()
 
     async def catch_up(self, until: Heads | None = None) -> None:
-        """Applies every record below `until` (default: the current heads of the log), and none above it."""
+        """Applies every record below `until` (default: the current heads of the log), and none above."""
         goals = until if until is not None else await self._log.heads()
         while self._running:  # two folds of one database would conflict over positions: `run` does the work
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
@@ -237,7 +235,7 @@ class Projector:
         fold = await self._opened()
         sent = asyncio.Event()
         writing = self._commit(before[1] if before is not None else Folded(), sent)
-        # Both must end before the next action: a fold still running would change positions under its successor.
+        # Both must end before the next action: a fold still running would change positions under a successor.
         outcomes = await asyncio.gather(writing, self._fold_after_sending(fold, records, sent), return_exceptions=True)
         folded = outcomes[1]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -247,13 +245,13 @@ class Projector:
         for failure in failures:
             if not is_refused(failure):
                 raise failure
-        # One record after the other, skipping committed ones, until the refused record is found.
+        # Record by record, skipping committed records, until the refused record is found.
         for uncommitted in (before[0] if before else (), records):
             await self._apply(await self._opened(), uncommitted)
         return None
 
     async def _fold_after_sending(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
-        # Folding before the database has its work would only delay that work.
+        # Folding before the database has work would only delay the database.
         await sent.wait()
         return await asyncio.to_thread(fold.take, records)
 
@@ -294,7 +292,7 @@ class Projector:
             self._waiting -= 1
 
     async def _linger(self) -> None:
-        """Lets records accumulate, unless a caller waits for them."""
+        """Lets records accumulate, unless a caller is waiting."""
         self._hurry.clear()
         if self._waiting:
             return
@@ -315,7 +313,7 @@ class Projector:
                 repeated = dict.fromkeys((record.partition.stream for record in records), 0) | folded.repeated
                 self._handled(self._clock.monotonic_s() - began_s, repeated)
         except BaseException as error:
-            # The outcome of the commit is unknown, and the fold is ahead of it: the next use reads the positions back.
+            # The outcome of the commit is unknown, and the fold is ahead: the next use reads the positions back.
             self._fold = None
             if not is_refused(error):
                 raise
@@ -323,7 +321,7 @@ class Projector:
             await self._apply_singly(records)
 
     async def _apply_singly(self, records: Sequence[Record]) -> None:
-        """Commits each record in its own transaction; a record refused by the database becomes a dead letter."""
+        """Commits each record in a separate transaction; a record refused by the database becomes a dead letter."""
         for record in records:
             fold = await self._opened()
             try:
@@ -337,7 +335,7 @@ class Projector:
                 await self._commit(fold.bury(record, refused))
 
     async def _commit(self, folded: Folded, sent: asyncio.Event | None = None) -> None:
-        """Writes the changes; `sent` is set once the database has its work, or if there is none."""
+        """Writes the changes; `sent` is set once the database has work, or without any."""
         try:
             if folded.after:
                 await self._write(folded, sent or asyncio.Event())
@@ -346,7 +344,7 @@ class Projector:
                 sent.set()
 
     async def _write(self, folded: Folded, sent: asyncio.Event) -> None:
-        # Before the position passes them: after a crash in between they are reported again, which is harmless; in the
+        # Before the position advances: after a crash in between, letters are reported again without harm; in the
         # opposite order they would never be reported.
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
@@ -376,8 +374,8 @@ class Projector:
 def _of_few_rows(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     """Splits the records into turns of a few thousand rows each.
 
-    An experience is one row, but a plan has one for each of its items: after a lag, a thousand records of the spine
-    would be a hundred thousand rows at once, and the process keeps the peak memory of the largest turn.
+    An experience is a row, but a plan has a row per item: after a lag, a thousand records of the spine would be a
+    hundred thousand rows at once, and the process keeps the peak memory of the largest turn.
     """
     start = 0
     size_bytes = 0

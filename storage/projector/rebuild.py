@@ -1,5 +1,4 @@
-"""`rebuild`: folds the log from its first record into fresh tables, and compares them with the live ones by canonical
-digests.
+"""`rebuild`: folds the log from the first record into fresh tables, compared with the live tables by canonical digests.
 
 Equal tables have equal digests, on SQLite and on Postgres.
 """
@@ -38,7 +37,7 @@ class Digests(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> str:
-        """Returns one sha256 over all tables."""
+        """Returns a sha256 over all tables."""
         return sha256(_encode(sorted(self.tables.items()))).hexdigest()
 
 
@@ -63,10 +62,10 @@ async def digest_of(
 ) -> str:
     """Returns the sha256 over all rows of a table in key order, without the columns that are `left_out`.
 
-    Equal rows have equal digests on SQLite and on Postgres. A key column that is left out still determines the order.
+    Equal rows have equal digests on SQLite and on Postgres. A key column left out still determines the order.
     """
     columns = [column for column in table.columns if not left_out(column)]
-    # Text is ordered by its bytes on both databases: see `tables.base`.
+    # Text is ordered by bytes on both databases: see `tables.base`.
     statement = select(*columns).order_by(*table.primary_key.columns)
     hasher = sha256(_encode([str(column.name) for column in columns]))
     floats = [index for index, column in enumerate(columns) if isinstance(column.type, Float)]
@@ -93,7 +92,7 @@ class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def different(self) -> tuple[str, ...]:
-        """Names of the tables that differ from the live ones."""
+        """Names of the tables different from the live ones."""
         if self.live is None:
             return ()
         return tuple(name for name, digest in self.live.tables.items() if self.rebuilt.tables.get(name) != digest)
@@ -107,12 +106,12 @@ async def rebuild(
     live: AsyncEngine | None = None,
     projections: Sequence[Projection] = PROJECTIONS,
 ) -> RebuildReport:
-    """Empties the database at `url` and fills it from the log, up to the positions of `live` if given.
+    """Empties the database at `url`, then fills the tables from the log, up to the positions of `live` if given.
 
-    `live` may be in use meanwhile: it is read in one snapshot. Raises LogLossError if `live` holds records missing from
-    the log, ConflictError if it belongs to another release.
+    `live` may be in use meanwhile: the tables are read in a single snapshot. Raises LogLossError if `live` holds
+    records missing from the log, ConflictError for tables of another release.
     """
-    # The live tables first: the log only grows, so their positions are within it when it is read.
+    # The live tables first: the log only grows, so the live positions are within the log read later.
     live_digests = await digest(live) if live is not None else None
     if live_digests is not None:
         await log.check_heads(live_digests.positions)

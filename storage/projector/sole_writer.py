@@ -1,8 +1,7 @@
-"""`SoleWriter`, the only connection that writes: on Postgres, an advisory lock of its session excludes a second
-projector.
+"""`SoleWriter`, the only writing connection: on Postgres, an advisory lock of the session excludes a second projector.
 
-Only this connection has a large page cache for tables in a SQLite file: with a large cache for every connection that
-ever read, the daemon would keep the newest part of the file several times.
+Only the writer has a large page cache for tables in a SQLite file: with a large cache for every reader's connection,
+the daemon would keep the newest part of the file several times.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_dat
 
 
 class SoleWriter:
-    """The transactions of a database's only projector. An error in one ends the connection, and with it the lock.
+    """The transactions of a database's only projector. An error ends the connection, together with the lock.
 
-    (For a SQLite file, the lock of the daemon's folder does the same.)
+    (For a SQLite file, the lock of the daemon's folder is enough.)
     """
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock) -> None:
@@ -52,18 +51,18 @@ class SoleWriter:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Context of a transaction that is committed at its end.
+        """Context of a transaction, committed at the end.
 
-        Raises ConflictError while another projector uses the database, and for a SQLite file that is damaged or not a
-        database.
+        Raises ConflictError while another projector uses the database, and for a damaged SQLite file or another kind of
+        file.
         """
         served = self._engine.dialect.name == "postgresql"
         try:
             if self._connection is None:
                 self._connection = await self._engine.connect()
                 await (self._lock(self._connection) if served else widen(self._connection, bulk=not self.keeps))
-            # The lock belongs to the session, not to the transaction: it lasts over all transactions, and ends with the
-            # connection however the connection ends.
+            # The lock belongs to the session, not to the transaction: lasting over all transactions, and ending with
+            # the connection in any case.
             async with self._connection.begin():
                 yield self._connection
             lengths = self._wal_lengths()
@@ -80,7 +79,7 @@ class SoleWriter:
             await self.close()
 
     def _wal_lengths(self) -> float:
-        """Returns the size of the write-ahead file in units of its bound."""
+        """Returns the size of the write-ahead file in units of the bound."""
         try:
             return self._wal.stat().st_size / limits.STATE_WAL_SIZE_BYTES if self._wal is not None else 0.0
         except OSError:
@@ -101,17 +100,17 @@ class SoleWriter:
                 pass
 
     async def close(self) -> None:
-        """Releases the database; the next transaction takes it again. Idempotent."""
+        """Releases the database; the next transaction reconnects. Idempotent."""
         await self._end(sound=True)
 
     async def _end(self, *, sound: bool) -> None:
-        """Ends the connection; one with a failed or cancelled statement is discarded."""
+        """Ends the connection; after a failed or cancelled statement, the connection is discarded."""
         connection = self._connection
         self._connection = None
         if connection is None:
             return
         try:
-            # On Postgres even a sound connection ends with its session: in the pool it would keep the lock.
+            # On Postgres even a sound connection ends with the session: a pooled connection would keep the lock.
             if sound and self._engine.dialect.name != "postgresql":
                 await narrow(connection)
             else:

@@ -1,4 +1,4 @@
-"""`StandingPlans`: which plans count in the tables; each must be of the step after the last planned one."""
+"""`StandingPlans`: which plans count in the tables; each must belong to the step after the last planned step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDER BY b.planned_offset"""  # noqa: S608 - constants
 
 
 class StandingPlans:
-    """The plans of every experiment, as far as later ones depend on them; a fold of the spine."""
+    """The plans of every experiment, as far as needed for later plans; a fold of the spine."""
 
     def __init__(self, planned: Mapping[UUID, PlannedBatches] | None = None) -> None:
         """Continues from the plans returned by `read_standing_plans`."""
@@ -37,7 +37,7 @@ class StandingPlans:
         """The plans by experiment."""
 
     def counts(self, decoded: Decoded) -> bool:
-        """Applies an effective event; False for a plan that is not of its experiment's next step."""
+        """Applies an effective event; False for a plan of any step except the experiment's next."""
         event = decoded.event
         experiment = decoded.head.experiment
         if experiment is None:
@@ -65,7 +65,7 @@ class StandingPlans:
 
 
 async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, PlannedBatches]:
-    """Returns the plans of every experiment in the tables, as far as later ones depend on them."""
+    """Returns the plans of every experiment in the tables, as far as needed for later plans."""
     plans: dict[UUID, PlannedBatches] = {}
 
     def of(id: bytes) -> PlannedBatches:

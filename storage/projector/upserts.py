@@ -1,7 +1,7 @@
-"""`Upsert`: the columns owned by an event type, and the one SQL statement that writes them.
+"""`Upsert`: the columns owned by an event type, and the SQL statement for writing them.
 
-Each event type writes only its own columns, and of two events for the same columns of the same row, the lower position
-in the log wins (`FIRST`) or the higher (`LAST`). So the tables do not depend on how partitions interleave.
+Each event type writes only owned columns, and of two events for equal columns of a row, the lower position in the log
+wins (`FIRST`) or the higher (`LAST`). So the tables do not depend on how partitions interleave.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
 
 
 class Rule(Enum):
-    """The rule that decides which of two events keeps the columns owned by both."""
+    """The rule for two events owning a column: the first or the last wins."""
 
     FIRST = "first"
     LAST = "last"
 
 
 class Upsert:
-    """The columns of `kind` owned by one event type, besides the row's key.
+    """The columns of `kind` owned by an event type, besides the row's key.
 
     `prefix` is the prefix of the columns with the winner's position in the log: PREFIX_partition, PREFIX_offset and, if
-    the table has it, PREFIX_ns. They are filled in from the record. `final` names an owned column and its values that
+    present in the table, PREFIX_ns. All are filled in from the record. `final` names an owned column with values that
     are never replaced.
     """
 
@@ -104,13 +104,11 @@ class Upsert:
         self._final_at = self.columns.index(final[0]) if final else None
 
     def statement(self, dialect: Dialect) -> str:
-        """Returns the SQL text, whose parameters are `columns` in order: on SQLite one row, on Postgres a list per
-        column.
-        """
+        """Returns the SQL text with the parameters `columns` in order: a row on SQLite, lists of columns on Postgres."""
         target = table(self.table.name, *(column(name) for name in self.columns))
         rows: Any
         if dialect.name == "postgresql":
-            # One statement for all rows, which must not contain a key twice: see `reduced`.
+            # A single statement for all rows, without repeated keys: see `reduced`.
             kinds = [ARRAY(_ELEMENTS[self.table.columns[name].type.python_type]) for name in self.columns]
             lists = [bindparam(name, type_=kind) for name, kind in zip(self.columns, kinds, strict=True)]
             new_rows = func.unnest(*lists).table_valued(*self.columns).render_derived(name="new_rows")
@@ -126,9 +124,9 @@ class Upsert:
         return str(compiled)
 
     def wins(self, new: Columns, old: Columns) -> ColumnElement[bool]:
-        """Returns the SQL condition under which a new row's columns replace those of the old one."""
+        """Returns the SQL condition for a new row's columns to replace the old row's."""
         # By position, not by arrival: the tables are the same however the reading of partitions interleaved. A row
-        # without a position comes from an event that owns other columns.
+        # without a position comes from an event owning other columns.
         incoming = tuple_(new[self.partition], new[self.offset])
         present = tuple_(old[self.partition], old[self.offset])
         higher: ColumnElement[bool] = incoming > present
@@ -141,8 +139,8 @@ class Upsert:
         return condition & open_yet
 
     def reduced(self, rows: list[Values]) -> list[Values]:
-        """Returns one row for each key: the row that would remain if the statement ran for each row in turn."""
-        # Postgres refuses a statement that would change one row twice; SQLite runs it once for each row.
+        """Returns a row for each key: the remaining row if the statement ran for each row in turn."""
+        # Postgres refuses a statement changing a row twice; SQLite runs a statement per row.
         if len(set(map(self._key_of, rows))) == len(rows):
             return rows
         winners: dict[Value | Values, Values] = {}
@@ -161,13 +159,13 @@ class Upsert:
         return bool(self._place_of(row) > self._place_of(winner))
 
     def stamp(self, decoded: Decoded) -> tuple[int, ...]:
-        """Returns the record's position, and its time if the table has it: the last columns of each of its rows."""
+        """Returns the record's position, and the time if present in the table: the last columns of each row."""
         if self.time is None:
             return decoded.partition.number, decoded.offset
         return decoded.partition.number, decoded.offset, decoded.head.time_ns
 
     def sound(self, rows: list[Values]) -> list[Values]:
-        """Returns the rows with values normalised that one database would store and the other refuse.
+        """Returns the rows with normalised values, accepted equally by both databases.
 
         NaN becomes NULL, as SQLite stores it; NUL characters, which Postgres refuses, become U+FFFD. Raises
         OverflowError for an integer of more than 64 bits, and for text too long for an index.
@@ -209,7 +207,7 @@ def _without_nul(text: Value) -> Value:
 
 
 class Changes:
-    """The row changes of some records, in their order, per statement."""
+    """The row changes of some records, in order, per statement."""
 
     def __init__(self) -> None:
         self._by_upsert: dict[Upsert, list[Values]] = {}

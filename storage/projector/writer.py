@@ -67,8 +67,8 @@ class TableWriter:
 
 
 def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: sqlite3.Connection) -> None:
-    """Writes everything in one visit to the connection's thread: a visit for each statement costs more than a small
-    statement.
+    """Writes everything in a single visit to the connection's thread: a visit for each statement costs more than a
+    small statement.
     """
     stored = {Partition(stream, number): offset for stream, number, offset in file.execute(_STORED_IN_FILE)}
     _check(folded, stored)
@@ -79,7 +79,7 @@ def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: 
 
 
 async def _move(connection: AsyncConnection, folded: Folded) -> None:
-    # The rows of the positions are the lock that excludes a second projector on this database: so they come first.
+    # The rows of the positions are the lock against a second projector on the database, so these rows come first.
     stored = await read_positions(connection, lock=True)
     _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
     moved: list[dict[str, object]] = []
@@ -99,9 +99,9 @@ async def _move(connection: AsyncConnection, folded: Folded) -> None:
 
 
 def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
-    """Raises ConflictError if the positions differ from those at which the rows were folded."""
-    # Checked in addition to the lock against rivals: that lock ends with its session, and a projector whose connection
-    # was cut may learn of it late.
+    """Raises ConflictError if the positions have changed since the rows were folded."""
+    # Checked in addition to the lock against rivals: the lock ends with the session, and a projector without a
+    # connection may notice late.
     for partition, before in folded.before.items():
         if stored.get(partition, 0) != before.next_offset:
             raise ConflictError(
@@ -111,9 +111,10 @@ def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
 
 
 async def read_positions(connection: AsyncConnection, *, lock: bool = False) -> Heads:
-    """Returns the positions of the projections; with `lock`, no other transaction can move them before this one ends.
+    """Returns the positions of the projections; with `lock`, no other transaction can move them before the end of the
+    caller's.
 
-    (On SQLite, without row locks, the later of two writers fails at its first write.)
+    (On SQLite, without row locks, the later of two writers fails at the first write.)
     """
     rows = await connection.execute(_LOCKED if lock else _STORED)
     return {Partition(stream, number): Mark(next_offset, bytes(chain)) for stream, number, next_offset, chain in rows}
@@ -136,7 +137,7 @@ async def read_fences(connection: AsyncConnection) -> list[FenceState]:
 
 
 async def read_once(connection: AsyncConnection) -> list[tuple[Partition, bytes]]:
-    """Returns the events that must not count again, as many of each partition as a fold remembers, the newest last."""
+    """Returns the events not to be counted again, up to a fold's memory per partition, the newest last."""
     columns = table_of(Once).c
     newest = func.row_number().over(
         partition_by=(columns.stream, columns.partition), order_by=columns.applied_offset.desc()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One planned batch."""
+    """A planned batch."""
 
     id: str
     step: int
@@ -35,7 +35,7 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a batch: an experience with its task, or a dataset row."""
+    """An item of a batch: an experience with its task, or a dataset row."""
 
     item: int
     experience: str | None
@@ -84,8 +84,8 @@ async def list_batches(
 
 
 async def list_items(connection: AsyncConnection, batch: UUID) -> list[ItemRow]:
-    """Returns the items of a batch in order; an experience's task row and epoch come from its lease."""
-    # The join on the plan's position leaves out items of a second plan with this id, which has no effect.
+    """Returns the items of a batch in order; an experience's task row and epoch come from the lease."""
+    # The join on the plan's position leaves out items of a second plan with an equal id, a plan without effect.
     return await fetch(
         connection,
         ItemRow,

@@ -107,12 +107,12 @@ class _GivenUp(msgspec.Struct, frozen=True):
 
 
 async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
-    """Returns the books of one experiment. `produced` comes from the closed groups, everything else from the
+    """Returns the books of an experiment. `produced` comes from the closed groups, everything else from the
     experiences.
     """
     from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and nothing of the log
 
-    # CAST: Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
+    # CAST: Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
     counts = await fetch(
         connection,
         _Count,

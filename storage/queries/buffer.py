@@ -1,9 +1,10 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`BufferCounter`: counts of one experiment's waiting, cooling and open experiences; settled ones are not read again.
+"""`BufferCounter`: counts of an experiment's waiting, cooling and open experiences, without reading settled experiences
+again.
 
-An experience is settled once its state is final: retired, late, or planned for the last time in a trained batch. Those
-older than the oldest unsettled one are only counted, to detect additions among them. A long history is read in
-portions: an interrupted count continues where it stopped.
+An experience is settled in a final state: retired, late, or planned for the last time in a trained batch. Experiences
+older than the oldest unsettled one are only counted, to detect additions. A long history is read in portions: an
+interrupted count continues later.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PORTION: Final = 16_384
 
 
 class PlaceCount(msgspec.Struct, frozen=True):
-    """The number of experiences in one state whose priority tags have one sign."""
+    """The number of experiences in a state, with priority tags of equal sign."""
 
     state: str
     """`waiting` to be planned, `cooling` between two uses, `open` until its group is closed."""
@@ -71,10 +72,10 @@ class _Time(msgspec.Struct, frozen=True):
 
 
 class BufferCounter:
-    """Counts one experiment's experiences, remembering the settled part of the history."""
+    """Counts an experiment's experiences, remembering the settled part of the history."""
 
     def __init__(self, experiment: UUID, *, portion: int = PORTION) -> None:
-        """`portion` is the number of experiences read by one query as long as all earlier ones are settled."""
+        """`portion` is the number of experiences per query as long as all earlier experiences are settled."""
         self._experiment = experiment
         self._portion = portion
         self._since_ns = 0
@@ -86,7 +87,7 @@ class BufferCounter:
         """Returns the number of waiting, cooling and open experiences, as in the books.
 
         Every state is present, with tag zero if empty. The first call reads every experience: about a second per
-        hundred thousand. After a cancelled call, the next one reads the remaining experiences.
+        hundred thousand. After a cancelled call, the next call reads the remaining experiences.
         """
         # Times come from the explorers' machines: with a slow clock, or a late record, an experience is older than
         # others counted before.
@@ -115,7 +116,9 @@ class BufferCounter:
         return None if beyond is None else beyond.produced_ns
 
     async def _look(self, connection: AsyncConnection, until_ns: int) -> list[_StateCount]:
-        """Returns counts of unsettled experiences produced before `until_ns`, and advances past newly settled ones."""
+        """Returns counts of unsettled experiences produced before `until_ns`, and advances past newly settled
+        experiences.
+        """
         since_ns = self._since_ns
         rows = await fetch(
             connection, _StateCount, _COUNTS, experiment=self._experiment.bytes, since=since_ns, until=until_ns
@@ -128,7 +131,7 @@ class BufferCounter:
         return rows
 
     async def _number(self, connection: AsyncConnection, since_ns: int, until_ns: int) -> _Produced:
-        """Returns the number of experiences produced within this time span."""
+        """Returns the number of experiences produced within the time span."""
         rows = await fetch(
             connection, _Produced, _NUMBER, experiment=self._experiment.bytes, since=since_ns, until=until_ns
         )

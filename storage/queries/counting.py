@@ -1,5 +1,7 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""The batches and steps that count: of a step and its batch's abandonment, both on the spine, the first one counts."""
+"""The batches and steps that count: of a step and the abandonment of the step's batch, both on the spine, the first
+event counts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""`RewardCurves`: the rewards of each trained step, cached because those of a batch never change."""
+"""`RewardCurves`: the rewards of each trained step, cached because a batch's rewards never change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_POINTS: Final = 100_000
 
 
 class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The rewards of the batch trained in one step."""
+    """The rewards of the batch trained in a step."""
 
     step: int
     stage: int
@@ -50,7 +50,7 @@ class _Generation(msgspec.Struct, frozen=True):
 
 
 class _CachedCurve(NamedTuple):
-    """The stable beginning of a curve: no step up to `last` changes in this generation of the history."""
+    """The stable beginning of a curve: no step up to `last` changes in the given generation of the history."""
 
     generation: int | None
     last: int
@@ -81,11 +81,11 @@ class RewardCurves:
         generation = None if newest is None else newest.generation
         key = (share.experiment, share.first, share.last)
         cached = self._cache.get(key)
-        # A new generation executes steps again: old points may belong to batches that no longer count.
+        # A new generation executes steps again: old points may belong to void batches.
         if cached is None or cached.generation != generation:
             cached = _CachedCurve(generation, share.first - 1, [])
         rows = await _rewards(connection, share.experiment, cached.last + 1, share.last)
-        # An experience may reach the tables after the step that trained it.
+        # An experience may reach the tables after the training step.
         whole = next((n for n, row in enumerate(rows) if row.experiences < row.planned), len(rows))
         points = [*cached.points, *_points(rows[:whole])]
         last = rows[whole - 1].step if whole else cached.last

@@ -1,4 +1,4 @@
-"""Selection of one evaluation among many, and the log positions of its scores."""
+"""Selection of an evaluation among many, and the log positions of scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _JobFolder(msgspec.Struct, frozen=True):
 
 
 async def evaluations_of(connection: AsyncConnection, experiment: UUID, *, taskset: str | None) -> list[EvalRow]:
-    """Returns the evaluations on one taskset, by version, only the last one of each version.
+    """Returns the evaluations on a taskset, by version, only the last of each version.
 
     Raises NotFoundError if there is none, UsageError if there are several tasksets and none is named.
     """
@@ -62,7 +62,7 @@ def evaluation_of(rows: Sequence[EvalRow], version: int | None, *, field: str = 
 
 
 async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
-    """Returns the folder of the experiment that ran the evaluation, possibly an ancestor of the requested one."""
+    """Returns the folder of the evaluated experiment, possibly an ancestor of the requested experiment."""
     row = await fetch_one(
         connection,
         _JobFolder,
@@ -73,7 +73,7 @@ async def folder_of(connection: AsyncConnection, evaluation: str) -> str | None:
 
 
 async def score_places(connection: AsyncConnection, evaluation: str) -> list[ScorePlace]:
-    """Returns the positions of an evaluation's scores by rows: for each range, the first one written by its lease's
+    """Returns the positions of an evaluation's scores by rows: for each range, the first score written by the lease's
     holder.
     """
     return await fetch(

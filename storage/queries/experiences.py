@@ -100,7 +100,7 @@ async def list_experiences(
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperienceRow]:
-    """Returns the experiences that pass the filter. Raises UsageError for an order outside of `ORDERS`."""
+    """Returns the experiences selected by the filter. Raises UsageError for an order outside of `ORDERS`."""
     if order not in ORDERS:
         raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
     # Only names from the table above become SQL; values are parameters.
@@ -119,7 +119,7 @@ async def list_experiences(
 
 
 async def get_experience(connection: AsyncConnection, experience: UUID) -> ExperienceRow:
-    """Returns one experience by its id. Raises NotFoundError."""
+    """Returns an experience by id. Raises NotFoundError."""
     row = await fetch_one(connection, ExperienceRow, f"{_ROWS} AND e.id = :experience", experience=experience.bytes)
     if row is None:
         raise NotFoundError(f"no experience {experience}")
@@ -141,7 +141,7 @@ class _ExperienceId(msgspec.Struct, frozen=True):
 
 
 async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:
-    """Returns the task of a group; None if its leases are not in the tables."""
+    """Returns the task of a group; None without leases in the tables."""
     return await fetch_one(
         connection,
         TaskRow,
@@ -152,16 +152,16 @@ async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:
 
 
 async def find_experience(connection: AsyncConnection, experiment: UUID, text: str) -> UUID:
-    """Returns an experiment's experience by its id, or by a unique prefix of at least 8 digits.
+    """Returns an experiment's experience by id, or by a unique prefix of at least 8 digits.
 
-    Raises NotFoundError; UsageError with the candidates for an ambiguous prefix, and for text that is no such prefix.
+    Raises NotFoundError; UsageError with the candidates for an ambiguous prefix, and for any other text.
     """
     prefix = text.replace("-", "").lower()
     if not _PREFIX.fullmatch(prefix):
         raise UsageError(
             f"{text[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
         )
-    # A range of the key, served by the index; a pattern over its text would read the whole table.
+    # A range of the key, served by the index; a pattern over the text would read the whole table.
     rows = await fetch(
         connection,
         _ExperienceId,

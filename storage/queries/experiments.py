@@ -21,7 +21,7 @@ RECENT_EXPERIENCES: Final = 256
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment of a list."""
+    """An experiment of a list."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of an experiment."""
+    """A stage of an experiment."""
 
     stage: int
     name: str
@@ -87,7 +87,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment in detail."""
+    """An experiment in detail."""
 
     summary: ExperimentSummary
     job_dir: str
@@ -162,15 +162,15 @@ async def list_experiments(
     limit: int = 50,
     offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """Returns the experiments, newest first, optionally only those in some states, or including removed ones.
+    """Returns the experiments, newest first, optionally only in some states, or including removed experiments.
 
-    `labels` are `KEY=VALUE` or `KEY`; a returned experiment has every one of them.
+    `labels` are `KEY=VALUE` or `KEY`; a returned experiment has all labels.
     """
     parameters = {f"state{number}": state for number, state in enumerate(states)}
     chosen = ", ".join(f":{name}" for name in parameters)
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
     for number, label in enumerate(labels):
-        # A piece of the column's JSON: quotes within a text are escaped there, so that no text can contain it.
+        # A piece of the column's JSON: quotes within a text are escaped there, so no text can contain a label.
         where += f" AND REPLACE(x.labels, :label{number}, '') <> x.labels"
         parameters[f"label{number}"] = _label_in_json(label)
     where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
@@ -193,7 +193,7 @@ def _label_in_json(label: str) -> str:
 
 
 async def get_summary(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary:
-    """Returns one experiment's line of the list. Raises NotFoundError."""
+    """Returns an experiment's line of the list. Raises NotFoundError."""
     summary = await fetch_one(
         connection,
         ExperimentSummary,
@@ -207,7 +207,9 @@ async def get_summary(connection: AsyncConnection, experiment: UUID) -> Experime
 
 
 async def get_experiment(connection: AsyncConnection, experiment: UUID, books: Books | None = None) -> ExperimentDetail:
-    """Returns everything shown on an experiment's page, with the given `books` or new ones. Raises NotFoundError."""
+    """Returns everything shown on an experiment's page, with the given `books` or freshly read books. Raises
+    NotFoundError.
+    """
     key = experiment.bytes
     summary = await get_summary(connection, experiment)
     fields = await fetch(

@@ -28,7 +28,7 @@ class _Newest(msgspec.Struct, frozen=True):
 async def last_event_ns(connection: AsyncConnection, experiment: UUID) -> int:
     """Returns the time of the newest event in any table, Unix time in nanoseconds; 0 for an unknown experiment.
 
-    Experiences, of which there may be millions, are left out: their leases and groups are a few minutes older.
+    Experiences, up to millions, are left out: leases and groups are a few minutes older.
     """
     times = []
     for table in Row.metadata.sorted_tables:

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""The drop bias of an experiment: whether trained responses are as long as generated ones."""
+"""The drop bias of an experiment: whether trained responses are as long as all generated responses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Rollouts(msgspec.Struct, frozen=True):
 
 
 async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: int | None = None) -> Lengths:
-    """Returns the response lengths of one experiment, or of one stage. Reads every experience of it."""
+    """Returns the response lengths of an experiment, or of a stage. Reads every experience."""
     from rftd.ops.two_samples import ks_of_counts  # late: it needs NumPy, and the command line needs only `Lengths`
 
     # Counted by length in the database: the test needs no more, and an experiment may have millions of experiences.
@@ -130,7 +130,7 @@ def _summary(counts: Mapping[int, int]) -> LengthSummary:
         return LengthSummary(count=0, mean=0.0, p50=0, p90=0, p99=0, max=0)
 
     def quantile(percent: int) -> int:
-        """Returns the smallest length that is not exceeded by at least `percent` per cent of the responses."""
+        """Returns the smallest length not exceeded by at least `percent` per cent of the responses."""
         covered = 0
         for length in lengths:
             covered += counts[length]

@@ -16,7 +16,7 @@ from rftd.streams.spec.naming import Named, choose
 async def resolve_experiment(connection: AsyncConnection, text: str) -> UUID:
     """Returns the id of the experiment named by `text`: see `choose`."""
     table = table_of(Experiments)
-    # A row without a submission comes from an event of a foreign or damaged log: it is no experiment.
+    # A row without a submission comes from an event of a foreign or damaged log, not from an experiment.
     rows = await connection.execute(
         select(table.c.id, table.c.name, table.c.kept)
         .where(table.c.submitted_offset.is_not(None))

@@ -16,7 +16,7 @@ ENDLESS: Final = 1 << 62
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps `first` to `last` of one experiment, as a part of the requested history."""
+    """The steps `first` to `last` of an experiment, as a part of the requested history."""
 
     experiment: UUID
     first: int

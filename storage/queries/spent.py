@@ -16,7 +16,7 @@ from rftd.storage.queries.rows import fetch_one
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-# CAST: Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
+# CAST: Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
 _OF_GROUPS: Final = f"""SELECT CAST(COALESCE(SUM(e.prompt_tokens + e.response_tokens), 0) AS BIGINT) AS tokens
 FROM experiences e JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL
 WHERE e.experiment = :experiment AND e.rollout < {MAPPED_ROLLOUTS}

@@ -25,7 +25,7 @@ MOST: Final = 100
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one experiment; None for a figure without data yet."""
+    """The figures of an experiment; None for a figure without data yet."""
 
     id: str
     parent: str | None
@@ -71,7 +71,7 @@ class _Reward(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Workers of one role: all ended ones, or live ones started at the same moment."""
+    """Workers of a role: all ended workers, or the live workers started at a moment."""
 
     experiment: str
     role: str
@@ -83,7 +83,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All reported figures of one experiment except those of its buffer."""
+    """All reported figures of an experiment except the buffer's."""
 
     standing: Standing
     step: LastStep | None
@@ -132,7 +132,7 @@ async def list_figures(
     rows = []
     for standing in await fetch(connection, Standing, _STANDING, since=since_ns, most=MOST):
         before = unchanged.get(standing.id)
-        # Not for a fork, whose figures include its parent's evaluations.
+        # Not for a fork, with figures including the parent's evaluations.
         if before is not None and standing.parent is None:
             rows.append(msgspec.structs.replace(before, standing=standing))
             continue
@@ -159,9 +159,9 @@ async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
 async def list_held(connection: AsyncConnection, *, since_ns: int) -> list[Held]:
     """Returns the workers of experiments that have not ended, or ended after `since_ns`.
 
-    A worker without a recorded end counts as alive until its experiment ends.
+    A worker without a recorded end counts as alive until the experiment ends.
     """
-    # Postgres sums 64-bit integers as numeric, returned by its driver as Decimal.
+    # Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
     sql = f"""SELECT experiment, role, alive_since_ns, COUNT(*) AS workers,
         CAST(SUM(lived_ns) AS DOUBLE PRECISION) / 1e9 AS seconds
     FROM (SELECT experiment, role, CASE WHEN until_ns IS NULL THEN started_ns END AS alive_since_ns,

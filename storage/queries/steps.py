@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Training steps with their metrics, and evaluations. A fork's lists begin with inherited ones."""
+"""Training steps with their metrics, and evaluations. A fork's lists begin with inherited rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", "StepRow", "EvalRow")
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One trained step, with its batch."""
+    """A trained step, with the batch."""
 
     step: int
     generation: int
@@ -50,7 +50,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One completed evaluation."""
+    """A completed evaluation."""
 
     id: str
     stage: int
@@ -79,9 +79,9 @@ async def list_steps(
     every_generation: bool = False,
     limit: int = 10_000,
 ) -> list[StepRow]:
-    """Returns the steps in order, each in its newest generation or in every one."""
+    """Returns the steps in order, each in the newest generation or in every generation."""
     rows: list[StepRow] = []
-    # Share by share: an ancestor's steps after the fork have the same numbers as this experiment's own.
+    # Share by share: an ancestor's steps after the fork share numbers with the experiment's own steps.
     for share in await shares_of(connection, experiment):
         rows += _marked(
             await _steps(
@@ -125,7 +125,7 @@ async def _steps(
 
 
 async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
-    """Returns the evaluations in the order of their weight versions."""
+    """Returns the evaluations in the order of weight versions."""
     chosen = "AND taskset = :taskset" if taskset is not None else ""
     parameters = {"taskset": taskset} if taskset is not None else {}
     rows: list[EvalRow] = []
@@ -149,7 +149,7 @@ def _marked(rows: list[T], *, inherited: bool) -> list[T]:
 
 
 class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step, with the totals reached at its end."""
+    """A step, with the totals reached at the end."""
 
     step: int
     tokens: int
@@ -158,7 +158,7 @@ class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 async def step_totals(connection: AsyncConnection, experiment: UUID) -> list[StepTotal]:
-    """Returns the steps in order, each in its newest generation, with cumulative tokens."""
+    """Returns the steps in order, each in the newest generation, with cumulative tokens."""
     totals: list[StepTotal] = []
     tokens = 0
     for share in await shares_of(connection, experiment):

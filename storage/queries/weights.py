@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Weight versions, overdue windows, checkpoints, and workers with their weight versions."""
+"""Weight versions, overdue windows, checkpoints, and workers with weight versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One announced weight version."""
+    """An announced weight version."""
 
     version: int
     generation: int
@@ -37,7 +37,7 @@ class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed checkpoint."""
+    """A committed checkpoint."""
 
     step: int
     generation: int
@@ -57,7 +57,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A window whose explorers waited at its sync point for longer than `sync_timeout`."""
+    """A window with explorers waiting at the sync point for longer than `sync_timeout`."""
 
     stage: int
     window: int
@@ -71,7 +71,7 @@ class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker. Whether a live one is busy is in its heartbeats, which are in no table."""
+    """A worker. Whether a live worker is busy is known from heartbeats, which are in no table."""
 
     id: str
     experiment: str | None
@@ -103,10 +103,10 @@ ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.
 
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
-    """Returns the announced weight versions, or the `newest` of them, oldest first; each says whether it counts (rule
-    3).
+    """Returns the announced weight versions, or the `newest` of them, oldest first; each with a flag whether it counts
+    (rule 3).
     """
-    # A resumed trainer may publish a version again after it was retired: the later of the two events holds.
+    # A resumed trainer may publish a version again after retirement: the later of the two events holds.
     rows = await fetch(
         connection,
         WeightRow,
@@ -124,7 +124,7 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
 
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
-    """Returns the committed checkpoints, oldest first; each says whether it counts (rule 3) and still exists."""
+    """Returns the committed checkpoints, oldest first; each with flags whether it counts (rule 3) and still exists."""
     # As with weights: a step saved again after its folder was deleted has a folder again.
     return await fetch(
         connection,
@@ -139,7 +139,7 @@ async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> lis
 
 
 async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[OverdueRow]:
-    """Returns the windows that waited too long for weights, in order."""
+    """Returns the windows with overdue weights, in order."""
     return await fetch(
         connection,
         OverdueRow,
@@ -151,7 +151,7 @@ async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[Ov
 
 
 async def list_workers(connection: AsyncConnection, experiment: UUID | None = None) -> list[WorkerRow]:
-    """Returns the workers of one experiment, or of all, in the order of their start."""
+    """Returns the workers of an experiment, or of all, in order of start."""
     chosen = "AND w.experiment = :experiment" if experiment is not None else ""
     parameters = {"experiment": experiment.bytes} if experiment is not None else {}
     return await fetch(

@@ -1,4 +1,4 @@
-"""Where worker processes run, how they are identified, and how they are watched. In reading order:
+"""Start, identity and supervision of worker processes. In reading order:
 
 ray/          actors of a Ray cluster
 membership    a worker's identity, heartbeats and departure
@@ -10,6 +10,6 @@ local         processes of this machine
 local_search  processes started by an earlier daemon
 by_role       a separate launcher for each role
 place         a slot with one worker at a time; the next starts only after all leftovers have ended
-leftovers     processes left running by a worker: how they are found, and ended
-started_here  the same without a daemon: by the worker itself, and by the next one
+leftovers     processes left running by a worker: search and termination
+started_here  the same without a daemon: by the worker itself, and by a later worker
 """

@@ -1,6 +1,6 @@
 """`Allotment`: the GPUs of the worker in each slot. GPUs used by the fewest other workers come first.
 
-Workers of one experiment share none, because its specification was checked against the available GPUs. Workers of
+Workers of one experiment share none, because the specification was checked against the available GPUs. Workers of
 several simultaneous experiments share GPUs if there are too few for all.
 """
 
@@ -15,7 +15,7 @@ from rftd.workers.devices.host import Device
 
 
 class Allotment:
-    """The GPUs of every slot of one launcher, by the slot's mark; usable from several threads."""
+    """The GPUs of every slot of one launcher, by slot mark; usable from several threads."""
 
     def __init__(self, lives: Callable[[str], bool]) -> None:
         """`lives` is true if the worker of a slot has not ended."""
@@ -24,12 +24,12 @@ class Allotment:
         self._by_slot: dict[str, tuple[str, ...]] = {}
 
     def note(self, slot: str, visible: str) -> None:
-        """Records the GPUs of a worker started by an earlier daemon, from its CUDA_VISIBLE_DEVICES."""
+        """Records the GPUs of a worker started by an earlier daemon, from CUDA_VISIBLE_DEVICES."""
         with self._lock:
             self._by_slot[slot] = tuple(word for word in visible.split(",") if word)
 
     def give(self, slot: str, count: int, gpus: Sequence[Device]) -> tuple[Device, ...]:
-        """Assigns `count` GPUs to the next worker of a slot, its former ones if no other worker has them. Raises
+        """Assigns `count` GPUs to the next worker of a slot, preferably the former ones if unused elsewhere. Raises
         WorkError.
         """
         if count > len(gpus):

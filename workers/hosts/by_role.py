@@ -1,4 +1,4 @@
-"""`ExecutorByRole`: a separate launcher for each role, such as processes of this machine and actors of Ray."""
+"""`ExecutorByRole`: a separate launcher for each role, for example local processes and actors of Ray."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ExecutorByRole:
 
 
 class _Nobody:
-    """The search of a launcher that never finds workers that have not joined."""
+    """The search of a launcher unable to find workers before their join."""
 
     over = True
     waits = None

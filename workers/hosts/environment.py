@@ -1,8 +1,7 @@
 """`WorkerEnvironment`: the environment variables of a worker, built from an allow-list, for every experiment.
 
-A worker runs code chosen by its experiment. It gets the variables needed by any program of the machine, the variables
-required by its own specification and role, and those passed by the daemon's owner with `--pass-env`; never the daemon's
-own.
+A worker runs code chosen by the experiment. The worker gets the variables needed by any program of the machine, the
+variables required by specification and role, and the owner's `--pass-env` variables; never the daemon's own.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ class WorkerEnvironment:
     def __init__(
         self, environ: Mapping[str, str] | None = None, *, needed: Iterable[str] = (), pass_env: Iterable[str] = ()
     ) -> None:
-        """`environ` is the daemon's, as of the start of a worker. Every worker gets the variables that are `needed`,
-        such as those of the log; `pass_env` are patterns set by the owner.
+        """`environ` is the daemon's, as of the start of a worker. Every worker gets the `needed` variables, for example
+        those of the log; `pass_env` are patterns set by the owner.
         """
         self._environ = os.environ if environ is None else environ
         self._needed = tuple(needed)
         self.pass_env = tuple(pass_env)
 
     def of(self, order: WorkerOrder) -> dict[str, str]:
-        """Returns the environment of a worker of this machine."""
+        """Returns the environment of a local worker."""
         return self.of_machine() | self.named_by(order)
 
     def of_machine(self) -> dict[str, str]:
-        """Returns the part shared by all workers of this machine."""
+        """Returns the part shared by all local workers."""
         ours = {name: self._environ[name] for name in _OURS if name in self._environ}
         return machine_environment(self._environ) | ours | self.passed()
 
     def named_by(self, order: WorkerOrder) -> dict[str, str]:
-        """Returns the daemon's variables named by the order, and those needed by every worker."""
+        """Returns the daemon's variables named by the order or needed by every worker."""
         return self._without_secrets(name for name in (*order.environment, *self._needed) if name in self._environ)
 
     def of_tracker(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns the environment of a tracker's process, including the daemon's variables with these names."""
+        """Returns the environment of a tracker's process, including the daemon's variables of the given names."""
         return self.of_machine() | self._without_secrets(
             name for name in (*names, *self._needed) if name in self._environ
         )
@@ -59,7 +58,7 @@ class WorkerEnvironment:
         return self._without_secrets(name for name in self._environ if matches(name, self.pass_env))
 
     def of_family(self, pattern: str) -> dict[str, str]:
-        """Returns the variables whose names match the pattern."""
+        """Returns the variables with names matching the pattern."""
         return self._without_secrets(name for name in self._environ if matches(name, (pattern,)))
 
     def _without_secrets(self, names: Iterable[str]) -> dict[str, str]:
@@ -67,9 +66,10 @@ class WorkerEnvironment:
 
 
 def reduce_environment(keep: tuple[str, ...]) -> None:
-    """Removes from this process all variables forbidden for a worker. On a Ray node it inherited the node's variables.
+    """Removes all variables forbidden for a worker from the current process, which inherited the node's variables on a
+    Ray node.
 
-    Names that match `keep` stay, and so do Ray's own.
+    Names matching `keep` stay, and so do Ray's own.
     """
     allowed = machine_environment(os.environ).keys() | set(_OURS)
     patterns = (*keep, "RAY_*", MARK, "SPT_NOENV")

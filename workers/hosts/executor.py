@@ -51,59 +51,60 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handle(Protocol):
-    """An ordered or adopted worker: pending without a pid, running with one, ended with an exit code.
+    """An ordered or adopted worker: pending without a pid, running with a pid, ended with an exit code.
 
     No method blocks.
     """
 
     @property
     def pid(self) -> int | None:
-        """The process id on the worker's machine; None until it runs."""
+        """The process id on the worker's machine; None before the start."""
         ...
 
     @property
     def waits(self) -> Words | None:
-        """The obstacle to its start, while it is pending; None without an obstacle."""
+        """The obstacle to the start of a pending worker; None without an obstacle."""
         ...
 
     @property
     def reason(self) -> str:
-        """The reason of its end, or of a failed start, if the exit code does not tell; else empty."""
+        """The reason of the end, or of a failed start, if the exit code does not tell; else empty."""
         ...
 
     def exit_code(self) -> int | None:
-        """Returns the exit code; None while it is pending or runs, -1 if it ended with an unknown status."""
+        """Returns the exit code; None while pending or running, -1 after an end with unknown status."""
         ...
 
     def terminate(self) -> None:
-        """Asks the worker to drain and leave; a pending one never starts. Idempotent."""
+        """Asks the worker to drain and leave; a pending worker never starts. Idempotent."""
         ...
 
     def kill(self) -> None:
-        """Ends the worker at once, and its child processes once its end is noticed. Idempotent."""
+        """Ends the worker at once, and the child processes once that end is noticed. Idempotent."""
         ...
 
 
 class Executor(Protocol):
-    """A launcher of worker processes. A slot here is an experiment, a role and a slot number, with one worker at a
+    """A launcher of worker processes. A slot here is an experiment, a role and a slot number, with a single worker at a
     time.
     """
 
     def start(self, order: WorkerOrder) -> Handle:
-        """Returns the handle of a new worker, started once the slot's previous workers and their leftovers have ended.
+        """Returns the handle of a new worker, started once the slot's previous workers and all leftovers have ended.
         Never blocks.
         """
         ...
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        """Returns the worker started by an earlier daemon in that slot, if it may still live; else None. Never blocks.
+        """Returns the worker started in the slot by an earlier daemon, if possibly still alive; else None. Never
+        blocks.
 
-        A launcher that cannot tell at once returns a handle that ends if there is no such worker.
+        A launcher unable to tell at once returns a handle, which ends if there is no worker.
         """
         ...
 
     def lives(self, started: WorkerStarted) -> bool | None:
-        """True if that worker's process has not ended; None if it is not visible from here. Never blocks."""
+        """True if the worker's process has not ended; None if invisible from here. Never blocks."""
         ...
 
     def host(self) -> Host:
@@ -113,13 +114,13 @@ class Executor(Protocol):
     def clear(self, order: WorkerOrder) -> Handle | None:
         """Ends the leftovers of a slot's workers: the handle has ended once none remain. None: there are none.
 
-        Call it only after the workers themselves have ended.
+        To be called only after the workers themselves have ended.
         """
         ...
 
 
 class Search(Protocol):
-    """A search for workers ordered by an earlier daemon that have not joined yet: they are opening an engine."""
+    """A search for workers ordered by an earlier daemon and still opening an engine, before their join."""
 
     @property
     def over(self) -> bool:
@@ -128,7 +129,7 @@ class Search(Protocol):
 
     @property
     def waits(self) -> Words | None:
-        """The obstacle to the search, while it is incomplete; None without an obstacle."""
+        """The obstacle to an incomplete search; None without an obstacle."""
         ...
 
     def worker(self, order: WorkerOrder) -> UUID | None:
@@ -136,7 +137,7 @@ class Search(Protocol):
         ...
 
     def adopt(self, order: WorkerOrder) -> Handle | None:
-        """Returns the worker found by the search, with its id in the order, if it may still live; else None. Never
+        """Returns the worker found by the search, with the id in the order, if possibly still alive; else None. Never
         blocks.
         """
         ...
@@ -144,16 +145,16 @@ class Search(Protocol):
 
 @runtime_checkable
 class OpeningExecutor(Protocol):
-    """A launcher able to find workers ordered by an earlier daemon that have not joined yet."""
+    """A launcher able to find workers ordered by an earlier daemon before their join."""
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        """Returns a search for each order; orders may share one. Never blocks."""
+        """Returns a search for each order; orders may share a search. Never blocks."""
         ...
 
 
 @runtime_checkable
 class RemoteExecutor(Protocol):
-    """A launcher of workers outside of the daemon's environment, which may lack variables and need them passed."""
+    """A launcher of workers outside of the daemon's environment, so that variables may have to be passed."""
 
     def is_remote(self, role: str) -> bool:
         """True if the workers of a role run in another environment."""

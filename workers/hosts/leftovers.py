@@ -1,9 +1,9 @@
-"""Processes of one slot, found by three signs, and ended before the next worker starts.
+"""Leftover processes of a slot: found by three signs, and ended before the next worker starts.
 
-An engine's own processes outlive a killed worker, and hold its device, its ports and its memory. They have a mark in
-their environment unless they got another one or wrote a title over it, they are in the worker's session unless they
-created their own, and they write to the worker's log unless their output was redirected. The parent says nothing: an
-orphaned child belongs to init. Only Linux tells where a process writes.
+An engine's own processes outlive a killed worker, and hold device, ports and memory. The three signs are a mark in the
+environment, unless replaced or overwritten by a title; the worker's session, unless a process created a new session;
+and the worker's log as output, unless redirected. The parent says nothing: an orphaned child belongs to init. Only
+Linux tells where a process writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN: Final = 8
 
 
 class Seen(NamedTuple):
-    """A process of this machine."""
+    """A process found on the machine."""
 
     process: psutil.Process
     session: int
@@ -37,9 +37,7 @@ class Seen(NamedTuple):
 
 
 class Leftovers:
-    """The processes possibly left by the workers of one slot. Every method blocks for milliseconds: keep it off the
-    loop.
-    """
+    """The processes possibly left by a slot's workers. Every method blocks for milliseconds: not for the event loop."""
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self._mark = mark
@@ -49,23 +47,23 @@ class Leftovers:
         """
 
     def processes(self) -> list[psutil.Process]:
-        """Returns the live leftovers, whoever started them; zombies waiting for their parent do not count."""
+        """Returns the live leftovers of any launcher; zombies waiting for a parent do not count."""
         running = list(visible())
         marked = {entry_process.session for entry_process in running if entry_process.mark == self._mark}
-        # Never this process's own session: a daemon started in a worker's session would end itself.
+        # Never the daemon's own session: a daemon started in a worker's session would end itself.
         sessions = (marked | self.own) - {os.getsid(0)}
         return [entry_process.process for entry_process in running if self._is_left(entry_process, sessions)]
 
     def _is_left(self, candidate: Seen, sessions: set[int]) -> bool:
         if candidate.mark == self._mark or candidate.session in sessions:
             return True
-        # Only workers of this slot write to its log; one of another slot may have the same file open.
+        # Only workers of the slot write to the log; a worker of another slot may have the same file open.
         return not candidate.mark and self._writes_to_log(candidate.process.pid)
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process itself shows that it is a worker of the slot, whatever a record says of its pid.
+        """True if mark or log identify the process as a worker of the slot, regardless of recorded pids.
 
-        The daemon that started it may have had another folder: two daemons that share a log take over each other's
+        The daemon that started it may have had another folder: two daemons sharing a log take over each other's
         workers.
         """
         try:
@@ -82,7 +80,7 @@ class Leftovers:
         return False
 
     def end(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> bool:
-        """Asks each leftover to end, then kills it; True once none is left. `wait` sleeps and is true to give up.
+        """Terminates, then kills each leftover; True once none is left. `wait` sleeps and is true to give up.
 
         `report` receives a text of the remaining processes.
         """
@@ -92,7 +90,7 @@ class Leftovers:
 def end_all(
     find: Callable[[], list[psutil.Process]], wait: Callable[[float], bool], report: Callable[[str], None]
 ) -> bool:
-    """Asks each process returned by `find` to end, then kills it; True once none is left, False if `wait` gives up.
+    """Terminates, then kills each process returned by `find`; True once none is left, False if `wait` gives up.
 
     A tracker of shared memory comes last. `report` receives a text of the remaining processes.
     """
@@ -102,11 +100,11 @@ def end_all(
     while remaining := find():
         workers = [process for process in remaining if not is_tracker(process)]
         if asking is not bool(workers):
-            # A tracker removes the shared memory of killed processes, and ends by itself: it gets no signal, and the
-            # same time as they had.
+            # A tracker removes the shared memory of killed processes, and ends unprompted: no signal is sent, and the
+            # grace time is equal.
             asking = bool(workers)
             kill_at_s = time.monotonic() + limits.LEFTOVER_GRACE_S
-        # SIGTERM first: a terminated engine frees its device and its sockets.
+        # SIGTERM first: a terminated engine frees device and sockets.
         _send(workers, signal.SIGTERM)
         while living := [process for process in workers or remaining if lives(process)]:
             report(named(living))
@@ -125,7 +123,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """False once a process has ended, whether or not its status was collected."""
+    """False once a process has ended, even before collection of the status."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -133,7 +131,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def is_tracker(process: psutil.Process) -> bool:
-    """True for multiprocessing's resource tracker: it cleans up after its clients, ends after them, and ignores
+    """True for multiprocessing's resource tracker: a process that cleans up after the clients, ends last, and ignores
     signals.
     """
     try:
@@ -143,7 +141,7 @@ def is_tracker(process: psutil.Process) -> bool:
 
 
 def named(processes: list[psutil.Process]) -> str:
-    """Returns the processes as one bounded text: pid and name of each."""
+    """Describes the processes in a bounded text: pid and name of each."""
     texts = [f"{process.pid} ({_name(process)})" for process in processes[:_SHOWN]]
     more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
     return ", ".join(texts) + more
@@ -157,15 +155,15 @@ def _name(process: psutil.Process) -> str:
 
 
 def visible() -> Iterator[Seen]:
-    """Yields every process except this one; none if /proc belongs to another PID namespace."""
-    # With a /proc of another namespace, pids would name foreign processes: none is better than a wrong one.
+    """Yields all processes except the current one; none if /proc belongs to another PID namespace."""
+    # With a /proc of another namespace, pids would name foreign processes: no process is better than a wrong process.
     if _foreign_proc():
         return
     me = os.getpid()
     for pid in psutil.pids():
         try:
             process = psutil.Process(pid)
-            # A zombie holds nothing but its number, and only its parent can collect it.
+            # A zombie holds nothing but a number, to be collected by the parent only.
             if pid != me and process.status() != psutil.STATUS_ZOMBIE:
                 yield Seen(process, os.getsid(pid), _mark_of(process))
         except (psutil.Error, OSError):  # it ended meanwhile

@@ -1,4 +1,4 @@
-"""Worker processes of this machine, each in a session of its own, so that they outlive the daemon's terminal."""
+"""Local worker processes, each in a separate session, so as to outlive the daemon's terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAME_START_S: Final = 0.02
 
 
 class OrderedProcess:
-    """A child of this process, from its order on: a thread starts it once its slot is empty."""
+    """An ordered child process: a thread starts the child once the slot is empty."""
 
     def __init__(self, slot: Place, role: str, spawn: Spawn) -> None:
         self._slot = slot
@@ -60,7 +60,7 @@ class OrderedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once it has ended, or will never start. Unlike `exit_code`, it has no side effect."""
+        """False once ended, or given up before the start. Unlike `exit_code`, free of side effects."""
         if self._child is None:
             return not (self._failure or self._given_up.is_set())
         return ended_with(self._child) is None
@@ -72,7 +72,7 @@ class OrderedProcess:
     def exit_code(self) -> int | None:
         if self._child is None:
             return NOT_STARTED if self._failure else UNKNOWN if self._given_up.is_set() else None
-        # It ended, but was not collected yet: its number is still reserved, so its leftovers can be identified and
+        # The child ended, but was not collected yet: the number is still reserved, so leftovers can be identified and
         # ended first.
         if (code := ended_with(self._child)) is not None and self._child.returncode is None:
             self._slot.tidy()
@@ -104,10 +104,10 @@ class OrderedProcess:
 
 
 def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signals a child, whose number stays reserved until it is collected.
+    """Signals a child, whose number stays reserved until collection.
 
-    Never its group, not even to kill it: its own children are ended when the slot is cleaned, and their shared memory
-    is removed by a tracker that must outlive them.
+    Never the group, not even to kill: grandchildren are ended when the slot is cleaned, and their shared memory is
+    removed by a tracker, which must outlive the others.
     """
     if ended_with(child) is None:
         with suppress(OSError):
@@ -115,7 +115,7 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 class AdoptedProcess:
-    """A process started by an earlier daemon; identified by pid and start time, so that a reused pid does not match."""
+    """A process started by an earlier daemon; identified by pid and start time, so as not to match a reused pid."""
 
     waits = None
     reason = ""
@@ -131,7 +131,7 @@ class AdoptedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended."""
         return lives(self._process)
 
     def exit_code(self) -> int | None:
@@ -149,14 +149,14 @@ class AdoptedProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Its children are ended when the slot is cleaned: its group's number is not as reliable as a child's.
+        # Grandchildren are ended when the slot is cleaned: the number of a group is less reliable than that of a child.
         if lives(self._process):
             with suppress(psutil.Error):
                 self._process.send_signal(number)
 
 
 class DeclinedProcess:
-    """A worker run by another launcher: ended from the view of this one. It leaves once it is declared lost."""
+    """A worker run by another launcher: ended from the daemon's view. The worker leaves once declared lost."""
 
     pid = None
     waits = None
@@ -173,7 +173,7 @@ class DeclinedProcess:
 
 
 class Tidying:
-    """The handle of a slot's leftovers while they are being ended. It ends by itself."""
+    """The handle of a slot's leftovers during their termination."""
 
     pid = None
     reason = ""
@@ -208,7 +208,7 @@ def _leftovers(slot: Place) -> Words | None:
 
 
 class LocalExecutor:
-    """Starts `rftd worker ROLE` as processes of this machine."""
+    """Starts `rftd worker ROLE` as local processes."""
 
     def __init__(
         self,
@@ -221,11 +221,11 @@ class LocalExecutor:
         traces: TraceOptions | None = None,
         folders: FolderAccess = FolderAccess.PRIVATE,
     ) -> None:
-        """`home` is the folder owned by one daemon at a time, by which the next daemon recognises the workers.
+        """`home` is the folder of a single daemon at a time, and identifies the workers to the next daemon.
 
-        Workers export spans according to `traces`, and open created files to `folders`. `host` examines the devices of
-        this machine, once. `environment` builds the workers' variables from this process's; by default it passes what
-        any worker needs.
+        Workers export spans according to `traces`, and open created files to `folders`. `host` examines the local
+        devices, once. `environment` builds the workers' variables from the daemon's; by default with the variables
+        needed by any worker.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
@@ -248,7 +248,7 @@ class LocalExecutor:
         with self._looking:
             if self._host is None:
                 self._host = self._look()
-            # An engine may have been installed since, and reading its metadata is cheap; devices do not change.
+            # An engine may have been installed since, and reading metadata is cheap; devices do not change.
             if not self._host.seen:
                 return self._host
             return msgspec.structs.replace(self._host, packages=installed_packages())
@@ -274,12 +274,12 @@ class LocalExecutor:
             arguments += ["--slot", str(order.slot)]
         slot = self._slot(order)
         threads = str(threads_of(order.threads))
-        # Before the worker starts: OpenMP reads its number of threads once, when it is loaded.
+        # Before the worker starts: OpenMP reads the number of threads once, when loaded.
         environment = self._environment.of(order)
         environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, MARK: slot.mark}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
-        # The package setproctitle, used by inference engines to name their processes, writes the title over the
-        # environment, and so over the mark, unless SPT_NOENV is set.
+        # The package setproctitle, used by inference engines to name processes, writes the title over the environment,
+        # and so over the mark, unless SPT_NOENV is set.
         environment["SPT_NOENV"] = "1"
 
         def spawn() -> subprocess.Popen[bytes]:
@@ -301,11 +301,10 @@ class LocalExecutor:
         if process is None:
             return None
         if _is_rays(_environ_of(process).get(MARK, "")):
-            # Not adopted by its pid: ending it that way would leave its reservations in Ray for ever.
+            # Not adopted by pid: ending the process that way would leave reservations in Ray for ever.
             self._declined.add(started.worker)
             return DeclinedProcess()
-        # Anyone with write access to rftd.workers may name any process of this user, which would then be ended as a
-        # worker.
+        # Anyone with write access to rftd.workers may name any process of the user, to be ended as a worker.
         if not self._slot(order).was_started(process):
             return None
         return self._adopted(order, process)
@@ -354,5 +353,5 @@ def _environ_of(process: psutil.Process) -> dict[str, str]:
 
 
 def _is_rays(mark: str) -> bool:
-    """True for the mark of a worker started by a launcher without a folder of its own, such as Ray's."""
+    """True for the mark of a worker started by a launcher without a folder, for example Ray's."""
     return bool(mark) and "@" not in mark

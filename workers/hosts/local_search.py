@@ -1,4 +1,4 @@
-"""`LocalSearch`: searches this machine's processes for workers started by an earlier daemon, on a thread."""
+"""`LocalSearch`: searches the local processes for workers started by an earlier daemon, on a thread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Key: TypeAlias = tuple[UUID, str, int]
 
 
 class LocalSearch:
-    """A background search of processes; implements `Search`. On a busy machine it takes seconds; only the slots wait
-    for it.
+    """A background search of processes; implements `Search`. A search takes seconds on a busy machine; only the slots
+    wait for the outcome.
     """
 
     waits = None
@@ -26,7 +26,7 @@ class LocalSearch:
     def __init__(
         self, orders: Mapping[str, WorkerOrder], take_over: Callable[[WorkerOrder, psutil.Process], Handle]
     ) -> None:
-        """`orders` are keyed by the marks of their slots; `take_over` makes a handle of a live process."""
+        """`orders` are keyed by slot mark; `take_over` makes a handle of a live process."""
         self._orders = dict(orders)
         self._take_over = take_over
         self._found: dict[Key, tuple[UUID, psutil.Process]] = {}
@@ -51,17 +51,17 @@ class LocalSearch:
         try:
             workers: dict[str, list[tuple[UUID, psutil.Process]]] = {}
             for candidate in visible():
-                # The first process of its session is the worker; the others are its children.
+                # The first process of a session is the worker; the others are children.
                 first = candidate.mark in self._orders and candidate.session == candidate.process.pid
                 if first and (worker := _ordered_as(candidate.process)) is not None:
                     workers.setdefault(candidate.mark, []).append((worker, candidate.process))
-            # Of two workers in one slot one should end, but it is unknown which: both end, before the next one starts.
+            # Of two workers in a slot an unknown one should end: both end, before the next worker starts.
             self._found = {
                 _key(self._orders[mark]): matches[0] for mark, matches in workers.items() if len(matches) == 1
             }
         finally:
-            # Even after an error: the slots wait for this, and existing processes are ended before the next worker
-            # starts.
+            # Even after an error: the slots wait for the search, and existing processes are ended before the next
+            # worker starts.
             self._over.set()
 
 

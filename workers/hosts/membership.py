@@ -1,4 +1,4 @@
-"""A worker process's membership: its identity, its heartbeats, and its departure. Shared by explorers and trainers."""
+"""A worker process's membership: identity, heartbeats, and departure. Shared by explorers and trainers."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
     """The namespace of `pid`, different for each container of a machine; 0: unknown."""
 
     def sees(self, started: WorkerStarted) -> bool:
-        """True if that worker's pid is valid in this process too; of other workers only heartbeats are known."""
-        # An empty id comes from an operating system without boot ids: it does not count against the worker.
+        """True if the worker's pid is valid in the named process too; of other workers only heartbeats are known."""
+        # An empty id comes from an operating system without boot ids: no argument against the worker.
         same_boot = started.boot_id in ("", self.boot_id)
         same_names = started.pid_namespace in (0, self.pid_namespace)
         return started.host == self.host and same_boot and same_names
@@ -88,7 +88,7 @@ def _pid_namespace() -> int:
 
 
 class Membership:
-    """A worker of an experiment, as described by its events."""
+    """A worker of an experiment, and the source of the worker's events."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Membership:
     ) -> None:
         """`id` comes from the worker's order; None: not ordered. `process` runs the worker; None: the current process.
 
-        An id belongs to one start: leases of a predecessor in the same slot are not this worker's.
+        An id belongs to one start: leases of a predecessor in the slot do not count.
         """
         self.id = id or ids.new()
         self._process = process or this_process()
-        # A process of somebody else may contain more than this worker.
+        # A foreign process may contain more than the worker.
         self._usage = Usage() if process is None else None
         self._memory_peak_bytes = 0
         name = f"{role}.log" if slot < 0 else f"{role}_{slot}.log"
@@ -128,7 +128,7 @@ class Membership:
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
 
     async def join(self, capacity: int) -> None:
-        """Announces the worker, which then receives work."""
+        """Announces the worker as ready for work."""
         started = WorkerStarted(
             worker=self.id,
             role=self.role,
@@ -198,5 +198,5 @@ class Membership:
 
     async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
         draft = self.writer.draft(event, experiment=self.experiment)
-        # A full disk is waited out: a failing heartbeat would end a worker without a fault of its own.
+        # A full disk is waited out: a failing heartbeat would end a faultless worker.
         await append_when_space(self.log, [draft], clock=self.clock)

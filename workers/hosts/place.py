@@ -1,4 +1,4 @@
-"""`Place`: a worker slot on this machine; its next worker starts only after all leftovers have ended."""
+"""`Place`: a local worker slot; the next worker starts only after all leftovers have ended."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ UNKNOWN: Final = -1
 
 
 def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own, with its output appended to the log file."""
+    """Starts a process in a separate session, with output appended to the log file."""
     make_durable_folder(log_path.parent)  # the job's folder may not exist yet
-    # Appended: earlier processes of the slot wrote there, and the last lines of the previous one explain this start.
+    # Appended: earlier processes of the slot wrote there, and the last lines of the predecessor explain the new start.
     with log_path.open("ab") as output:
         return subprocess.Popen(
             arguments,
@@ -36,7 +36,7 @@ def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping
 
 
 class Place:
-    """Ends leftovers and starts the next worker, on threads of its own and one after the other."""
+    """Ends leftovers and starts the next worker, on separate threads, one after the other."""
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self.mark: Final = mark
@@ -48,11 +48,11 @@ class Place:
         self._tidying: threading.Thread | None = None
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process itself shows that it is a worker of this slot."""
+        """True if the process's mark or log identify a worker of the slot."""
         return self._leftovers.was_started(process)
 
     def tidy(self) -> threading.Thread:
-        """Begins to end leftovers, unless that is in progress; the thread ends once none remain. Never blocks."""
+        """Begins to end leftovers, unless already in progress; the thread ends once none remain. Never blocks."""
         if self._tidying is None or not self._tidying.is_alive():
             self._tidying = threading.Thread(target=self._tidy, name="leftovers", daemon=True)
             self._tidying.start()
@@ -60,7 +60,7 @@ class Place:
 
     def start(self, spawn: Spawn, given_up: threading.Event) -> subprocess.Popen[bytes] | None:
         """Returns the process created by `spawn`, once no leftovers remain; None if given up before. Blocks."""
-        # In slices, so that an abandoned order does not wait behind leftovers that take long to end.
+        # In slices, so that an abandoned order does not wait behind slow leftovers.
         while not self._turn.acquire(timeout=LOOK_S):
             if given_up.is_set():
                 return None
@@ -76,7 +76,7 @@ class Place:
 
     def _tidy(self) -> None:
         with self._turn:
-            # A running worker is no leftover: cleaning begins again when it has ended.
+            # A running worker is no leftover: cleaning begins again after the worker's end.
             occupied = self._children and ended_with(self._children[-1]) is None
             if not occupied:  # no worker was started since the one whose leftovers these are
                 self._cleared(threading.Event().wait)
@@ -85,7 +85,7 @@ class Place:
         """True once no leftovers remain; the numbers of ended children are released then."""
         if not self._leftovers.end(wait, self._report):
             return False
-        # Collected only now: until then their numbers, and so their sessions', are reserved.
+        # Collected only now: until then the numbers of children and sessions are reserved.
         for child in self._children:
             child.wait()
         self._leftovers.own.difference_update(child.pid for child in self._children)
@@ -97,15 +97,15 @@ class Place:
 
 
 def ended_with(child: subprocess.Popen[bytes]) -> int | None:
-    """Returns the exit code of a child, -N for signal N; None while it runs. Its number stays reserved until it is
-    collected.
+    """Returns the exit code of a child, -N for signal N; None while running. The number stays reserved until
+    collection.
     """
     if child.returncode is not None:
         return child.returncode
     if not hasattr(os, "waitid"):
         return child.poll()
     try:
-        # WNOWAIT: the child stays a zombie, and its number reserved, until its leftovers have ended.
+        # WNOWAIT: the child stays a zombie with a reserved number until all leftovers have ended.
         status = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return UNKNOWN

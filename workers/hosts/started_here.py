@@ -1,7 +1,7 @@
-"""A worker's child processes: ended with the worker; leftovers of dead workers are ended before the next one begins.
+"""A worker's child processes: ended with the worker; leftovers of dead workers are ended before the next worker begins.
 
-A daemon looks after the workers that it ordered. An unordered worker has only itself, and one whose daemon is gone for
-good is no better off: an engine's processes would hold the device for ever.
+A daemon looks after ordered workers. An unordered worker is alone, and so is a worker after the daemon's final end: an
+engine's processes would hold the device for ever.
 """
 
 from __future__ import annotations
@@ -21,28 +21,27 @@ _UNORDERED: Final = "unordered"
 
 
 class StartedHere:
-    """The direct and indirect children of this worker. Every method blocks: call it before and after the loop."""
+    """The worker's direct and indirect children. Every method blocks: to be called before and after the loop."""
 
     def __init__(self) -> None:
-        """Marks this process's future children, unless a daemon has done so."""
+        """Marks the process's future children, unless a daemon has done so."""
         self._me = this_process()
         self._mark = os.environ.setdefault(MARK, f"{_prefix(self._me)}{self._me.pid}")
         os.environ.setdefault("SPT_NOENV", "1")  # a title written over the environment would hide the mark
 
     def end_of_the_dead(self) -> str:
-        """Ends leftovers of dead unordered workers on this machine; returns their names, or an empty text."""
+        """Ends local leftovers of dead unordered workers; returns the names, or an empty text."""
         first = named(self._of_the_dead())
         end_all(self._of_the_dead, _Patience(), lambda _: None)
         return first
 
     def end(self) -> None:
-        """Ends the children that this worker started and did not end itself."""
+        """Ends the remaining children of the worker."""
         end_all(self._left, _Patience(), lambda _: None)
 
     def _left(self) -> list[psutil.Process]:
         this = psutil.Process()
-        # The mark finds those whose parent has ended, the parent those without the mark. Older ones with the mark
-        # started this process.
+        # The mark finds orphans, the parent finds children without the mark. Older marked processes are ancestors.
         marked = [
             candidate.process
             for candidate in visible()
@@ -60,7 +59,7 @@ class StartedHere:
             return False  # ordered by a daemon; or a number of another container, which names a foreign process here
         try:
             worker = psutil.Process(int(pid))
-            # A process younger than the worker's children only reuses its number.
+            # A process younger than the worker's children only reuses a number.
             return worker.status() == psutil.STATUS_ZOMBIE or not _younger(candidate.process, worker)
         except psutil.NoSuchProcess:
             return True
@@ -73,7 +72,7 @@ def _prefix(name: ProcessName) -> str:
 
 
 def _younger(process: psutil.Process, than: psutil.Process) -> bool:
-    """True if `process` began after `than`, or at the same tick."""
+    """True if `process` began after `than`, or at an equal tick."""
     try:
         return process.create_time() >= than.create_time()
     except psutil.Error:
@@ -89,7 +88,7 @@ def _ends_by_itself(process: psutil.Process) -> bool:
 
 
 class _Patience:
-    """Waits, and finally gives up: a process that hangs in the operating system must not block a worker."""
+    """Waits, and finally gives up: a process hanging in the operating system must not block a worker."""
 
     def __init__(self) -> None:
         self._left_s = limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S

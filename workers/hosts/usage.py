@@ -1,4 +1,4 @@
-"""`Usage`: the memory and the processor time of a worker's processes, as reported by its heartbeats."""
+"""`Usage`: the memory and the processor time of a worker's processes, as reported by heartbeats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTOLD: Final = Used(0, 0.0)
 
 
 class Usage:
-    """Figures of this process and its children: ranks, engines, judges of rewards."""
+    """Figures of the current process and all children: ranks, engines, judges of rewards."""
 
     def __init__(self) -> None:
         self._own = psutil.Process()
@@ -31,7 +31,7 @@ class Usage:
         self._looked_s = -math.inf
 
     def used(self, now_s: float) -> Used:
-        """Returns their memory and processor time; `now_s` is monotonic time."""
+        """Returns memory and processor time; `now_s` is monotonic time."""
         if now_s - self._looked_s >= CHILDREN_S:
             self._all = [self._own, *self._own.children(recursive=True)]
             self._looked_s = now_s

@@ -1,4 +1,4 @@
-"""Trackers: followers of an experiment's log that show its figures elsewhere, each in a process of its own.
+"""Trackers: followers of an experiment's log that show its figures elsewhere, each in a separate process.
 
 In reading order:
 
@@ -24,5 +24,5 @@ swanlab       runs of SwanLab
 swanlab_run   the process of one SwanLab run
 trackio       runs in trackio's database
 
-A tracker makes no decision and appends no record: training never waits for it.
+A tracker makes no decision and appends no record: training never waits for a tracker.
 """

@@ -1,4 +1,4 @@
-"""`Console`: one line of text for each point, for people who watch a run."""
+"""`Console`: a line of text for each point, for people watching a run."""
 
 from __future__ import annotations
 

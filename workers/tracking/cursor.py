@@ -2,7 +2,7 @@
 
     <job_dir>/monitor/cursors/<kind>.<first digits of the experiment's id>
 
-Points are stored here before they are written, so that exactly the same points are written again after a kill.
+Points are stored here before they are written, so that equal points are written again after a kill.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one tracker."""
+    """A tracker's state."""
 
     target: str = ""
     """The digest of the tracker's arguments: different arguments would write to another place."""
@@ -57,14 +57,14 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorFile:
-    """The file of a cursor, held by one process at a time."""
+    """The file of a cursor, held by a single process at a time."""
 
     def __init__(self, job_dir: Path, kind: str, short_id: str) -> None:
         self.path: Final = job_dir / MONITOR / _CURSORS / f"{kind}.{short_id}"
         self._lock = -1
 
     def take(self) -> None:
-        """Locks the cursor against every other tracker of this kind in the folder. Raises ConflictError. Blocks."""
+        """Locks the cursor against every other tracker of the kind in the folder. Raises ConflictError. Blocks."""
         make_durable_folder(self.path.parent)
         lock = self.path.with_name(f"{self.path.name}.lock")
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -94,7 +94,7 @@ class CursorFile:
             raise DataError(f"the cursor of a tracker is damaged: {error}", where=str(self.path), fix=fix) from None
 
     def write(self, cursor: Cursor) -> None:
-        """Replaces the cursor, durably. Raises OSError, and DataError if its folder was removed. Blocks."""
+        """Replaces the cursor, durably. Raises OSError, and DataError if the folder was removed. Blocks."""
         encoded = msgspec.msgpack.encode(cursor)
         try:
             write_durable(self.path, encoded)

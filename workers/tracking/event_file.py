@@ -39,7 +39,7 @@ def version_record(time_s: float) -> bytes:
 
 
 def scalars_record(time_s: float, step: int, figures: Mapping[str, float]) -> bytes:
-    """Returns the record of one step's figures, as float32."""
+    """Returns the record of a step's figures, as float32."""
     summaries = (_bytes(1, _bytes(1, name.encode()) + _float(2, figure)) for name, figure in figures.items())
     return _record(_time(time_s) + _number(2, step) + _bytes(5, b"".join(summaries)))
 

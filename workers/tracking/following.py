@@ -1,4 +1,4 @@
-"""`TrackerFollower`: reads an experiment's spine and shows its points, each exactly once."""
+"""`TrackerFollower`: reads an experiment's spine and shows the points, each exactly once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _AWAY: Final = (UnreachableError, OSError)
 
 
 class TrackerFollower:
-    """One tracker of one experiment. A tracker that cannot write waits, and nothing else waits for it."""
+    """A tracker of an experiment. A tracker unable to write waits, but nothing else does."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TrackerFollower:
     ) -> None:
         """`positions` is the beginning of the experiment; `file` is locked by the caller; `samples` fills tables.
 
-        Unless `patient`, an unreachable service or a full disk raises its error.
+        Unless `patient`, an unreachable service or a full disk raises an error.
         """
         self._log = log
         self._tracker = tracker
@@ -102,8 +102,8 @@ class TrackerFollower:
     async def run(self, *, until_head: bool = False) -> None:
         """Shows points until the experiment has ended, or until `stop` is set.
 
-        With `until_head` it also returns at the end of the log. Raises RftdError for errors that waiting does not fix,
-        such as a wrong key.
+        With `until_head` it also returns at the end of the log. Raises RftdError for errors not fixed by waiting, for
+        example a wrong key.
         """
         try:
             if await self._write(self._cursor.pending):
@@ -141,7 +141,7 @@ class TrackerFollower:
         return all(positions.get(at, 0) >= goal.next_offset for at, goal in goals.items() if at in self._partitions)
 
     async def _gather(self, *, gather_s: float) -> None:
-        """Reads arrived records, waiting a moment for the first, and `gather_s` for following ones."""
+        """Reads arrived records, waiting a moment for the first record, and `gather_s` for more."""
         if await self._feed.pump(_LOOK_S, self._read) == 0:
             return
         if self._points and gather_s:
@@ -159,12 +159,12 @@ class TrackerFollower:
         return head.experiment == self._experiment and head.type in self._types
 
     async def _write(self, points: Sequence[Point]) -> bool:
-        """Shows the points, however long it takes; False if stopped before."""
+        """Shows the points, regardless of the time taken; False if stopped before."""
         if self._samples is not None:
             points = [await self._samples.filled(point) for point in points]
         offsets = sorted(self._feed.positions.items())
         places = tuple(TrackedPlace(partition.stream, partition.number, offset) for partition, offset in offsets)
-        # Stored before they are written: after a kill the same points come again, under the same numbers.
+        # Stored before they are written: after a kill the points come again, under equal numbers.
         noted = msgspec.structs.replace(
             self._cursor, places=places, fences=self._fences.owners(), fold=self._fold, pending=tuple(points)
         )
@@ -201,7 +201,7 @@ class TrackerFollower:
             await self._save(msgspec.structs.replace(self._cursor, kept=state or {}, **self._progress()))
 
     async def _leave(self) -> bool:
-        """Passes the experiment's end to the tracker, however long it takes; False if stopped before."""
+        """Passes the experiment's end to the tracker, regardless of the time taken; False if stopped before."""
         if not await self._until_done(lambda _: asyncio.to_thread(self._tracker.close, self._fold.ended)):
             return False
         self._closed = True
@@ -224,7 +224,7 @@ class TrackerFollower:
                 return True
 
     def _progress(self) -> dict[str, Any]:
-        """Returns the fields of a cursor that state the tracker's progress."""
+        """Returns the cursor's fields of the tracker's progress."""
         return {"points": self._fold.next_number, "step": self._fold.furthest, "error": ""}
 
     async def _rest(self, error: Exception, failures: int) -> bool:
@@ -233,7 +233,7 @@ class TrackerFollower:
         if reason != self._reason:
             self._reason = reason
             self._logger.warning("tracker.waiting", reason=reason)
-        # The reason is for readers of the status; a full disk has no space for it.
+        # The reason is for readers of the status; a full disk has no space for a reason.
         with suppress(OSError):
             await asyncio.to_thread(self._file.write, msgspec.structs.replace(self._saved, error=reason))
         deadline_s = self._clock.monotonic_s() + _DELAYS_S[min(failures, len(_DELAYS_S)) - 1]
@@ -251,6 +251,6 @@ class TrackerFollower:
 
 
 def _of_its_own(cursor: Cursor) -> Cursor:
-    """Returns the cursor with a copy of its fold, as stored in the file: the fold itself continues to advance."""
+    """Returns the cursor with a copy of the fold, as stored in the file, because the fold continues to advance."""
     fold = msgpack_decoder(PointFold).decode(msgspec.msgpack.encode(cursor.fold))
     return msgspec.structs.replace(cursor, fold=fold)

@@ -23,7 +23,7 @@ class KeptFile:
         return self._size
 
     def open(self, size: int) -> None:
-        """Opens the file and truncates it to its settled size. Raises DataError for a file that is shorter."""
+        """Opens the file and truncates to the settled size. Raises DataError for a shorter file."""
         self.close()
         make_durable_folder(self.path.parent)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -58,13 +58,13 @@ class KeptFile:
 
 
 class KeptFiles:
-    """The files of one tracker's runs."""
+    """The files of a tracker's runs."""
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self._files = {role: KeptFile(path) for role, path in paths.items()}
 
     def open(self, sizes: dict[str, int]) -> list[str]:
-        """Opens every file at its settled size; returns the runs with a new file."""
+        """Opens every file at the settled size; returns the runs with a new file."""
         for role, file in self._files.items():
             file.open(sizes.get(role, 0))
         return [role for role, file in self._files.items() if not file.size]
@@ -74,7 +74,7 @@ class KeptFiles:
         self._files[role].append(content)
 
     def settle(self) -> dict[str, int]:
-        """Makes every file durable; returns their sizes."""
+        """Makes every file durable; returns the sizes."""
         return {role: file.settle() for role, file in self._files.items()}
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ _STATUS: Final[Mapping[str, str]] = {"completed": "FINISHED", "failed": "FAILED"
 
 
 class MlflowRuns:
-    """Maintains the runs of one experiment in the MLflow experiment of its project."""
+    """Maintains the runs of one experiment in the project's MLflow experiment."""
 
     sure_at_once = True
 
@@ -69,11 +69,11 @@ class MlflowRuns:
         self._resumed = False
 
     def _log_table(self, id: str, point: Point) -> None:
-        """Writes the table as an artifact readable by `mlflow.load_table`, named after its step."""
+        """Writes the table as an artifact readable by `mlflow.load_table`, named after the step."""
         path = f"{point.table}/{point.step:08d}.json"
         table = {"columns": list(COLUMNS), "data": [sample.cells() for sample in point.samples]}
         self._request(self._client.log_dict, id, table, path)
-        # The server's page and `mlflow.load_table` find tables by this tag, whose length is bounded.
+        # The server's page and `mlflow.load_table` find tables by a tag of bounded length.
         listed = json.loads(self._request(self._client.get_run, id).data.tags.get(_TABLES, "[]"))
         artifact = {"path": path, "type": "table"}
         if artifact not in listed:
@@ -112,7 +112,7 @@ class MlflowRuns:
             self._client.log_batch(id, params=params[first : first + _PARAMS])
 
     def _missing(self, id: str, metrics: list[Any]) -> list[Any]:
-        """Returns the metrics that the run lacks: an earlier process may have sent some."""
+        """Returns the metrics missing from the run: an earlier process may have sent some."""
         present: dict[str, set[int]] = {}
         for metric in metrics:
             if metric.key not in present:

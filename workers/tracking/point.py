@@ -1,4 +1,4 @@
-"""`Point`, the data of trackers: figures of a step or evaluation, a table of its samples, or a remark on the run."""
+"""`Point`, the data of trackers: figures of a step or evaluation, a table of samples, or a remark on the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SampleSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures, or a remark, of one moment of a run."""
+    """Figures, or a remark, of a moment in a run."""
 
     role: str
     number: int

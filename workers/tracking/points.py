@@ -1,4 +1,4 @@
-"""`PointFold`: the points of one experiment, computed from its events."""
+"""`PointFold`: the points of one experiment, computed from events."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class PointFold(msgspec.Struct, kw_only=True):
     """The end of the experiment, in one word; empty before."""
 
     def apply(self, decoded: Decoded) -> list[Point]:
-        """Returns the points produced by one effective event."""
+        """Returns the points produced by an effective event."""
         event = decoded.event
         time_ns = decoded.head.time_ns
         if isinstance(event, step.StepCompleted):
@@ -161,7 +161,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return points
 
     def _plan(self, event: batch.BatchPlanned) -> None:
-        """Selects the rollouts of a batch to be shown once it is trained: evenly spread, including the first."""
+        """Selects the rollouts of a batch to be shown after training: evenly spread, including the first."""
         if event.step % _MARK_STEPS == 0 and event.step not in self.marks:
             ends = [(at.partition, at.next_offset) for at in event.observed if at.stream == topics.EXPERIENCES]
             self.marks[event.step] = SampleSource(tuple(ends))
@@ -208,14 +208,14 @@ class PointFold(msgspec.Struct, kw_only=True):
     def _announced(self, announcement: Announcement) -> list[Point]:
         if announcement.version <= self.furthest:
             return self._remark(announcement)
-        # The streams are read concurrently: its step may come in a moment, or never.
+        # The streams are read concurrently: the step may come in a moment, or never.
         self.early.setdefault(announcement.version, []).append(announcement)
         while len(self.early) > _MOST_EARLY:
             del self.early[max(self.early)]
         return []
 
     def _remark(self, announcement: Announcement) -> list[Point]:
-        """Returns the remark, unless equally new weights already have one: a trainer repeats announcements after a
+        """Returns the remark, unless already made for equally new weights: a trainer repeats announcements after a
         crash.
         """
         if announcement.version <= self.remarked.get(announcement.kind, 0):

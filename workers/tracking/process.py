@@ -1,4 +1,4 @@
-"""`run_tracker`: the work of one tracker's process, from its arguments to its follower."""
+"""`run_tracker`: the work of a tracker's process, from arguments to follower."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ async def run_tracker(
     patient: bool = True,
     point: Callable[[str], None] = faults.point,
 ) -> int:
-    """Follows an experiment with one tracker until it ends or `stop` is set; returns the number of points so far.
+    """Follows an experiment with a tracker until the end, or until `stop` is set; returns the number of points so far.
 
-    `tracker_spec` is the tracker, or the kind of one in the experiment's specification; `into` replaces the job's
-    folder. Raises NotFoundError for an unknown kind and for a missing job folder, ConflictError if another process has
-    the tracker, or if it was begun with other arguments, ConfigError for unsupported arguments.
+    `tracker_spec` is the tracker, or a kind from the experiment's specification; `into` replaces the job's folder.
+    Raises NotFoundError for an unknown kind and for a missing job folder, ConflictError if another process has the
+    tracker, or if begun with other arguments, ConfigError for unsupported arguments.
     """
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
@@ -110,7 +110,7 @@ async def stop_when_orphaned(stop: asyncio.Event, clock: Clock) -> None:
 
 
 def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> TrackedRun:
-    """Returns the description of the run for its trackers."""
+    """Returns the description of the run for trackers."""
     return TrackedRun(
         experiment=str(experiment),
         project=spec.project,
@@ -138,7 +138,7 @@ def _samples(log: EventLog, beginning: ExperimentStart, tracked: TrackerSpec, lo
 
 
 def _note(file: CursorFile, reason: str) -> None:
-    """Stores the reason of the tracker's end in its cursor, where `rftd get` finds it. Blocks."""
+    """Stores the reason of the tracker's end in the cursor, where `rftd get` finds it. Blocks."""
     with suppress(OSError):
         file.write(msgspec.structs.replace(file.read(), error=reason))
 

@@ -42,7 +42,7 @@ def check_tracker_reach(
 
 
 def _keys(tracker: TrackerSpec, variables: Collection[str]) -> list[str]:
-    """Returns the variables sent by the tracker: those of its arguments, and those that it reads by itself."""
+    """Returns the variables sent by the tracker: variables of arguments, and variables read automatically."""
     argument_variables = [variable for name, variable in tracker.variables.items() if name not in _ADDRESSES]
     read_variables = [name for name in variables_of(tracker.kind) if name.endswith(_CREDENTIALS) and name in variables]
     return [*argument_variables, *read_variables]

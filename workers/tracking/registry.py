@@ -1,4 +1,4 @@
-"""Every kind of tracker by name; importing this module imports none of them."""
+"""Every kind of tracker by name; importing the module imports no tracker."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ SERVICES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def variables_of(kind: str) -> tuple[str, ...]:
-    """Returns the variables, including keys, that a tracker of this kind reads besides those named by its arguments."""
+    """Returns the variables, including keys, read by a tracker of the kind besides the variables in arguments."""
     return _VARIABLES.get(kind, ())

@@ -1,4 +1,4 @@
-"""`Remarks`: the remarks of each run, for services that show them as one text."""
+"""`Remarks`: the remarks of each run, for services that show a single text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY: Final = "remarks"
 
 
 class Remarks:
-    """The newest remarks of each run, in order. Saved with the tracker's state, so that none is lost."""
+    """The newest remarks of each run, in order. Saved with the tracker's state, so that no remark is lost."""
 
     def __init__(self, kept: Kept | None = None) -> None:
         self._lines: dict[str, list[str]] = {
@@ -20,7 +20,7 @@ class Remarks:
         }
 
     def add(self, role: str, point: Point) -> list[str]:
-        """Adds a remark; returns all remarks of the run, this one last."""
+        """Adds a remark; returns all remarks of the run, the new remark last."""
         lines = self._lines.setdefault(role, [])
         lines.append(f"step {point.step}: {point.remark}")
         del lines[:-_MOST]

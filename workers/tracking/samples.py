@@ -34,7 +34,7 @@ _MOST_READ: Final = 200_000
 
 
 class SampleReader:
-    """Fills points that are tables. A row without its record, artifact or tokenizer is left out."""
+    """Fills tables. A row without record, artifact or tokenizer is left out."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class SampleReader:
         self._decoders: dict[int, Decoder] = {}
 
     async def filled(self, point: Point) -> Point:
-        """Returns the point with its rows, if it is a table without rows."""
+        """Returns the point, with rows in case of an unfilled table."""
         source = point.source
         if source is None:
             return point
         try:
             rows = await (self._rollouts(source) if source.evaluation is None else self._answers(source))
         except (RftdError, OSError) as error:
-            # A missing table must not delay the figures that follow.
+            # A missing table must not delay later figures.
             self._logger.warning("tracker.no_samples", table=point.table, step=point.step, reason=str(error))
             rows = []
         return msgspec.structs.replace(point, samples=tuple(rows), source=None)
@@ -72,7 +72,7 @@ class SampleReader:
         samples = []
         for partition, offset in source.places:
             records = await self._log.read(Partition(topics.EXPERIENCES, partition), offset, max_records=1)
-            # A log that dropped the record answers with the next record that it holds.
+            # A log without the record answers with the next existing record.
             event = decode(records[0]).event if records and records[0].offset == offset else None
             if isinstance(event, ExperienceProduced) and event.stage < len(self._spec.stages):
                 samples.append(await asyncio.to_thread(self._rollout, event))
@@ -83,7 +83,7 @@ class SampleReader:
         if decoder is None:
             decoder = self._decoders[event.stage] = stage_decoder(self._spec.stages[event.stage])
         tokens = event.tokens.loaded(self._store.read).view().tolist()
-        # For a rollout in several steps the last step: it ends with the answer.
+        # For a rollout in several steps the last step, which ends with the answer.
         last = event.steps[-1] if event.steps else None
         first = len(tokens) - last.tokens if last is not None else 0
         middle = first + (last.prompt_tokens if last is not None else event.prompt_tokens)
@@ -100,7 +100,7 @@ class SampleReader:
         scored = await self._scored(source)
         rewards = [reward for event in scored.values() for reward in event.rewards.view().tolist()]
         mean = sum(rewards) / len(rewards) if rewards else math.nan
-        # Anyone with write access to the topic may write scores; those that count add up to the recorded score.
+        # Anyone with write access to the topic may write scores; only valid ones add up to the recorded score.
         if not math.isclose(mean, source.score, rel_tol=1e-5, abs_tol=1e-6):
             return []
         answers: list[EvalAnswer] = []
@@ -113,7 +113,7 @@ class SampleReader:
         return [_sample_of(answers[index]) for index in indices]
 
     async def _scored(self, source: SampleSource) -> dict[int, EvalScored]:
-        """Returns the scores of an evaluation by their first row; for a range answered again, the first ones."""
+        """Returns the scores of an evaluation by their first row; for a range answered again, the first scores."""
         assert source.evaluation is not None
         partition = partition_of(topics.EXPERIENCES, source.evaluation)
         start = max(self._starts.get(partition, 0), dict(source.places).get(partition.number, 0))
@@ -133,7 +133,7 @@ class SampleReader:
 
 
 def _scores_in(records: Sequence[Record]) -> list[EvalScored]:
-    """Returns the scores among records, most of which are rollouts and not decoded."""
+    """Returns the scores among records, skipping undecoded rollouts."""
     events = []
     for record in records:
         try:

@@ -1,4 +1,6 @@
-"""`SwanLab`: runs of SwanLab, online or offline, each in a process; it stores one value of each figure per step."""
+"""`SwanLab`: runs of SwanLab, online or offline, each in a process; SwanLab stores a single value of each figure per
+step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "rftd.workers.tracking.swanlab_ru
 
 
 class SwanLab:
-    """Maintains the runs of one experiment, each under an id of its own, so that a later process continues them."""
+    """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
 
@@ -128,7 +130,7 @@ class SwanLab:
             raise UnreachableError("SwanLab did not finish a run")
 
     def _abandon(self) -> None:
-        """Kills the processes of all runs; their points are sent again later."""
+        """Kills the processes of all runs; points are sent again later."""
         for process in self._processes.values():
             process.kill()
             process.wait()

@@ -1,6 +1,6 @@
-"""The process of one SwanLab run: `python -m rftd.workers.tracking.swanlab_run`.
+"""The process of a SwanLab run: `python -m rftd.workers.tracking.swanlab_run`.
 
-SwanLab's library supports one run per process, and the guide's layout has two. Input is lines of JSON; the process
+SwanLab's library supports a single run per process, and the guide's layout has two. Input is lines of JSON; the process
 answers once when the run has begun, and once when everything is stored.
 """
 
@@ -42,7 +42,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Serves one run until its input ends."""
+    """Serves a run until the end of input."""
     # The library's output belongs to the tracker's log, not between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -74,7 +74,7 @@ def _begun(arguments: dict[str, Any]) -> Any:
 
 
 def _show_all(run: Any, lines: BinaryIO) -> str:
-    """Shows all lines; returns the state in which the run ends: success, if the run continues elsewhere."""
+    """Shows all lines; returns the final state of the run: success, if the run continues elsewhere."""
     import swanlab
 
     for text in lines:

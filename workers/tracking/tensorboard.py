@@ -1,4 +1,4 @@
-"""`TensorBoard`: event files in the guide's folder, which TensorBoard reads while they grow."""
+"""`TensorBoard`: event files in the guide's folder, read by TensorBoard while growing."""
 
 from __future__ import annotations
 

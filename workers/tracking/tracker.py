@@ -1,4 +1,4 @@
-"""`Tracker`, the contract of every kind. All methods block: the follower calls them on a thread."""
+"""`Tracker`, the contract of every kind. All methods block: the follower calls methods on a thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracker(Protocol):
-    """Shows the points of one run."""
+    """Shows the points of a run."""
 
     sure_at_once: bool
     """True if `settle` always confirms storage; False for a library that stores at moments of its own."""
@@ -39,23 +39,23 @@ class Tracker(Protocol):
     def open(self, kept: Kept) -> None:
         """Continues from the state last returned by `settle`; empty before the first time.
 
-        Points written after that, before a kill, are undone here, or not doubled by `write`. Raises RftdError:
-        UnreachableError for a service that may come back.
+        Points written afterwards, before a kill, are undone here, or not doubled by `write`. Raises RftdError:
+        UnreachableError for a service temporarily away.
         """
         ...
 
     def write(self, points: Sequence[Point]) -> None:
-        """Shows points, in order. Equal points come again if the process was killed before it settled."""
+        """Shows points, in order. Equal points come again if the process was killed before settling."""
         ...
 
     def settle(self, *, surely: bool) -> Kept | None:
         """Makes everything written survive a kill; returns the state for `open`.
 
-        None if that is not certain, which is allowed unless `surely`: after a kill, all points since the last sure
-        moment come again, those with figures in the same order and with the same rows.
+        None if uncertain, as allowed unless `surely`: after a kill, all points since the last sure moment come again,
+        points with figures in equal order and with equal rows.
         """
         ...
 
     def close(self, ended: str) -> None:
-        """Closes the tracker; `ended` is the experiment's end, empty if it may continue."""
+        """Closes the tracker; `ended` is the experiment's end, empty if still running."""
         ...

@@ -25,7 +25,7 @@ class Trackio:
 
     def __init__(self, opening: Opening) -> None:
         self._run = opening.run
-        # trackio reads both variables when it is imported.
+        # trackio reads both variables on import.
         os.environ.setdefault(FOLDER, str(opening.folder))
         os.environ.setdefault(_DURABLE, "FULL")
         self._storage: Any = None
@@ -78,7 +78,7 @@ class Trackio:
             levels=["info" for _ in points],
             steps=[point.step for point in points],
             timestamps=[_time(point) for point in points],
-            # Their numbers change if the log is read again from its beginning; the times of the events do not.
+            # Numbers change if the log is read again from the beginning; the times of the events do not.
             alert_ids=[f"{self._id(role)}-{point.step}-{point.time_ns}" for point in points],
         )
 
@@ -95,7 +95,7 @@ class Trackio:
 
 @contextmanager
 def _database() -> Iterator[None]:
-    """Converts errors of a full disk or a locked database, for both of which waiting helps."""
+    """Converts errors of a full disk or a locked database, which waiting helps to solve."""
     try:
         yield
     except sqlite3.OperationalError as error:

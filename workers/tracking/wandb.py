@@ -19,7 +19,7 @@ _REFUSALS: Final = ("error 401", "error 403")
 
 
 class WeightsAndBiases:
-    """Maintains the runs of one experiment, each under an id of its own, so that a later process continues them."""
+    """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
 
@@ -87,13 +87,13 @@ class WeightsAndBiases:
                 settings=wandb.Settings(**settings),
             )
         except wandb.errors.AuthenticationError:
-            # Its text may quote a part of the key.
+            # The text may quote a part of the key.
             raise _wrong_key() from None
         except wandb.errors.UsageError:
             message = "wandb has no key, or does not take what it was given"
             raise ConfigError(message, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
         except wandb.errors.CommError as error:
-            # The library's own process continues with the failed run, and would refuse it as in use.
+            # The library's own process continues with the failed run, and would refuse the run as in use.
             wandb.teardown()
             if any(status in str(error) for status in _REFUSALS):
                 raise _wrong_key() from None

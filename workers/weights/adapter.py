@@ -19,13 +19,13 @@ B: Final = ".lora_B"
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """True if these are only an adapter's tensors, not a model's."""
+    """True for tensors of an adapter only, not of a model."""
     tensor_names = list(names)
     return bool(tensor_names) and all(name.endswith((A, B)) for name in tensor_names)
 
 
 def changes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Returns `<module>.weight` -> (A [r, in], B [out, r]). Raises RolloutError if a module has only one of the two."""
+    """Returns `<module>.weight` -> (A [r, in], B [out, r]). Raises RolloutError if a module lacks A or B."""
     modules = {name.removesuffix(A).removesuffix(B) for name in tensors}
     for module in sorted(modules):
         if module + A not in tensors or module + B not in tensors:
@@ -54,6 +54,6 @@ def adapted(adapter: Mapping[str, Tensor], bases: Mapping[str, Tensor]) -> dict[
                 f"its weight {tuple(base.shape)}",
                 fix="publish adapters made from the model that the explorers run",
             )
-        # Always from the base: adding to the last sum would keep every earlier adapter, and its rounding.
+        # Always from the base: adding to the last sum would keep every earlier adapter, with rounding.
         merged[name] = base.float() + (high.float() @ low.float()).to(base.device)
     return merged

@@ -1,17 +1,17 @@
-"""Sums of tensors' bits, computed on their device: only 16 bytes of each tensor are copied to the host.
+"""Sums of tensors' bits, computed on the device: only 16 bytes of each tensor are copied to the host.
 
 A tensor is read as words w_i of 32 bits at most (signed, in C order). Each of two lanes has the sum over i of `w_i *
 key(i) mod 2^64`, where `key(i)` is the product of two odd numbers drawn by splitmix64, one by the index of the word in
-its row of 2^16 words and one by the row. That is multilinear hashing (Carter & Wegman 1979; Lemire & Kaser 2013, arXiv
-1202.4961, section 3) in exact integers: devices and their orders of adding cannot yield different sums.
+its row of 2^16 words and one by the row. The method is multilinear hashing (Carter & Wegman 1979; Lemire & Kaser 2013,
+arXiv 1202.4961, section 3) in exact integers: devices and their orders of adding cannot yield different sums.
 
 Consequences:
 
 - A change of one word is always detected: an odd number has an inverse, so no difference below 2^32 yields zero.
 - Other changes are missed in a lane with a probability of some 2^-62 if any of the changed bits is a low one, and of
-  some 2^-28 in the worst case, where nothing but the highest bit of 32-bit words changed. The lanes are independent.
-- The sums of parts add up to the sum of the whole, mod 2^64, if each part knows its first word (`first`). So the
-  ranks of a sharded tensor, each with a part in C order, compute it by one all-reduce of two integers.
+  some 2^-28 in the worst case, with changes only in the highest bit of 32-bit words. The lanes are independent.
+- The sums of parts add up to the sum of the whole, mod 2^64, if the first word of each part is known (`first`). So the
+  ranks of a sharded tensor, each with a part in C order, compute the sum by an all-reduce of two integers.
 - The keys are public, so the sums detect faults and different weights, as xxh3 does, but no forgery.
 """
 
@@ -37,7 +37,7 @@ _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
 class BitSums:
-    """Computes the sums on one device, with cached keys: a megabyte, and eight bytes for every row."""
+    """Computes the sums on a device, with cached keys: a megabyte, and eight bytes for every row."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -49,7 +49,7 @@ class BitSums:
     def digests(self, tensors: Mapping[str, Tensor]) -> list[TensorDigest]:
         """Returns a digest of 16 bytes for each tensor, synchronising once for all. Tied tensors are summed once."""
         keys = {name: (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) for name, tensor in tensors.items()}
-        # Empty tensors all have the address 0; their sums are zero.
+        # Empty tensors all have the address 0; the sums are zero.
         distinct = {keys[name]: tensor for name, tensor in tensors.items()}
         sums = dict(zip(distinct, self._sums(list(distinct.values())), strict=True))
         summed = [(name, tensor, sums[keys[name]]) for name, tensor in tensors.items()]
@@ -64,7 +64,7 @@ class BitSums:
         ]
 
     def _sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the sums of whole tensors; short ones of equal length together: a model has hundreds of norms and
+        """Returns the sums of whole tensors; short tensors of equal length together: a model has hundreds of norms and
         biases.
         """
         lane_sums: dict[int, Tensor] = {}
@@ -85,7 +85,7 @@ class BitSums:
         return [lane_sums[index] for index in range(len(tensors))]
 
     def lanes(self, tensor: Tensor, *, first: int = 0) -> Tensor:
-        """Returns the sums of the tensor's words, the first of them being word `first` of the whole  # [L], int64"""
+        """Returns the sums of the tensor's words, beginning at word `first` of the whole  # [L], int64"""
         words = _words(tensor)
         total = torch.zeros(LANES, dtype=torch.int64, device=self._device)
         begin = 0
@@ -96,7 +96,7 @@ class BitSums:
             size = rows * ROW_WORDS or min(ROW_WORDS - column, len(words) - begin)
             block = words[begin : begin + size].view(max(rows, 1), -1)  # [rows, W]
             columns = self._columns[:, None, column : column + block.shape[1]]  # [L, 1, W]
-            # torch multiplies in the wider type of the two, int64, which is exact mod 2^64.
+            # torch multiplies in the wider type of the two, int64, and is exact mod 2^64.
             sums = (block * columns).sum(-1)  # [L, rows]
             total += (sums * self._keys_of_rows(row, len(block))).sum(-1)
             begin += size
@@ -104,7 +104,7 @@ class BitSums:
 
     def _keys_of_rows(self, first: int, count: int) -> Tensor:
         if first + count > self._rows.shape[1]:
-            # Twice the needed number: few tensors exceed earlier ones by so much.
+            # Twice the needed number: few tensors exceed earlier tensors by so much.
             self._rows = _keys(LANES, 2 * (first + count), self._device)
         return self._rows[:, first : first + count]
 

@@ -1,4 +1,4 @@
-"""`WeightChannel`: the transport of one weight version. A built-in channel is one file and one line in `registry`."""
+"""`WeightChannel`: the transport of a weight version. A built-in channel is a file and a line in `registry`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,10 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class WeightService(Protocol):
-    """A service that stores weights under names, used by the channel `service`. Both methods block; usable from any
-    thread.
-    """
+    """A service storing weights under names, for the channel `service`. Both methods block; usable from any thread."""
 
     def holds_name(self, name: str) -> bool:
-        """False if the service reports that it has no such weights; an unresponsive service counts as having them."""
+        """False if the service reports the weights as missing; True also for an unresponsive service."""
         ...
 
     def forget_name(self, name: str) -> None:
@@ -61,9 +59,9 @@ class WeightService(Protocol):
 
 
 class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The context of a channel: its experiment's folders, and its publisher.
+    """The context of a channel: the experiment's folders, and the publisher.
 
-    A process that only opens weights leaves all fields empty: the weights' own reference has their location.
+    A process only opening weights leaves all fields empty: a reference contains the location.
     """
 
     job_dir: str = ""
@@ -87,37 +85,37 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightChannel(Protocol):
-    """Carries weights from one trainer to explorers and evaluators. Every method blocks; call it off the event loop.
+    """Carries weights from a trainer to explorers and evaluators. Every method blocks: not for the event loop.
 
-    A version is visible as a whole or not at all, whichever process dies when, and stays until it is retired. Each
-    publisher uses distinct names, so that a replaced one that wakes up cannot touch its successor's publications.
+    A version is visible as a whole or not at all, whenever processes die, and stays until retired. Each publisher uses
+    distinct names, so that a replaced publisher, when waking up, cannot touch the successor's publications.
     """
 
     # A channel of other forms than bytes declares them: `takes: Collection[WeightsKind]`, see `check_takes`.
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Holds the weights for explorers from now on; repeating it with equal weights returns an equal answer.
+        """Holds the weights for explorers from now on; repetition with equal weights returns an equal answer.
 
-        Raises DiskFullError or OSError for lack of room, ConflictError if different weights have the same version and
+        Raises DiskFullError or OSError for lack of room, ConflictError if different weights have equal version and
         generation, WorkError if the channel cannot be used here.
         """
         ...
 
     def prepare(self) -> None:
-        """Prepares a fast next publication; called while nobody waits for it. Raises nothing."""
+        """Prepares a fast next publication; called in idle times. Raises nothing."""
         ...
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the weights can still be opened here, as far as known without reading them.
 
-        True also if that is unknown because the disk does not answer: the weights are not known to be gone.
+        True also if unknown because the disk does not answer: the weights are not known to be gone.
         """
         ...
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
-        """Context of the announced weights, all verified; they must not be used after the context ended.
+        """Context of the announced weights, all verified; unusable after the end of the context.
 
-        Raises WorkError if they are gone, damaged or different, WeightsElsewhereError if this machine cannot have them.
+        Raises WorkError for missing, damaged or different weights, WeightsElsewhereError if unavailable on the machine.
         """
         ...
 
@@ -135,28 +133,28 @@ class TensorChannel(Protocol):
         ...
 
     def open_tensors(self, weights: WeightsRef, device: torch_device) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """Context of a version's tensors on the device, as `open` for bytes; the opener owns them."""
+        """Context of a version's tensors on the device, as `open` for bytes; the opener owns the tensors."""
         ...
 
 
 @runtime_checkable
 class TensorSnapshot(Protocol):
-    """Weights of one version whose tensors are available on a device."""
+    """Weights of a version with tensors available on a device."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Returns the tensors, which never change any more."""
+        """Returns the tensors, final and unchanging."""
         ...
 
 
 def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
-    """Returns a publisher's name for a version: always the same, except for the number of another `attempt`."""
+    """Returns a publisher's name for a version: constant except for the number of another `attempt`."""
     # Epoch 0, of a publisher without a lease, has no suffix.
     suffix = f"-e{epoch}" if epoch else ""
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
 
 
 def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
-    """Raises ConfigError, with the supported kinds, unless the channel carries weights of this kind."""
+    """Raises ConfigError, with the supported kinds, unless the channel carries weights of the kind."""
     supported = getattr(channel, "takes", (BYTES,))
     if kind not in supported:
         raise ConfigError(
@@ -170,8 +168,7 @@ def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
 def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
     """Returns the announced weights as a reference for a channel. Blocks.
 
-    Raises WorkError for a location or a channel that is not the experiment's: a record contains whatever its writer
-    likes.
+    Raises WorkError for a foreign location or channel: the content of a record is up to the writer.
     """
     from rftd.storage.files.own_places import (
         check_weights,
@@ -191,7 +188,8 @@ def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
 
 def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
     """Raises WorkError unless the manifest belongs to the announced weights."""
-    # First the manifest against itself: its lines are compared with tensors later, its checksum with the announcement.
+    # First the manifest's own consistency: the lines are compared with tensors later, the checksum with the
+    # announcement.
     if checksum_of(manifest.tensors) != manifest.checksum:
         raise WorkError(
             f"manifest's checksum {manifest.checksum} is not that of its lines", where=weights.path, fix=_WHOLE

@@ -25,7 +25,7 @@ MANIFEST = "manifest.json"
 
 
 class CheckpointChannel:
-    """Implements `WeightChannel`: every machine that sees the folder can read the weights, even after a power cut."""
+    """Implements `WeightChannel`: every machine with the folder can read the weights, even after a power cut."""
 
     def __init__(self, folder: Path, epoch: int = 0) -> None:
         """`folder` holds one folder for each version and publisher; `epoch` is the publisher's number."""
@@ -33,7 +33,7 @@ class CheckpointChannel:
         self._epoch = epoch
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Writes the version durably; a damaged folder under its name is left alone, and another name is used."""
+        """Writes the version durably; a damaged folder under the name is left alone, and another name is used."""
         candidates = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
         folder = next(candidate for candidate in candidates if not _damaged(candidate))
         return export(weights, folder, version=version, generation=generation)
@@ -50,12 +50,12 @@ class CheckpointChannel:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            # A disk that does not answer says nothing about the files: they are not known to be gone.
+            # An unresponsive disk says nothing about the files: the weights are not known to be gone.
             return True
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file, which may be removed meanwhile."""
+        """Maps the file; removal meanwhile is harmless."""
         manifest, tensors = read(Path(weights.path), expect=weights.manifest)
         check_announced(manifest, weights)
         yield tensors
@@ -67,7 +67,7 @@ class CheckpointChannel:
         renamed = folder.with_name(f".{folder.name}.gone")
         with suppress(OSError):
             folder.rename(renamed)
-        # Both: an earlier removal may have died after its rename, and a rename may fail where the name exists.
+        # Both: an earlier removal may have died after the rename, and a rename may fail where the name exists.
         for leftover in (renamed, folder):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -91,7 +91,7 @@ def _damaged(folder: Path) -> bool:
 def export(weights: Weights, folder: Path, *, version: int, generation: int) -> Exported:
     """Writes the weights into `folder`, durably, and visible only as a whole.
 
-    Repeating it with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
+    Repetition with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
     """
     sums = tensor_sums(weights)
     manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
@@ -99,7 +99,7 @@ def export(weights: Weights, folder: Path, *, version: int, generation: int) -> 
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if folder.exists():
         _refuse_other(folder, encoded)
-        # The rename of another process is visible before it is durable; an announcement must not precede durability.
+        # The rename of another process is visible before being durable; an announcement must not precede durability.
         sync_folder(folder.parent)  # the process that wrote it may have died before
     else:
         _write(weights, encoded, folder)
@@ -115,16 +115,17 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
     """Returns the weights in `folder`, each tensor verified against the manifest, and the manifest against `expect`, if
     given.
 
-    Tied tensors come back as one object. Raises WorkError if something is missing, damaged or does not belong there.
+    Tied tensors come back as a shared object. Raises WorkError if something is missing, damaged or does not belong
+    there.
     """
     manifest = read_manifest(folder, expect=expect)
     stored = safetensors.read(folder / TENSORS)
     sums = {line.name: line for line in tensor_sums(stored)}
-    # Unnamed tensors are refused as well: an engine would load them over its own, unverified.
+    # Unnamed tensors are refused as well: an engine would load extra tensors over existing ones, unverified.
     unknown = stored.keys() - {line.name for line in manifest.tensors}
     if unknown:
         raise WorkError(f"weights hold {sorted(unknown)[0]!r}, which the manifest does not name", where=str(folder))
-    # A name that shares the memory of another is stored once; its sum identifies the other.
+    # Names sharing memory are stored once; the sum identifies the stored name.
     by_content = {_content(line): stored[line.name] for line in sums.values()}
     tensors = {}
     for line in manifest.tensors:
@@ -140,7 +141,7 @@ def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str
 
 
 def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
-    """Returns the manifest in `folder`. Raises WorkError if there is none, or if its id is not `expect`."""
+    """Returns the manifest in `folder`. Raises WorkError for a missing manifest, or for an id other than `expect`."""
     try:
         encoded = (folder / MANIFEST).read_bytes()
         manifest = json_decoder(Manifest).decode(encoded)
@@ -173,7 +174,7 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     partial.mkdir()
     safetensors.write(each_once(weights), partial / TENSORS)
     (partial / MANIFEST).write_bytes(encoded)
-    # Content, then the folder that names it, then the rename: after a power cut the name means whole files or nothing.
+    # Content, then the folder with the names, then the rename: after a power cut the name means whole files or nothing.
     for path in (partial / TENSORS, partial / MANIFEST, partial):
         _sync(path)
     try:
@@ -181,7 +182,7 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
     except OSError:
         if not folder.is_dir():
             raise
-        # A replaced writer that woke up was first: the base weights have one name for all generations.
+        # A replaced writer, awake again, was first: the base weights have a single name for all generations.
         _refuse_other(folder, encoded)
         shutil.rmtree(partial, ignore_errors=True)
     sync_folder(folder.parent)

@@ -1,7 +1,7 @@
-"""Digests of weights: one text over all tensors, so that two processes can compare their weights.
+"""Digests of weights: a text over all tensors, for comparing the weights of two processes.
 
 There are five forms, each recognisable from the text (`form_of`), so that a digest recorded by a trainer on another
-device is compared with one of the same form:
+device is compared in equal form:
 
     xxh3      32 hex digits                     xxh3-128 over the lines of a manifest
     bits      `bits:` and 32 hex digits         over sums computed by torch on the tensors' device (`bit_sums`)
@@ -57,10 +57,10 @@ def form_of(digest: str) -> Form:
 
 
 def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> str:
-    """Returns the checksum of the step that made exported weights; empty if it equals that of the exported ones.
+    """Returns the checksum of the step that made exported weights; empty if equal to the exported weights' checksum.
 
-    Raises RankError if `exact` copies of a step's weights differ from its checksum: announced, they would belong to no
-    step, and those of version 0 would pass for the base model with every later trainer.
+    Raises RankError if `exact` copies of a step's weights differ from the step's checksum: announced weights would
+    belong to no step, and version 0 would pass for the base model with every later trainer.
     """
     if not exact or form_of(step) != form_of(exported):
         return step
@@ -74,8 +74,8 @@ def trained_checksum(step: str, exported: str, *, exact: bool, version: int) -> 
 
 
 def tensor_sums(weights: Weights) -> tuple[TensorSum, ...]:
-    """Returns the lines of a manifest, one for each tensor, in name order."""
-    # By object: tied tensors are one object, and a model's largest (embeddings and output) are summed once.
+    """Returns the lines of a manifest, a line per tensor, in name order."""
+    # By object: tied tensors share an object, and a model's largest tensors (embeddings and output) are summed once.
     once: dict[int, str] = {}
     lines = []
     for name in sorted(weights):
@@ -97,9 +97,9 @@ def checksum(weights: Weights) -> str:
 
 
 def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
-    """Returns the digest of this form over the tensors' digests of the same form, in any order.
+    """Returns the digest of the given form over the tensors' digests of equal form, in any order.
 
-    Raises ValueError for `name` and `sha256`, whose computation is unknown here.
+    Raises ValueError for `name` and `sha256`, because their computation is unknown here.
     """
     # A digest of digests: the tensors can be digested by several threads, during their copy, and one at a time.
     lines = sorted(tensors)

@@ -1,9 +1,9 @@
 """The `nccl` channel: a weight version stays in the trainer's memory, and is sent from there on request.
 
-The publisher keeps the snapshot, on its device or on the host, until it is retired. A receiver requests a version, gets
-a link of its own (`tensor_link`), and receives the tensors into its own memory: between GPUs by NCCL, else by gloo.
-Both sides sum the tensors' bits on their own device, so a receiver verifies without a copy on the host. Transfers of a
-version retired meanwhile finish from the publisher's memory; a dead publisher's versions are gone.
+The publisher keeps the snapshot, on device or host, until retirement. A receiver requests a version, gets a separate
+link (`tensor_link`), and receives the tensors into local memory: between GPUs by NCCL, else by gloo. Both sides sum the
+tensors' bits on the local device, so a receiver verifies without a copy on the host. Transfers of a version retired
+meanwhile finish from the publisher's memory; a dead publisher's versions are gone.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
-    """A version published by this process."""
+    """A version published by the current process."""
 
     layout: bytes
     tensors: Mapping[str, torch.Tensor]
 
 
 class DeviceChannel:
-    """Implements `WeightChannel` and `TensorChannel`. It keeps each version in memory until it is retired."""
+    """Implements `WeightChannel` and `TensorChannel`. Each version stays in memory until retirement."""
 
     def __init__(self, address: str, epoch: int = 0) -> None:
-        """`address` is this process's address for receivers; `epoch` is the publisher's."""
+        """`address` is the process's address for receivers; `epoch` is the publisher's."""
         self._address = address
         self._epoch = epoch
         self._published: dict[str, HeldTensors] = {}
@@ -53,7 +53,7 @@ class DeviceChannel:
         self._server: LinkServer | None = None
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Keeps a copy of the bytes and serves it. Raises ConflictError if other weights have the name."""
+        """Keeps and serves a copy of the bytes. Raises ConflictError if other weights have the name."""
         from rftd.workers.weights.torch_bytes import tensors_of
 
         # Copied, because the caller's bytes may change; tied tensors stay tied.
@@ -65,7 +65,7 @@ class DeviceChannel:
         return self.publish_tensors(tensors, version=version, generation=generation)
 
     def publish_tensors(self, tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> Exported:
-        """Serves the tensors, which must not change, from their memory. Raises ConflictError, WorkError."""
+        """Serves the tensors, which must not change, in place. Raises ConflictError, WorkError."""
         from rftd.workers.weights.tensor_link import LinkServer, layout_of
 
         name = name_of(version, generation, self._epoch)
@@ -93,7 +93,7 @@ class DeviceChannel:
         """Does nothing: the trainer's own memory is sufficient."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if this process publishes the version, or another publisher answers for it."""
+        """True if the current process publishes the version, or another publisher answers."""
         published = self._own(weights)
         if published is not None:
             return manifest_id(published.layout) == weights.manifest
@@ -116,9 +116,7 @@ class DeviceChannel:
 
     @contextmanager
     def open_tensors(self, weights: WeightsRef, device: torch.device) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Context of the weights in this process's own memory on the device, verified there. Raises WorkError as
-        `open`.
-        """
+        """Context of the weights in the process's memory on the device, verified there. Raises WorkError as `open`."""
         from rftd.workers.weights.tensor_link import received, shown
 
         try:
@@ -129,7 +127,7 @@ class DeviceChannel:
         yield received(layout, weights, device)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets a retired version; transfers in progress finish from their own reference."""
+        """Forgets a retired version; transfers in progress finish from a separate reference."""
         with self._changing:
             if self._own(weights) is not None and self._server is not None:
                 name = weights.path.rpartition("/")[2]
@@ -147,12 +145,12 @@ class DeviceChannel:
 
 
 def device_channel(place: ChannelPlace) -> DeviceChannel:
-    """Returns an experiment's channel: explorers of this machine reach it by loopback, unless `ADDRESS` is set."""
+    """Returns an experiment's channel: reached by local explorers over loopback, unless `ADDRESS` is set."""
     return DeviceChannel(os.environ.get(ADDRESS, _LOOPBACK), place.epoch)
 
 
 def announced_layout(encoded: bytes, weights: WeightsRef) -> WeightsLayout:
-    """Returns the layout of the announced weights. Raises WorkError if it is another."""
+    """Returns the layout of the announced weights. Raises WorkError for any other layout."""
     if manifest_id(encoded) != weights.manifest:
         raise WorkError(f"manifest {manifest_id(encoded)} is not {weights.manifest}", where=weights.path)
     try:

@@ -8,7 +8,7 @@ import xxhash
 
 # array_like: a large model has hundreds of tensors, and every explorer reads a manifest for each version.
 class TensorSum(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor's line in the manifest: its name, dtype, shape and xxh3-128 (hex)."""
+    """A tensor's line in the manifest: name, dtype, shape and xxh3-128 (hex)."""
 
     name: str
     dtype: str
@@ -28,7 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a version, as described by their publisher, for a receiver's allocation."""
+    """The tensors of a version, as described by the publisher, for a receiver's allocation."""
 
     version: int
     generation: int

@@ -1,12 +1,12 @@
-"""A file of weights mapped by many processes: its layout, and its reuse as a buffer.
+"""A file of weights mapped by many processes: layout, and reuse as a buffer.
 
     "rftdmem1"           8 bytes
     length of the head   8 bytes, little-endian
     head                 the manifest as JSON, padded to whole pages
     tensors              each at its offset behind the head, a multiple of 64
 
-A writer holds the file's exclusive lock while it writes, a reader a shared one while it reads: a buffer is reused only
-if nobody reads it. Locks end with their process.
+A writer holds the file's exclusive lock while writing, a reader a shared lock while reading: a buffer is reused only
+without readers. Locks end with the process.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _POPULATE_READ: Final = 22
 
 
 class Buffer:
-    """A writer's file, fully allocated, so that writing cannot run out of space."""
+    """A writer's file, fully allocated, so writing cannot run out of space."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Creates the file. Raises DiskFullError for lack of room, OSError if it cannot be created."""
+        """Creates the file. Raises DiskFullError for lack of room, OSError if creation fails."""
         self.path = path
         self.size = size
         if not hasattr(os, "posix_fallocate"):
             raise WorkError("this system cannot allocate a file ahead", where=str(path.parent), fix=_CHECKPOINT)
-        # posix_fallocate on a memory file system would use up the machine's last memory before it fails.
+        # posix_fallocate on a memory file system would use up the machine's last memory before failing.
         _check_room(path.parent, size)
         # O_EXCL and O_NOFOLLOW: the folder may lie in /dev/shm, where other users can create links under rftd's names.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -58,7 +58,7 @@ class Buffer:
             # flock, not fcntl's record locks: those would end when any descriptor of the process on this file is
             # closed.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            # Without it a write into the mapping could hit a full file system, which is SIGBUS: the process would die.
+            # Without it a write into the mapping could hit a full file system, and so SIGBUS: the process would die.
             os.posix_fallocate(self._descriptor, 0, size)
             self._mapped = mmap.mmap(self._descriptor, size, flags=_SHARED)
         except OSError as error:
@@ -77,7 +77,7 @@ class Buffer:
             chunk = source[begin : begin + CHUNK_BYTES]
             target = self._bytes[offset + begin : offset + begin + len(chunk)]
             np.copyto(target, chunk)
-            # The sum of the stored bytes, not of the source: it detects a fault of the memory as well.
+            # The sum of the stored bytes, not of the source: detects a fault of the memory as well.
             digest.update(target.data)
         return digest.hexdigest()
 
@@ -86,8 +86,8 @@ class Buffer:
         self._mapped[: len(data)] = data
 
     def show_as(self, path: Path) -> None:
-        """Gives the file its final name: it is whole and durable, and readable from now on."""
-        # For folders on a disk; on a memory file system it costs nothing.
+        """Gives the final name to the file, which is whole, durable and readable from now on."""
+        # For folders on a disk; costs nothing on a memory file system.
         os.fsync(self._descriptor)
         os.rename(self.path, path)
         # Unlocked after the rename: under the new name the file is whole, and readers take shared locks from now on.
@@ -95,7 +95,7 @@ class Buffer:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def take_back(self, path: Path) -> bool:
-        """True if the file is a buffer again, under this name; False if a process reads it, or it is gone."""
+        """True if the file is a buffer again, under the given name; False for a file being read or gone."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(self.path, path)
@@ -105,23 +105,23 @@ class Buffer:
         return True
 
     def forget(self) -> None:
-        """Gives the file up, whose name belongs to another file by now or is gone."""
+        """Gives up a file whose name is gone or belongs to another file."""
         os.close(self._descriptor)
 
     def close(self) -> None:
-        """Removes the file; processes that have it mapped keep its bytes."""
+        """Removes the file; existing mappings keep the bytes."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 class Reader:
-    """A process's private mapping of a file: writing to it does not affect other processes."""
+    """A process's private mapping of a file: writes do not affect other processes."""
 
     def __init__(self, descriptor: int) -> None:
         """Takes ownership of the descriptor. Raises OSError or ValueError."""
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
-        # Private and writable: torch requires writable memory, and its writes stay in this process.
+        # Private and writable: torch requires writable memory, and writes stay in the process.
         mapped = mmap.mmap(descriptor, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         with contextlib.suppress(OSError):
             mapped.madvise(_POPULATE_READ)
@@ -133,7 +133,7 @@ class Reader:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
-        """Closes the file; the mapping ends with its last user."""
+        """Closes the file; the mapping ends with the last user."""
         os.close(self._descriptor)
 
 
@@ -150,9 +150,7 @@ def id_of(head: bytes) -> str:
 
 
 def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """Returns manifest and tensors of a file, not yet verified. Raises ValueError if the manifest is not the expected
-    one.
-    """
+    """Returns manifest and tensors of a file, not yet verified. Raises ValueError for an unexpected manifest."""
     encoded = _encoded(data)
     if manifest_id(encoded) != expect:
         raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
@@ -165,7 +163,7 @@ def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorB
     tied: dict[tuple[int, str, tuple[int, ...]], TensorBytes] = {}
     for line, offset in zip(manifest.tensors, manifest.offsets, strict=True):
         size = size_bytes(line.dtype, line.shape)
-        # Checked here, not by slicing: a memoryview silently truncates a slice at its end.
+        # Checked here, not by slicing: a memoryview silently truncates a slice at the end.
         if not 0 <= offset <= offset + size <= len(tensors):
             raise ValueError(f"tensor {line.name!r} lies beyond the end of the file")
         tensor = TensorBytes(line.dtype, line.shape, tensors[offset : offset + size])
@@ -182,7 +180,7 @@ def open_to_read(path: Path) -> int:
     """Returns a descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        # Without waiting: a writer holds the lock while it writes other weights over these.
+        # Without waiting: a writer holds the lock while overwriting the weights.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
@@ -191,7 +189,7 @@ def open_to_read(path: Path) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Unlocks and closes the descriptor of `open_to_read`; a mapping made from it stays."""
+    """Unlocks and closes the descriptor of `open_to_read`; an existing mapping stays."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""The `memory` channel: a weight version is one file mapped by all workers of this machine."""
+"""The `memory` channel: a weight version is a file mapped by all workers of a machine."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _MAPPINGS: Final = 8
 
 
 class MemoryChannel:
-    """Implements `WeightChannel`. A reboot loses its versions; the trainer can publish them again.
+    """Implements `WeightChannel`. A reboot loses all versions; the trainer can publish again.
 
     The sums of a manifest are computed while the bytes are copied. The file of a retired version becomes the next
-    buffer if nobody reads it, because a new file's first pages cost more than copying.
+    buffer if unread, because a new file's first pages cost more than copying.
     """
 
     def __init__(self, folder: Path, epoch: int = 0) -> None:
-        """`folder` belongs to one experiment and its user; it is created when needed. `epoch` is the publisher's."""
+        """`folder` belongs to an experiment and a user, and is created when needed. `epoch` is the publisher's."""
         self._folder = folder
         self._epoch = epoch
         self._blank = folder / f".spare-{f'e{epoch}-' if epoch else ''}{os.getpid()}{SUFFIX}.partial"
@@ -50,11 +50,11 @@ class MemoryChannel:
         self._mapped: dict[tuple[int, int], Reader] = {}
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Copies the weights once, and shows the file when its head is written. Raises DiskFullError, ConflictError."""
+        """Copies the weights once, and shows the file when the head is written. Raises DiskFullError, ConflictError."""
         path = self._path(version, generation)
         offsets, end = _layout(weights)
-        # Checksums have a fixed length, so the head with zeros is as long as the final one: tensors are copied behind
-        # it first.
+        # Checksums have a fixed length, so the head with zeros is as long as the final head: tensors are copied first,
+        # behind the head.
         blank = tuple(TensorSum(name, weights[name].dtype, weights[name].shape, "0" * 32) for name in sorted(weights))
         manifest = Manifest(
             version=version, generation=generation, checksum="0" * 32, tensors=blank, offsets=tuple(offsets.values())
@@ -75,7 +75,7 @@ class MemoryChannel:
             head = _summed(manifest, tensors)
             # Last of all bytes: until then the file has no valid head.
             buffer.write(head)
-            # If the file of this name was removed, its buffer is no longer a reusable file.
+            # If the file was removed, the buffer is no longer a reusable file.
             if (former_buffer := self._shown.pop(str(path), None)) is not None:
                 former_buffer.forget()
             buffer.show_as(path)
@@ -86,7 +86,7 @@ class MemoryChannel:
         return _exported(path, head, checksum_of(tensors), buffer.size)
 
     def prepare(self) -> None:
-        """Allocates the next buffer, unless a retired one is available."""
+        """Allocates the next buffer, unless a retired buffer is available."""
         if self._spare is None and self._size:
             try:
                 self._spare = self._allocated(self._size)
@@ -96,7 +96,7 @@ class MemoryChannel:
     def holds(self, weights: WeightsRef) -> bool:
         """True if the file lies in this experiment's folder, with the announced manifest."""
         path = Path(weights.path)
-        # The memory of another machine, or of another user's folder, says nothing about this one.
+        # The memory of another machine, or of another user's folder, says nothing about the local memory.
         if path.parent != self._folder:
             return False
         try:
@@ -106,7 +106,7 @@ class MemoryChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file, without a copy. Its bytes do not change while the context lasts."""
+        """Maps the file, without a copy. The bytes do not change while the context lasts."""
         path = Path(weights.path)
         try:
             descriptor = mapped_file.open_to_read(path)
@@ -121,7 +121,7 @@ class MemoryChannel:
 
     def retire(self, weights: WeightsRef) -> None:
         """Removes the file, or keeps it as the next buffer."""
-        # Only a publisher has buffers; its successor, or an explorer, merely removes the name.
+        # Only a publisher has buffers; a successor, or an explorer, merely removes the name.
         buffer = self._shown.pop(weights.path, None)
         if buffer is None:
             if Path(weights.path).parent == self._folder:
@@ -133,7 +133,7 @@ class MemoryChannel:
             buffer.close()
 
     def _path(self, version: int, generation: int) -> Path:
-        """Returns the path for a version; an unreadable file under its name is left alone, and another name is used."""
+        """Returns the path for a version; an unreadable file under the name is left alone, and another name is used."""
         for attempt in count():
             path = self._folder / f"{name_of(version, generation, self._epoch, attempt)}{SUFFIX}"
             try:
@@ -151,7 +151,7 @@ class MemoryChannel:
         except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
             raise WorkError(f"mapped weights cannot be read: {error}", where=weights.path) from error
         check_announced(manifest, weights)
-        # Every byte is summed at each load: memory may have been overwritten by a publisher that took the buffer back.
+        # Every byte is summed at each load: memory may have been overwritten by a publisher reusing the buffer.
         sums = {line.name: line for line in tensor_sums(tensors)}
         for line in manifest.tensors:
             if line != sums[line.name]:
@@ -159,16 +159,16 @@ class MemoryChannel:
         return tensors
 
     def _reader(self, descriptor: int) -> Reader:
-        """Returns the mapping of the open file, reused from an earlier load of the same file."""
+        """Returns the mapping of the open file, reused from an earlier load of the file."""
         status = os.fstat(descriptor)
         key = (status.st_dev, status.st_ino)
         for old, reader in list(self._mapped.items()):
-            # A mapping keeps the memory of a removed file alive; it is dropped at the next load.
+            # A mapping keeps the memory of a removed file alive; so the mapping is dropped at the next load.
             if reader.removed or len(self._mapped) >= _MAPPINGS or (old == key and reader.size != status.st_size):
                 self._mapped.pop(old).close()
         if key not in self._mapped:
-            # A separate descriptor: the lock ends with the other one, the mapping stays for the next version in the
-            # same file.
+            # A separate descriptor: the lock ends with the other descriptor, the mapping stays for the next version in
+            # the file.
             self._mapped[key] = Reader(os.dup(descriptor))
         return self._mapped[key]
 
@@ -189,7 +189,7 @@ class MemoryChannel:
         return Buffer(self._blank, size)
 
     def _repeated(self, weights: Weights, manifest: Manifest, path: Path) -> Exported:
-        """Returns the answer for an existing file, whose writer may have died before its announcement."""
+        """Returns the answer for an existing file, because a writer may have died before the announcement."""
         tensors = tensor_sums(weights)
         head = _summed(manifest, tensors)
         with path.open("rb") as file:
@@ -206,7 +206,7 @@ def memory_channel(place: ChannelPlace) -> MemoryChannel:
 
 
 def _read_head(path: Path) -> bytes:
-    """Returns the manifest's part of a file. Raises OSError, or ValueError or MemoryError without a valid one."""
+    """Returns the manifest's part of a file. Raises OSError, or ValueError or MemoryError without a valid manifest."""
     with path.open("rb") as file:
         head = file.read(len(mapped_file.MAGIC) + 8)
         head += file.read(int.from_bytes(head[len(mapped_file.MAGIC) :], "little"))
@@ -215,7 +215,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _layout(weights: Weights) -> tuple[dict[str, int], int]:
-    """Returns the offset of each tensor, in name order, and the end of the last one; tied tensors share an offset."""
+    """Returns the offset of each tensor, in name order, and the end of the last; tied tensors share an offset."""
     offsets: dict[str, int] = {}
     offset_of: dict[int, int] = {}
     end = 0
@@ -243,11 +243,11 @@ def _exported(path: Path, head: bytes, checksum: str, size: int) -> Exported:
 
 
 def _make_own_folder(folder: Path) -> None:
-    """Creates the folder for this user only: other users may write beside it, so foreign content is not trusted."""
+    """Creates the folder for the current user only: others may write beside it, so foreign content is untrusted."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     tighten(folder)
-    # lstat: a link created by another user under this name must not be followed.
+    # lstat: a link created by another user must not be followed.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise DiskFullError(

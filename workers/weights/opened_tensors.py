@@ -15,7 +15,7 @@ from rftd.workers.weights.torch_bytes import tensors_of
 def opened_tensors(
     channel: WeightChannel, weights: WeightsRef, device: torch.device
 ) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Context of the verified weights for reading; from a tensor channel they are on the device.
+    """Context of the verified weights for reading; on the device, if from a tensor channel.
 
     Raises the errors of the channel's `open`.
     """

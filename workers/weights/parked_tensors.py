@@ -1,4 +1,4 @@
-"""Parked tensors: moved to the host for a while to free their device's memory; every view is valid again later."""
+"""Parked tensors: moved to the host for a while to free device memory; every view is valid again later."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rftd.ops.errors import DeviceMemoryError
 class ParkedTensors:
     """Host copies of tensors' memory, while the device's memory is free for other uses.
 
-    Names, parameters and views remain the same objects: a storage is emptied and refilled in place. Until `back` they
-    must not be read or written.
+    Names, parameters and views remain valid objects: a storage is emptied and refilled in place. No reading or writing
+    is allowed until `back`.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         for tensor in tensors:
-            # Storages, not tensors: views and tied parameters share one, and it is emptied once.
+            # Storages, not tensors: views and tied parameters share a storage, emptied once.
             storage = tensor.untyped_storage()
             if storage._cdata in self._copies or not storage.nbytes():
                 continue
-            # Pinned for a GPU: only such memory is copied at the bus's full speed.
+            # Pinned for a GPU: only pinned memory is copied at the bus's full speed.
             copy = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
             # Blocking: the storage is emptied right afterwards, and a copy still in progress would read freed memory.
             copy.untyped_storage().copy_(storage, non_blocking=False)
@@ -37,7 +37,7 @@ class ParkedTensors:
         return sum(copy.nbytes() for _, copy in self._copies.values())
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor's numbers on the host, without a copy; the tensor itself if it is not parked."""
+        """Returns the tensor's numbers on the host, without a copy; the original tensor if not parked."""
         storages = self._copies.get(tensor.untyped_storage()._cdata)
         if storages is None:
             return tensor
@@ -45,8 +45,8 @@ class ParkedTensors:
         return empty.set_(storages[1], tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def back(self) -> None:
-        """Moves the tensors back, bit for bit. Without enough memory the remaining ones stay parked, and torch's error
-        is raised.
+        """Moves the tensors back, bit for bit. Without enough memory the remaining tensors stay parked, and torch's
+        error is raised.
         """
         for key, (storage, copy) in list(self._copies.items()):
             storage.resize_(copy.nbytes())
@@ -57,10 +57,10 @@ class ParkedTensors:
 
 
 class Rest:
-    """Periods in which an engine's tensors lie on the host, and its device's memory is free for others."""
+    """Periods in which an engine's tensors lie on the host, and the device memory is free for others."""
 
     def __init__(self, device: torch.device, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """`tensors` returns everything that the engine keeps on the device."""
+        """`tensors` returns all of the engine's tensors on the device."""
         self.possible = device.type != "cpu"
         """False on a CPU, where the host's memory is the device's."""
         self._device = device
@@ -73,7 +73,7 @@ class Rest:
         return self._parked is not None
 
     def begin(self) -> None:
-        """Parks the tensors, if that frees any memory. Idempotent."""
+        """Parks the tensors, unless no memory would be freed. Idempotent."""
         if self.possible and self._parked is None:
             self._parked = ParkedTensors(self._tensors())
             if self._device.type == "cuda":
@@ -95,7 +95,7 @@ class Rest:
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Context with the tensors on the device; afterwards they are parked again if they were before."""
+        """Context with the tensors on the device; parked again afterwards if parked before."""
         rested = self._parked is not None
         self.end()
         try:

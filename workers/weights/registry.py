@@ -1,4 +1,4 @@
-"""The table of weight channels. Third parties add one through the entry-point group `rftd.weight_channels`."""
+"""The table of weight channels. Third parties add channels through the entry-point group `rftd.weight_channels`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ CHANNELS: Final = Plugins[WeightChannel](
 
 
 class Channels:
-    """The channels of one process, each created on first use."""
+    """The channels of a process, each created on first use."""
 
     def __init__(
         self, job_dir: str = "", memory_dir: str = "", *, epoch: int = 0, service: WeightService | None = None
     ) -> None:
-        """`epoch` numbers the lease under which weights are published. Processes that only open weights pass none."""
+        """`epoch` numbers the lease under which weights are published. Processes only opening weights pass none."""
         self._place = ChannelPlace(job_dir=job_dir, memory_dir=memory_dir, epoch=epoch, service=service)
         self._opened: dict[str, WeightChannel] = {}
 
     def of(self, method: str) -> WeightChannel:
-        """Returns the channel of this method. Raises ConfigError if there is none, or if it cannot be created."""
+        """Returns the channel of this method. Raises ConfigError for an unknown method, or if the channel cannot be
+        created.
+        """
         if method not in self._opened:
             self._opened[method] = CHANNELS.open(method, {"place": self._place})
         return self._opened[method]
 
 
 def open_weights(weights: WeightsRef) -> AbstractContextManager[Weights]:
-    """Context of the announced weights, verified, in any process that can reach their path; as a channel's `open`.
+    """Context of the announced weights, verified, in any process with access to the path; as a channel's `open`.
 
     To open many versions, keep a `Channels`, whose channels may cache verified weights.
     """

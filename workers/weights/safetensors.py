@@ -51,7 +51,7 @@ def write(weights: Weights, path: Path) -> None:
 
 
 def header_of(layouts: Mapping[str, TensorLayout]) -> bytes:
-    """Returns the bytes of a file before its tensors, which follow one another in this order."""
+    """Returns the bytes of a file before the tensors, which follow in the given order."""
     header: dict[str, _HeaderLine | Mapping[str, str]] = {_METADATA: {"format": "pt"}}
     end = 0
     for name, layout in layouts.items():
@@ -73,7 +73,7 @@ class TensorPlace(NamedTuple):
 
 
 def places(path: Path) -> dict[str, TensorPlace]:
-    """Returns the tensors of a file, reading only its header. Raises WorkError if one lies beyond the file's end."""
+    """Returns the tensors of a file, reading only the header. Raises WorkError for a tensor beyond the file's end."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -92,10 +92,10 @@ def places(path: Path) -> dict[str, TensorPlace]:
 
 
 def read(path: Path) -> dict[str, TensorBytes]:
-    """Returns the tensors, mapped and not read yet; writing to them does not change the file. Raises WorkError."""
+    """Returns the tensors, mapped and not read yet; writes do not change the file. Raises WorkError."""
     try:
         with path.open("rb") as file:
-            # Private: torch requires writable memory, and its writes must not reach the file.
+            # Private: torch requires writable memory, and writes must not reach the file.
             mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         content = memoryview(mapped)
         begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")

@@ -1,8 +1,8 @@
-"""The channel `service`: weights stay at the training service, and explorers load them there by name.
+"""The channel `service`: weights stay at the training service, and explorers load weights there by name.
 
-None of their bytes reaches a machine of rftd, so nothing can be checked or digested. Their checksum is opaque: a text
-created anew by a trainer for each training result, so that equal checksums mean one execution (rule 8), and weights of
-the same version from another generation count as different, whatever their numbers.
+No byte reaches a machine of rftd, so nothing can be checked or digested. The checksum is opaque: a text created anew by
+a trainer for each training result, so that equal checksums mean a single execution (rule 8), and a version's weights
+from another generation count as different, even with equal numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SERVICE: Final = "service"
 
 @runtime_checkable
 class NamedSnapshot(Protocol):
-    """Weights of one version that a service holds, or will soon hold, under a name."""
+    """Weights of a version held, or soon to be held, by a service under a name."""
 
     def name(self) -> str:
-        """Returns the name by which an engine of the same service loads the weights; waits until they are loadable.
+        """Returns the name by which an engine of the same service loads the weights; waits until then.
 
-        Raises WorkError if the service did not accept them.
+        Raises WorkError if rejected by the service.
         """
         ...
 
@@ -52,15 +52,17 @@ class ServiceChannel:
     def publish_name(self, snapshot: NamedSnapshot) -> Exported:
         """Returns the announcement of the service's weights."""
         name = snapshot.name()
-        # An explorer echoes the manifest: for a name it is the name's own digest.
+        # An explorer echoes the manifest: here the digest of the name.
         manifest = xxhash.xxh3_128_hexdigest(name.encode())
         return Exported(path=name, manifest=manifest, checksum=snapshot.checksum(), size_bytes=0)
 
     def prepare(self) -> None:
-        """Does nothing: the service prepares itself."""
+        """Does nothing: the service needs no preparation."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the service knows the name; also if it does not answer, or cannot be asked from here."""
+        """True if the service knows the name; also for a service that does not answer, or without access to the
+        service.
+        """
         return self._service is None or self._service.holds_name(weights.path)
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
@@ -68,7 +70,7 @@ class ServiceChannel:
         raise _no_bytes(weights.path)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Deletes the weights at the service; without access to the service they stay until they expire there."""
+        """Deletes the weights at the service; without access to the service, weights stay until they expire there."""
         if self._service is not None:
             self._service.forget_name(weights.path)
 
@@ -83,7 +85,7 @@ def _no_bytes(where: str | None = None) -> ConfigError:
 
 
 def opaque_checksum(*parts: str) -> str:
-    """Returns the opaque checksum of unreadable weights, computed from texts that identify their training uniquely."""
+    """Returns the opaque checksum of unreadable weights, computed from texts uniquely identifying the training."""
     digest = xxhash.xxh3_128()
     for text in parts:
         encoded = text.encode()

@@ -1,11 +1,11 @@
-"""Tensors of a checkpoint in parts: each rank's in a safetensors file of its own, and one manifest over all files.
+"""Tensors of a checkpoint in parts: each rank's in a separate safetensors file, and a manifest over all files.
 
     actor/optimizer.rank_0_of_2.safetensors   the parts of rank 0
     actor/optimizer.rank_1_of_2.safetensors
     actor/optimizer.shards.json               the location of every part; written last
 
-A part is a box of its tensor. Each number lies in exactly one part, and may be read by any number of ranks, in boxes
-that need not be the written ones.
+A part is a box of a tensor. Each number lies in exactly one part, and may be read by any number of ranks, in boxes
+possibly different from the written ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PartPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor, and the location of its parts."""
+    """A tensor, and the location of the parts."""
 
     name: str
     dtype: str
@@ -61,7 +61,7 @@ class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of one rank."""
+    """A rank's file."""
 
     rank: int
     name: str
@@ -70,7 +70,7 @@ class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All files and tensors; for a single rank, before the merge, its own."""
+    """All files and tensors; before the merge, those of a single rank."""
 
     format: int = FORMAT
     ranks: int
@@ -79,7 +79,7 @@ class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_part(folder: Path, kind: str, shards: Sequence[Shard], *, rank: int, ranks: int) -> ShardManifest:
-    """Writes the file of one rank, without syncing; returns its share of the manifest. Raises OSError."""
+    """Writes a rank's file, without syncing; returns the rank's share of the manifest. Raises OSError."""
     name = f"{kind}.rank_{rank}_of_{ranks}.safetensors"
     digest = xxhash.xxh3_128()
     written_bytes = 0
@@ -112,7 +112,7 @@ def _file_bytes(shards: Sequence[Shard]) -> Iterator[bytes | memoryview]:
 def write_manifest(folder: Path, kind: str, parts: Sequence[ShardManifest]) -> None:
     """Writes the manifest over the shares of all ranks.
 
-    Raises WorkError if they do not form whole tensors, or if a file is missing because it went to another folder.
+    Raises WorkError if the shares form no whole tensors, or for a file missing because written to another folder.
     """
     tensors: dict[str, ShardedTensor] = {}
     for share in parts:
@@ -149,7 +149,7 @@ def is_sharded(folder: Path, kind: str) -> bool:
 
 
 class ShardedTensors:
-    """The tensors of one manifest, readable in any boxes. Files are mapped: unrequested parts are not read."""
+    """The tensors of a manifest, readable in any boxes. Files are mapped: unrequested parts are not read."""
 
     def __init__(self, manifest: ShardManifest, folder: Path, kind: str) -> None:
         """For internal use: call `open`."""
@@ -161,9 +161,7 @@ class ShardedTensors:
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> ShardedTensors:
-        """Returns the tensors named by a manifest. Raises DataError if it, or one of its files, is missing or
-        truncated.
-        """
+        """Returns the tensors named by a manifest. Raises DataError for a missing or truncated manifest or file."""
         path = _path(folder, kind)
         try:
             manifest = json_decoder(ShardManifest).decode(path.read_bytes())
@@ -190,7 +188,7 @@ class ShardedTensors:
         return cls(manifest, folder, kind)
 
     def verify(self, *, reader: int = 0, readers: int = 1) -> None:
-        """Raises DataError for a file whose bytes changed since. Each of several readers checks its share.
+        """Raises DataError for a file with changed bytes. Each of several readers checks a share.
 
         Every byte is read.
         """
@@ -216,7 +214,7 @@ class ShardedTensors:
         return {name: TensorLayout(tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
 
     def check_fits(self, expected: Mapping[str, TensorLayout]) -> None:
-        """Raises DataError, naming the first difference, unless exactly these tensors are expected."""
+        """Raises DataError, naming the first difference, unless the tensors are exactly as expected."""
         stored = self.layouts()
         wrong = sorted(stored.keys() ^ expected.keys()) or sorted(
             name for name in stored if stored[name] != expected[name]
@@ -240,7 +238,7 @@ class ShardedTensors:
         return self.read(name, (0,) * len(shape), shape)
 
     def read(self, name: str, offset: tuple[int, ...], size: tuple[int, ...]) -> TensorBytes:
-        """Returns a box of a tensor, reading only overlapping parts; a box written as such is not copied."""
+        """Returns a box of a tensor, reading only overlapping parts; a box equal to a written part is not copied."""
         tensor = self._tensors[name]
         if not tensor.shape:
             return self._part(tensor, tensor.parts[0])
@@ -271,8 +269,8 @@ class ShardedTensors:
         tensor_bytes = self._mapped[stored_part.rank].get(tensor.name)
         if tensor_bytes is None or (tensor_bytes.dtype, tensor_bytes.shape) != (tensor.dtype, stored_part.size):
             raise DataError(
-                f"the {self._kind} of rank {stored_part.rank} does not hold the part of {tensor.name!r} that its manifest "
-                f"names",
+                f"the {self._kind} of rank {stored_part.rank} does not hold the part of {tensor.name!r} "
+                f"that its manifest names",
                 where=str(self._folder),
                 fix=_FIX,
             )
@@ -280,7 +278,7 @@ class ShardedTensors:
 
 
 def _check(manifest: ShardManifest, path: Path) -> None:
-    """Raises DataError for a manifest that contradicts itself: the author may be an untrusted program."""
+    """Raises DataError for a self-contradictory manifest: the author may be an untrusted program."""
     ranks = {file.rank for file in manifest.files}
     wrong = ""
     if len(ranks) != len(manifest.files) or ranks != set(range(manifest.ranks)):
@@ -301,7 +299,7 @@ def _check(manifest: ShardManifest, path: Path) -> None:
 
 
 def _not_whole(tensor: ShardedTensor) -> str:
-    """Returns why the parts do not cover each number of the tensor exactly once; empty if they do."""
+    """Returns why the parts do not cover each number of the tensor exactly once; empty for a complete cover."""
     for box in tensor.parts:
         inside = len(box.offset) == len(box.size) == len(tensor.shape) and all(
             begin >= 0 and extent >= 0 and begin + extent <= limit
@@ -310,7 +308,7 @@ def _not_whole(tensor: ShardedTensor) -> str:
         if not inside:
             return f"the part of rank {box.rank} at {box.offset} of {box.size} lies outside of {tensor.shape}"
     solid = [box for box in tensor.parts if math.prod(box.size)]
-    # Parts that do not overlap and have as many numbers as the whole are the whole.
+    # Parts without overlap, with as many numbers as the whole, are the whole.
     for number, box in enumerate(solid):
         for earlier in solid[:number]:
             if _overlap(box, earlier):
@@ -332,7 +330,7 @@ def _end(offset: tuple[int, ...], size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _slices(begin: tuple[int, ...], end: tuple[int, ...], offset: tuple[int, ...]) -> tuple[slice, ...]:
-    """Returns the box from `begin` to `end`, as indices into an array that begins at `offset`."""
+    """Returns the box from `begin` to `end`, as indices into an array beginning at `offset`."""
     return tuple(slice(low - at, high - at) for low, high, at in zip(begin, end, offset, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""`TensorBytes`: one tensor in a weight channel. Writing or reading it needs no tensor library."""
+"""`TensorBytes`: a tensor in a weight channel, written and read without a tensor library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 
 
 class TensorLayout(NamedTuple):
-    """A tensor without its numbers."""
+    """A tensor's dtype and shape, without numbers."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class TensorLayout(NamedTuple):
 # eq=False: tensors are compared by identity, which marks tied ones; comparing bytes would take seconds.
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorBytes:
-    """A tensor's bytes in C order. Two names of one tensor (tied weights) share one object, transferred once."""
+    """A tensor's bytes in C order. Two names of a tensor (tied weights) share an object, transferred once."""
 
     dtype: str
     """`float32`, `bfloat16`, ..."""

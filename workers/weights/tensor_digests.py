@@ -19,7 +19,7 @@ _THREADED_BYTES: Final = 1 << 24
 
 
 class TensorDigests:
-    """Computes digests for one engine, whose tensors stay on their devices."""
+    """Computes digests for an engine; tensors stay on their devices."""
 
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
@@ -28,11 +28,11 @@ class TensorDigests:
     def of(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> str:
         """Returns the digest of all tensors, by name.
 
-        `bits` copies 16 bytes of each tensor from its device; `xxh3` and `tensors` have as many tensors on the host at
+        `bits` copies 16 bytes of each tensor from the device; `xxh3` and `tensors` have as many tensors on the host at
         once as there are threads.
         """
         if form in ("name", "sha256"):
-            # The recorded digest has no numbers, or was computed in another way: it differs from any form of these
+            # The recorded digest has no numbers, or was computed in another way: different from any form of the given
             # tensors.
             return digest_of("xxh3", self.each("xxh3", tensors))
         return digest_of(form, self.each(form, tensors))
@@ -44,7 +44,7 @@ class TensorDigests:
         if form == "tensors":
             return self._hashed(tensors, lambda data: hashlib.sha256(data).digest())
         digests: list[TensorDigest] = []
-        # An engine may have tensors on several devices; at rest they are on the host.
+        # An engine may have tensors on several devices; at rest on the host.
         for device in {tensor.device for tensor in tensors.values()}:
             on_device = {name: tensor for name, tensor in tensors.items() if tensor.device == device}
             digests += self._sums.setdefault(device, BitSums(device)).digests(on_device)

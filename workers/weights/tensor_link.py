@@ -1,8 +1,8 @@
 """Links between two processes for tensors: a rendezvous at the publisher, and a process group of two per transfer.
 
-A receiver pushes its request into a queue of the publisher's store (torch's TCPStore), and both join a process group of
-two under a unique name. Each transfer has a separate thread and group, so a receiver that dies or hangs ends only its
-own transfer. Nothing is pickled: requests are JSON, tensors go as their bytes.
+A receiver pushes a request into a queue of the publisher's store (torch's TCPStore), and both join a process group of
+two under a unique name. Each transfer has a separate thread and group, so a dead or hanging receiver ends only a single
+transfer. Nothing is pickled: requests are JSON, tensors are raw bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LinkServer:
     """The publisher's side: lists available versions, and serves each request on a separate thread."""
 
     def __init__(self, address: str, tensors: Callable[[str], Mapping[str, torch.Tensor] | None]) -> None:
-        """Listens at the address, on a port chosen by the system. Raises WorkError if it cannot."""
+        """Listens at the address, on a port chosen by the system. Raises WorkError on failure."""
         try:
             listener = socket.create_server((address, 0))
         except OSError as error:
@@ -65,7 +65,7 @@ class LinkServer:
         self.port: int = listener.getsockname()[1]
         self._address = address
         self._tensors = tensors
-        # By its descriptor, because a store listening by itself would use every address of the machine.
+        # By descriptor, because a store's own listener would use every address of the machine.
         self._store = _DIST.TCPStore(
             address,
             self.port,
@@ -88,7 +88,7 @@ class LinkServer:
         self._store.delete_key(_SHOWN + name)
 
     def _serve(self) -> None:
-        # A separate client: a store answers one call at a time, and waiting on the queue would block it.
+        # A separate client: a store answers a single call at a time, and would be blocked by waiting on the queue.
         asks = _connected(self._address, self.port)
         asks.set_timeout(_IDLE)
         while True:
@@ -106,7 +106,7 @@ class LinkServer:
 
     def _send(self, ask: WeightsAsk) -> None:
         tensors = self._tensors(ask.name)
-        # A dead receiver ends only this transfer; its successor asks again.
+        # A dead receiver ends only a single transfer; a successor asks again.
         with suppress(RuntimeError):
             store = _DIST.PrefixStore(ask.link, _connected(self._address, self.port))
             store.set(_ANSWER, "retired" if tensors is None else _COMES)
@@ -128,7 +128,7 @@ class LinkServer:
 
 
 def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> WeightsLayout:
-    """Returns the layout of tensors on one device."""
+    """Returns the layout of tensors on a device."""
     names = sorted(tensors)
     devices = {tensor.device for tensor in tensors.values()}
     device = devices.pop() if len(devices) == 1 else torch.device("cpu")
@@ -197,14 +197,14 @@ def _as_work_error(weights: WeightsRef) -> Iterator[None]:
 
 
 def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
-    """Returns the publisher's store, the name of the weights there, and this process's address towards it."""
+    """Returns the publisher's store, the name of the weights there, and the local address towards it."""
     publisher_address, _, name = weights.path.rpartition("/")
     try:
         host, port = host_and_port(publisher_address, field="weights")
     except ConfigError as error:
         raise WorkError("this is no address of a publisher of weights", where=weights.path) from error
     try:
-        # First by a plain socket: a store would retry until its time-out even if nobody listens.
+        # First by a plain socket: a store would retry until a time-out even if nobody listens.
         with socket.create_connection((host, port), _CONNECT.total_seconds()) as tried:
             address = tried.getsockname()[0]
         return _connected(host, port), name, address
@@ -217,7 +217,7 @@ def _connected(host: str, port: int) -> Any:
 
 
 def _group(backend: str, store: Any, *, rank: int, address: str) -> Any:
-    """Returns a process group of two; it ends with its last reference. Not run on a GPU: `nccl`."""
+    """Returns a process group of two; ending with the last reference. Not run on a GPU: `nccl`."""
     if backend == "nccl":
         options = _DIST.ProcessGroupNCCL.Options()
         options._timeout = _OPERATION
@@ -243,7 +243,7 @@ def _each_once(tensors: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields the tensor's bytes in C order, in parts that fit one send; nothing for an empty tensor."""
+    """Yields the tensor's bytes in C order, in parts small enough for a send; nothing for an empty tensor."""
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel():
         words = flat.view(torch.uint8)

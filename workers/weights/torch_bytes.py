@@ -15,7 +15,7 @@ _ALIGNMENT_BYTES: Final = 64
 
 
 def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
-    """Returns the tensors' bytes, without a copy of those in C order on the CPU. Tied tensors stay tied."""
+    """Returns the tensors' bytes, without a copy if in C order on the CPU. Tied tensors stay tied."""
     by_key: dict[_Key, TensorBytes] = {}
     converted = {}
     for name, tensor in _on_host(tensors).items():
@@ -28,7 +28,7 @@ def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
 
 
 def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
-    """Returns tensors over the same memory, for reading only; tied names share one tensor."""
+    """Returns tensors sharing the memory, for reading only; tied names share a tensor."""
     converted: dict[int, torch.Tensor] = {}
     return {name: converted.setdefault(id(stored), _tensor(stored)) for name, stored in weights.items()}
 
@@ -39,19 +39,21 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def memory(tensor: torch.Tensor) -> memoryview:
-    """Returns the tensor's bytes in C order, without a copy if it already lies so on the CPU."""
+    """Returns the tensor's bytes in C order, without a copy if already so on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     # By bytes, because numpy has no bfloat16.
     return flat.view(torch.uint8).numpy().data
 
 
 def _key(tensor: torch.Tensor) -> _Key:
-    # Shape and stride too: a view of a part of another tensor begins at the same address.
+    # Shape and stride too: a view of a part of another tensor begins at an equal address.
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor)
 
 
 def _on_host(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Returns the tensors, with host copies of those on a GPU; the copies share one block, and tied ones stay tied."""
+    """Returns the tensors, with host copies instead of GPU tensors; the copies share a block, and tied tensors stay
+    tied.
+    """
     on_gpu = {
         _key(tensor): tensor.detach().contiguous() for tensor in tensors.values() if tensor.is_cuda and tensor.numel()
     }

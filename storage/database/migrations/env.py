@@ -12,6 +12,6 @@ context.configure(
     target_metadata=Row.metadata,
     version_table=VERSION_TABLE,
 )
-# In the caller's transaction: a failing revision, or a crash in the middle, leaves the tables as they were.
+# In the caller's transaction: a failing revision, or a crash in the middle, leaves the tables unchanged.
 with context.begin_transaction():
     context.run_migrations()

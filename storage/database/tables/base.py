@@ -1,8 +1,8 @@
 """The registry of the tables, and column types with equal semantics on SQLite and Postgres.
 
-Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit, text is ordered by its bytes whatever the
-database's locale. A column filled in later by another event is nullable. Only portable types are used, so that
-canonical digests agree between databases. A changed table needs a migration: `storage/database/migrations`.
+Ids are 16 raw bytes, times are integer nanoseconds, counts are 64-bit, text is ordered by bytes in any locale of the
+database. A column filled in later by another event is nullable. Only portable types are used, so that canonical digests
+agree between databases. A changed table needs a migration: `storage/database/migrations`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.base import CLUSTERED, Id, Int, IntKey, Key, L
 
 
 class Experiences(Row, table=True):
-    """One rollout as ended by one explorer: produced, failed, or both, in which case the lower offset counts.
+    """One rollout as ended by one explorer: produced, failed, or both, with the lower offset counting.
 
     Whether the row counts at all follows from the lease answered by the explorer: see `rftd.storage.queries.books`. The
     payload stays in the log at (`produced_partition`, `produced_offset`).

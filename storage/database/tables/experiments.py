@@ -124,7 +124,7 @@ class Stages(Row, table=True):
 
 
 class Warnings(Row, table=True):
-    """A warning about a changed or ignored setting: of the submission (`number` from 0) or later (`number` is its
+    """A warning about a changed or ignored setting: of the submission (`number` from 0) or later (`number` is the
     offset).
     """
 

@@ -50,7 +50,7 @@ class Once(Row, table=True):
 
 
 class DeadLetters(Row, table=True):
-    """A pointer to a record that a consumer could not use; the record itself stays in the log."""
+    """A pointer to a record unusable for a consumer; the record stays in the log."""
 
     __tablename__ = "dead_letters"
     __table_args__ = LOCAL

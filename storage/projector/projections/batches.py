@@ -48,7 +48,7 @@ ABANDONED: Final = Upsert(Batches, prefix="abandoned", owns=("abandoned_code", "
 
 
 def percentile_95(ordered: Sequence[int]) -> int:
-    """Returns the smallest of the sorted values that is not exceeded by at least 95 % of them."""
+    """Returns the smallest of the sorted values not exceeded by at least 95 % of all."""
     return ordered[-(-95 * len(ordered) // 100) - 1]
 
 

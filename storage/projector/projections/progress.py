@@ -1,7 +1,7 @@
 """The projector's own progress: the owners of roles, from every stream, and the events that must not count twice.
 
 A log may, rarely, hold an event twice in a partition. For most events the first position wins already; `KINDS` are
-those that replace earlier ones, or whose key is their own position.
+events replacing earlier ones, or keyed by position.
 """
 
 from __future__ import annotations

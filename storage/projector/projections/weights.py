@@ -10,7 +10,7 @@ from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import checkpoint, weights
 from rftd.streams.log.envelope import Decoded
 
-# LAST: a resumed trainer publishes a version, or saves a step, again under the same key, and its files are newer.
+# LAST: a resumed trainer publishes a version, or saves a step, again under the same key, with newer files.
 PUBLISHED: Final = Upsert(
     WeightVersions,
     prefix="published",

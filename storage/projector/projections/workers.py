@@ -1,4 +1,4 @@
-"""Workers, from `rftd.workers`; dead letters that consumers reported, from `rftd.deadletters`."""
+"""Workers, from `rftd.workers`; dead letters reported by consumers, from `rftd.deadletters`."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
 
 
 def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
-    # The projector's own letters are folded from the records themselves: an event under its name would add a second
-    # row.
+    # The projector's own letters are folded from the records themselves: an event under the projector's name would add
+    # a second row.
     if event.consumer == PROJECTOR:
         return
     changes.put(

@@ -1,7 +1,7 @@
-"""`WorkerActor`: the content of a Ray actor: a guest, with its log file, on a node that meets its requirements.
+"""`WorkerActor`: the content of a Ray actor: a guest, with its log file, on a suitable node.
 
-Its methods are plain: with a coroutine among them Ray would run all of them on an event loop of its own. Ray calls each
-on a thread, several at once, so that a worker can be stopped.
+The methods are plain: with a single coroutine Ray would run all methods on an event loop. Ray calls each method on a
+thread, several at once, so a worker can be stopped.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankHostActor:
-    """Hosts the ranks of one node. Their output is forwarded to their trainer's log."""
+    """Hosts the ranks of a node, forwarding output to the trainer's log."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._host: RankHost | None = None
 
     def begin(self, order: bytes) -> bytes:
-        """Starts listening, if it does not yet; the answer has the address, or the reason of a refusal."""
+        """Starts listening, unless done before; the answer has the address, or the reason of a refusal."""
         import ray.util
 
         actor_order = json_decoder(ActorOrder).decode(order)
@@ -65,7 +65,7 @@ class RankHostActor:
 
 
 def host_actors(order: ActorOrder) -> list[Any]:
-    """Returns the actors of a trainer's further nodes; Ray ends them when their creator, this actor, ends."""
+    """Returns the actors of a trainer's further nodes; Ray ends the actors with their creator."""
     import ray
     from ray.util import get_current_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -73,7 +73,7 @@ def host_actors(order: ActorOrder) -> list[Any]:
     group = get_current_placement_group()
     actors = []
     for number in range(1, order.nodes):
-        # A separate mark: where several nodes are one machine, the actors of a worker would otherwise end one another.
+        # A separate mark: where nodes share a machine, the actors of a worker would otherwise end each other.
         mark = f"{order.place}/node_{number}"
         options: dict[str, Any] = {
             "name": f"{order.name}/node_{number}",
@@ -98,7 +98,7 @@ class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerActor:
-    """One worker. Its child processes end with it."""
+    """One worker. Child processes end with the worker."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -110,14 +110,14 @@ class WorkerActor:
         """The actors of its other nodes, which end with this one."""
 
     def begin(self, order: bytes) -> bytes:
-        """Starts the worker, if not started yet; the answer has its pid, or the reason of a refusal."""
+        """Starts the worker, if not started yet; the answer has the pid, or the reason of a refusal."""
         actor_order = json_decoder(ActorOrder).decode(order)
         with self._turn:
             refusal = "" if self._guest is not None else self._start_worker(actor_order)
         return msgspec.json.encode(ActorBegun(pid=os.getpid(), refusal=refusal))
 
     def outcome(self) -> bytes:
-        """Blocks until the worker has ended, and returns its outcome."""
+        """Blocks until the worker has ended, and returns the outcome."""
         self._over.wait()
         self._outcome_sent.set()
         return msgspec.json.encode(self._outcome)
@@ -151,7 +151,7 @@ class WorkerActor:
         return ""
 
     def _take_nodes(self, order: ActorOrder, node: str) -> str:
-        """Starts rank hosts on the other nodes, and passes their addresses to the engine; returns the refusals of unfit
+        """Starts rank hosts on the other nodes, and passes the addresses to the engine; returns the refusals of unfit
         nodes.
         """
         import ray
@@ -170,10 +170,10 @@ class WorkerActor:
         self._outcome = ended
         self._over.set()
         self._outcome_sent.wait(ASKED_S)
-        # A live daemon that got the outcome ends the actor at once; the one that asked may have died long before.
+        # A live daemon ends the actor after receiving the outcome; the daemon may have died long before.
         threading.Event().wait(ASKED_S)
-        # The daemon is gone. The placement group is detached from every job, so nobody else would release its
-        # resources; removing it ends the actor, too.
+        # The daemon is gone. The placement group is detached from every job, so nobody else would release the
+        # resources; removing the group ends the actor, too.
         from ray.util import get_current_placement_group, remove_placement_group
 
         try:

@@ -1,4 +1,4 @@
-"""An actor's arrival on a node: its environment variables, the node's requirements, and clean-up before the start."""
+"""An actor's arrival on a node: environment variables, the node's requirements, and clean-up before the start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.workers.hosts.ray.messages import ActorOrder
 
 
 def variables_of(order: ActorOrder, mark: str) -> dict[str, str]:
-    """Returns the environment of a worker's actor, with the mark by which its leftovers are found."""
+    """Returns the environment of a worker's actor, with the mark for finding leftovers."""
     threads = str(order.threads)
     return {
         "OMP_NUM_THREADS": threads,
@@ -28,16 +28,16 @@ def variables_of(order: ActorOrder, mark: str) -> dict[str, str]:
 
 
 def take_variables(order: ActorOrder) -> None:
-    """Gives this process the environment of the order's worker in place of the node's."""
+    """Gives the current process the environment of the order's worker in place of the node's."""
     reduce_environment(order.keep)
     for name, content in order.defaults.items():
         os.environ.setdefault(name, content)
-    # Not by the runtime environment, which Ray's control store keeps and shows: some of them are secrets.
+    # Not by the runtime environment, because Ray's control store keeps and shows variables, including secrets.
     os.environ.update(order.env)
 
 
 def refusal_of(order: ActorOrder, node: str) -> str:
-    """Returns the reason why a worker cannot run on this node; empty if it can."""
+    """Returns the reason against running a worker on the node; empty without a reason."""
     installed = release_of("rftd")
     if installed != order.release:
         return f"node {node} has rftd {installed}, and the daemon is of {order.release}; fix: install the same one"
@@ -48,20 +48,20 @@ def refusal_of(order: ActorOrder, node: str) -> str:
 
 
 def write_to(path: Path, node: str) -> None:
-    """Redirects output and errors to the worker's log, appended to its predecessors' lines."""
+    """Redirects output and errors to the worker's log, appended to the predecessors' lines."""
     where = path.parent / node / path.name if node else path
     where.parent.mkdir(parents=True, exist_ok=True)
     number = os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for standard in (1, 2):
         os.dup2(number, standard)
     os.close(number)
-    # Ray has replaced them by its own writers.
+    # Ray has replaced both streams by own writers.
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
 def end_predecessors(mark: str) -> None:
-    """Ends leftovers of this slot's earlier actors on this node: an engine's processes hold its device."""
+    """Ends leftovers of the slot's earlier actors on the node: an engine's processes hold the device."""
     waited_s = 0.0
 
     def wait(pause_s: float) -> bool:
@@ -70,5 +70,5 @@ def end_predecessors(mark: str) -> None:
         waited_s += pause_s
         return waited_s > limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S
 
-    # By their mark alone: all actors of a node are in one session, that of its raylet.
+    # By the mark alone: all actors of a node share the raylet's session.
     end_all(lambda: [candidate.process for candidate in visible() if candidate.mark == mark], wait, lambda _: None)

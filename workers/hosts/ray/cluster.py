@@ -1,4 +1,4 @@
-"""`RayCluster`: memory, actors and placement groups according to Ray's control store and its nodes."""
+"""`RayCluster`: memory, actors and placement groups according to Ray's control store and the nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NodeSizes:
         self._asked: dict[str, Any] = {}
 
     def look(self, nodes: Set[str]) -> None:
-        """Asks new nodes, collects answers, and forgets nodes that are gone."""
+        """Asks new nodes, collects answers, and forgets lost nodes."""
         for lost_node in (self.known.keys() | self._asked.keys()) - nodes:
             self.known.pop(lost_node, None)
             self._asked.pop(lost_node, None)
@@ -55,8 +55,8 @@ class NodeSizes:
 
 
 def size_here() -> bytes:
-    """Returns the encoded size of this node."""
-    # With no variables: those of a task without a GPU hide all GPUs.
+    """Returns the encoded size of the local node."""
+    # With no variables: a task without a GPU has variables hiding all GPUs.
     host = find_host({})
     cpu = next(device for device in host.devices if device.kind == "cpu")
     largest_bytes = max((gpu.memory_bytes for gpu in host.gpus), default=0)
@@ -71,7 +71,7 @@ def _decoded_size(answer: Any) -> NodeSize:
 
 
 class RayCluster:
-    """Answers from Ray's control store. Each method queries it, and takes milliseconds."""
+    """Answers from Ray's control store. Each method makes a query of some milliseconds."""
 
     def __init__(self, *, local_log: bool) -> None:
         self._local_log = local_log
@@ -80,7 +80,7 @@ class RayCluster:
         self._sizes = NodeSizes()
 
     def look(self) -> None:
-        """Reads the nodes and their free resources."""
+        """Reads the nodes with their free resources."""
         free = ray._private.state.available_resources_per_node()
         alive = [node for node in ray.nodes() if node["Alive"]]
         self._sizes.look({node["NodeID"] for node in alive})
@@ -100,7 +100,7 @@ class RayCluster:
         )
 
     def unreached(self) -> list[str]:
-        """Returns the addresses of nodes that cannot reach the log."""
+        """Returns the addresses of nodes without access to the log."""
         return sorted({node.address for node in self.nodes} - {self._address}) if self._local_log else []
 
     def actors_of(self, slot: str) -> list[dict[str, str]]:
@@ -108,12 +108,12 @@ class RayCluster:
         return [actor for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith(f"{slot}#")]
 
     def workers_of(self, slot: str) -> tuple[UUID, ...]:
-        """Returns the workers with actors in a slot; their further nodes have separate actors."""
+        """Returns the workers with actors in a slot; further nodes have separate actors."""
         numbers = [actor["name"].removeprefix(f"{slot}#") for actor in self.actors_of(slot)]
         return tuple(UUID(number) for number in numbers if "/" not in number)
 
     def remove_groups(self, slot: str) -> None:
-        """Releases the placement groups still held by a slot's actors that ended by themselves."""
+        """Releases the placement groups of a slot's ended actors."""
         for group in placement_group_table().values():
             if group["name"].startswith(f"{slot}#") and group["state"] != "REMOVED":
                 with suppress(ValueError):
@@ -125,7 +125,7 @@ class RayCluster:
         return str(info["Address"]["IPAddress"]) if info else ""
 
     def death_of(self, name: str) -> str:
-        """Returns why an actor ended; empty if it is unknown to Ray, or alive."""
+        """Returns why an actor ended; empty for an actor alive or unknown to Ray."""
         info = self._info(name)
         if not info or info["State"] != "DEAD":
             return ""
@@ -138,7 +138,7 @@ class RayCluster:
 
 
 def _exit_of(pid: int, node: str) -> tuple[str, str]:
-    """Returns the kind of a worker process's end in Ray's words, such as `NODE_OUT_OF_MEMORY`, and the details."""
+    """Returns the kind of a worker process's end in Ray's words, for example `NODE_OUT_OF_MEMORY`, and the details."""
     from ray.core.generated import common_pb2, gcs_pb2
 
     accessor = ray._private.state.state._global_state_accessor

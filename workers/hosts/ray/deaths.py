@@ -1,4 +1,4 @@
-"""Why Ray ended an actor, in words. Ray records the reason only in its control store, not in the actor or its log."""
+"""Why Ray ended an actor, in words. Ray records the reason only in the control store, not in the actor or a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
     """Returns the reason for the end of an actor.
 
     `cause` is Ray's ActorDeathCause, or None; `exit_type` and `exit_detail` describe the end of the actor's process,
-    empty if unknown; `node` is the address of its node.
+    empty if unknown; `node` is the node's address.
     """
     where = f" on {node}" if node else ""
     oom = cause is not None and cause.HasField("oom_context")
@@ -41,7 +41,7 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
 
 
 def memory_reason_of(node: str, detail: str) -> str:
-    """Returns the reason for an actor ended by its node's memory monitor, with Ray's `detail`."""
+    """Returns the reason for an actor ended by the node's memory monitor, with Ray's `detail`."""
     where = f" on {node}" if node else ""
     return (
         f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "

@@ -1,7 +1,7 @@
-"""The driver: a process that places workers on a Ray cluster for its launcher, and reports what becomes of them.
+"""The driver: a process that places workers on a Ray cluster for a launcher, and reports their states.
 
-It reads requests from its input and writes reports to its output. When its input ends it ends, and leaves the actors
-running: they are detached, and the next driver finds them by their names.
+Requests are read from standard input, reports are written to standard output. The driver ends with its input and leaves
+the detached actors running; the next driver finds them by name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OF_THE_CLUSTER: Final = (
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a driver's input. Not its arguments: a runtime environment may hold secrets."""
+    """The first line of a driver's input. Not arguments: a runtime environment may hold secrets."""
 
     address: str
     runtime_env: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracked:
-    """One worker: its placement group, its actor, and the pending calls to it."""
+    """A worker with placement group, actor, and pending calls."""
 
     def __init__(self, order: ActorOrder) -> None:
         self.order = order
@@ -105,11 +105,11 @@ class Tracked:
         except OF_THE_CLUSTER:
             raise
         except ray.exceptions.RayError as error:
-            # Which error reports an actor's end depends on who ended it: its node, the memory monitor, ...
+            # The error for an actor's end depends on the cause: the node, the memory monitor, ...
             self._end(-1, cluster.death_of(self.name) or _error_line(error))
 
     def give_up(self, *, at_once: bool) -> None:
-        """Ends the worker: at once, or after draining. A pending one never starts."""
+        """Ends the worker: at once, or after draining. A pending worker never starts."""
         if self.seen.state == "ended":
             return
         if self.seen.state == "running" and not at_once:
@@ -253,7 +253,7 @@ class Seeking:
         self.seen = ActorSeen(worker=seek.number, state="pending")
 
     def look(self, cluster: RayCluster) -> None:
-        """Looks the workers up, in one call."""
+        """Looks the workers up, in a single call."""
         self.seen = msgspec.structs.replace(
             self.seen, state="ended", code=0, found=cluster.workers_of(self._seek.place)
         )
@@ -336,7 +336,7 @@ def connect(options: DriverOptions) -> None:
 def why_away(error: BaseException, address: str) -> ClusterAway:
     """Returns the report of an unusable cluster."""
     error_text = " ".join(str(error).split())[:400]
-    # Ray reports a refusal only in the text of the last error before it gave up.
+    # Ray reports a refusal only in the text of the last error before giving up.
     if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
         return ClusterAway(
             reason=f"Ray at {address} refuses this daemon's token, or its lack of one",
@@ -348,7 +348,7 @@ def why_away(error: BaseException, address: str) -> ClusterAway:
 
 
 def _end_with_input(connected: threading.Event) -> None:
-    """Ends this process with its daemon during the connection attempt, which may take for ever without a cluster."""
+    """Ends the driver with the daemon during the connection attempt, which is endless without a cluster."""
     poller = select.poll()
     poller.register(0, select.POLLHUP)
     poller.poll()
@@ -357,7 +357,7 @@ def _end_with_input(connected: threading.Event) -> None:
 
 
 def main() -> None:
-    # Everything printed by Ray or its libraries goes to the log; reports have the output to themselves.
+    # Everything printed by Ray or other libraries goes to the log; reports have the output to themselves.
     output = os.dup(1)
     os.dup2(2, 1)
     lines = iter(sys.stdin.buffer.readline, b"")

@@ -24,7 +24,7 @@ class ActorHost(Protocol):
 
 
 class RayHandle:
-    """A worker, in its last reported state."""
+    """A worker in the last reported state."""
 
     def __init__(self, launcher: ActorHost, order: ActorOrder) -> None:
         self._launcher = launcher
@@ -67,7 +67,7 @@ class RayHandle:
 
 
 class RaySweep:
-    """The leftovers of a slot, while they are being ended."""
+    """The leftovers of a slot during their termination."""
 
     pid = None
     reason = ""
@@ -92,8 +92,8 @@ class RaySweep:
 
 
 class RaySearch:
-    """A search for actors of a slot; implements `Search`. It lasts while Ray is away, when nothing can be placed
-    anyway.
+    """A search for actors of a slot; implements `Search`. The search lasts while Ray is away, when nothing can be
+    placed anyway.
     """
 
     def __init__(self, launcher: ActorHost, seek: Seek) -> None:
@@ -110,7 +110,7 @@ class RaySearch:
         return None if self.over else self._launcher.away
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        # Several workers in one slot all end before the next one is placed, as it is unknown which one should end.
+        # Several workers in a slot all end before the next placement, because nobody knows the surplus one.
         return self.seen.found[0] if len(self.seen.found) == 1 else None
 
     def adopt(self, order: WorkerOrder) -> Handle | None:

@@ -1,4 +1,4 @@
-"""`RayExecutor`: workers as actors of a Ray cluster, through a separate driver process. It never waits for Ray."""
+"""`RayExecutor`: workers as actors of a Ray cluster, through a separate driver process; never waits for Ray."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOOK_S: Final = 5.0
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's address, and the settings of its workers."""
+    """The cluster's address, and the workers' settings."""
 
     address: str = "auto"
     """The address in the form of `ray.init`; `local`: a cluster of this machine, which ends with the daemon."""
@@ -62,7 +62,7 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayExecutor:
-    """Starts workers on Ray; implements `Executor`. One driver process at a time, for the life of the daemon."""
+    """Starts workers on Ray; implements `Executor`. A single driver process runs at a time."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class RayExecutor:
         traces: TraceOptions | None = None,
         roles: frozenset[str] = ROLES,
     ) -> None:
-        """`says` is the file for the output of Ray and its driver. `environment` builds the workers' variables from
-        this process's. Workers, of these `roles`, export spans according to `traces`.
+        """`says` is the file for the output of Ray and the driver. `environment` builds the workers' variables from the
+        daemon's. Workers of the given `roles` export spans according to `traces`.
         """
         self._roles = roles
         self._traces = traces
@@ -112,7 +112,7 @@ class RayExecutor:
         return handle.exit_code() is None if isinstance(handle, RayHandle) else None
 
     def host(self) -> Host:
-        # Nodes report their memory a little later than their existence.
+        # Nodes report memory a little later than existence.
         self._seen.wait(LOOK_S)
         cluster = self._cluster
         if cluster is None:
@@ -120,7 +120,7 @@ class RayExecutor:
         return host_of(cluster, self._options.address)
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        # Once for the experiment, by a role with exactly one worker.
+        # Once for the experiment, by a role with a single worker.
         last = order.role == TRAINER or (TRAINER not in self._roles and order.slot == 0)
         timeline = order.cluster.timeline and last
         path = str(order.log_path.parent.parent / "monitor" / "timeline.json") if timeline else ""
@@ -135,7 +135,7 @@ class RayExecutor:
         return list(searches)
 
     def is_remote(self, role: str) -> bool:
-        # Even on this machine: a node has the environment of its raylet, and a runtime environment changes that.
+        # Even locally: a node has the raylet's environment, changed by a runtime environment.
         return True
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
@@ -148,13 +148,13 @@ class RayExecutor:
         self._send(pending.request)
 
     def end(self, handle: RayHandle) -> None:
-        """Requests the end of a worker; one that is not placed yet never starts."""
+        """Requests the end of a worker; an unplaced worker never starts."""
         assert handle.asked is not None
         if not self._send(handle.asked):
             _give_up(handle)
 
     def _end_requested(self) -> None:
-        """Marks workers as ended whose end was requested from a driver that has ended itself."""
+        """Marks workers as ended if their end was requested from a driver now ended itself."""
         for handle in list(self._handles.values()):
             if isinstance(handle, RayHandle) and handle.asked is not None:
                 _give_up(handle)
@@ -201,7 +201,7 @@ class RayExecutor:
         return handle
 
     def _send(self, request: Request) -> bool:
-        """Queues a request for the driver; False without one. The next driver gets all requests anew."""
+        """Queues a request for the driver; False without a driver. The next driver gets all requests anew."""
         with self._lock:
             if self._child is None:
                 return False
@@ -212,7 +212,7 @@ class RayExecutor:
         return True
 
     def _keep_driver(self) -> None:
-        """Starts a driver, listens to it until it ends, and starts the next one, for as long as the daemon lives."""
+        """Starts a driver, listens until its end, and starts the next driver, for the life of the daemon."""
         failures = 0
         pause = threading.Event()
         while True:
@@ -252,12 +252,12 @@ class RayExecutor:
             self._lines = queue.Queue(LINES)
             self._lines.put_nowait(b"".join(messages))
             self._child = child
-        # On a thread: a driver reads nothing for seconds during its start, and a pipe is soon full.
+        # On a thread: a starting driver reads nothing for seconds, and a pipe is soon full.
         threading.Thread(target=_write, args=(child, self._lines), name="ray-requests", daemon=True).start()
         return child
 
     def _listen(self, child: subprocess.Popen[bytes]) -> str:
-        """Processes the driver's reports until it ends; returns a reason if the driver did not report one."""
+        """Processes the driver's reports until the end of the driver; returns an unreported reason, if any."""
         assert child.stdout is not None
         away_reported = False
         for text in whole_lines(child.stdout):
@@ -321,12 +321,12 @@ def host_of(cluster: ClusterSeen, address: str) -> Host:
 
 
 def driver_environment(environment: WorkerEnvironment) -> dict[str, str]:
-    """Returns the environment of the driver: what workers share and Ray's variables, without usage reports, and with
+    """Returns the environment of the driver: the workers' common variables and Ray's, without usage reports, and with
     the token mode if a token is set.
     """
     variables = environment.of_machine() | environment.of_family("RAY_*") | {"RAY_USAGE_STATS_ENABLED": "0"}
     if not variables.keys().isdisjoint(TOKENS):
-        # At an explicit address Ray sends a token only in this mode; a cluster without tokens ignores it.
+        # At an explicit address Ray sends a token only in token mode; a cluster without tokens ignores the mode.
         variables.setdefault("RAY_AUTH_MODE", "token")
     return variables
 
@@ -347,14 +347,16 @@ def _is_over(handle: RayHandle | RaySweep | RaySearch) -> bool:
 
 
 def _give_up(handle: RayHandle) -> None:
-    """Marks a pending worker as ended and orphaned: if an earlier driver placed it, the next one must end it."""
+    """Marks a pending worker as ended and orphaned: if placed by an earlier driver, the next driver must end the
+    worker.
+    """
     if handle.seen.state == "pending":
         handle.orphaned = True
         handle.seen = msgspec.structs.replace(handle.seen, state="ended", reason="given up while Ray was away")
 
 
 def _repeated_requests(handle: RayHandle | RaySweep | RaySearch) -> list[Request]:
-    """Returns the requests that describe a handle to a new driver."""
+    """Returns the requests describing a handle to a new driver."""
     if _is_over(handle):
         return []
     if not isinstance(handle, RayHandle):

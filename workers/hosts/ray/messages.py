@@ -1,4 +1,4 @@
-"""Messages between the launcher and its driver, one JSON object a line."""
+"""Messages between launcher and driver, a JSON object per line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
     @property
     def devices_of_a_node(self) -> int:
-        """Number of GPUs on each of its nodes."""
+        """Number of GPUs on each node."""
         return self.devices // self.nodes
 
 
@@ -100,7 +100,7 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
 
 
 class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
-    """The cluster is unreachable, or refuses; the driver ends after this report."""
+    """The cluster is unreachable, or refuses; the driver ends afterwards."""
 
     reason: str
     fix: str
@@ -133,5 +133,5 @@ def line(message: Request | Report) -> bytes:
 
 
 def whole_lines(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the complete lines of a pipe; a line truncated by its writer's death is left out."""
+    """Yields the complete lines of a pipe; a line truncated by the writer's death is left out."""
     return (text for text in stream if text.endswith(b"\n"))

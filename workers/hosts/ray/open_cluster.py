@@ -1,4 +1,4 @@
-"""Ray's defaults that leave a cluster open, as far as this machine's environment shows."""
+"""Ray's defaults of an open cluster, as far as visible in the local environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCAL: Final = "local"
 
 
 class OpenDefault(NamedTuple):
-    """An unchanged default of Ray, and how to change it."""
+    """An unchanged default of Ray, with a fix."""
 
     subject: str
     what: str
@@ -22,9 +22,7 @@ class OpenDefault(NamedTuple):
 
 
 def open_defaults(environ: Mapping[str, str], address: str) -> list[OpenDefault]:
-    """Returns the open defaults of a cluster at `address`, assuming nodes started with the same variables as this
-    machine.
-    """
+    """Returns the open defaults of a cluster at `address`, assuming nodes started with the local variables."""
     if address == LOCAL:
         return []
     defaults: list[OpenDefault] = []

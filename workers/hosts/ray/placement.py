@@ -1,7 +1,7 @@
 """The nodes of a worker. Pure.
 
-A worker is on one node, or on as many as its order says, with an equal share of its GPUs on each: so the configuration
-guide places a trainer that has more GPUs than a node.
+A worker is on a single node, or on the ordered number of nodes, with an equal share of the GPUs on each: the
+configuration guide's placement of a trainer with more GPUs than a node.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def bundles_of(devices: int, nodes: int) -> list[dict[str, float]]:
 
 
 def strategy_of(nodes: int) -> str:
-    """Returns Ray's placement strategy for the bundles: all on one node, or each on a separate node."""
+    """Returns Ray's placement strategy for the bundles: all on a single node, or each on a separate node."""
     return "STRICT_SPREAD" if nodes > 1 else "STRICT_PACK"
 
 
 def lack_of(devices: int, node_count: int, nodes: Sequence[RayNode]) -> str:
-    """Returns the resources that a worker on `node_count` nodes lacks, and how much is free: `2 GPUs on one node; 1 is
+    """Returns the resources lacked by a worker on `node_count` nodes, and the free amount: `2 GPUs on one node; 1 is
     free`.
 
-    Never empty without room; empty if the last known state has room: Ray is about to place it.
+    Never empty without room; empty if the last known state has room: Ray is about to place the worker.
     """
     if not nodes:
         return "a node: the cluster has none"

@@ -12,8 +12,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# The tables are written out here, not imported from `storage/database/tables`: those modules change, and a revision
-# must not.
+# The tables are written out here, not imported from `storage/database/tables`: the modules change, and a revision must
+# not.
 _KINDS: Final[dict[str, Any]] = {
     "id": sa.LargeBinary(),
     "text": sa.String().with_variant(sa.String(collation="C"), "postgresql"),
