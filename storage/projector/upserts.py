@@ -104,7 +104,7 @@ class Upsert:
         self._final_at = self.columns.index(final[0]) if final else None
 
     def statement(self, dialect: Dialect) -> str:
-        """Returns the SQL text with the parameters `columns` in order: a row on SQLite, lists of columns on Postgres."""
+        """Returns the SQL text with the parameters `columns` in order: a row on SQLite, columns on Postgres."""
         target = table(self.table.name, *(column(name) for name in self.columns))
         rows: Any
         if dialect.name == "postgresql":
