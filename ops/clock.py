@@ -21,12 +21,12 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, delay_s: float) -> None:
-        """Returns after `delay_s` seconds of the clock."""
+        """Returns after `delay_s` seconds of the clock; other tasks run meanwhile."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock, for everything outside of tests and simulations."""
 
     def now_ns(self) -> int:
         return time.time_ns()
@@ -82,12 +82,12 @@ class ManualClock:
         return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock does not move the monotonic one
 
     def advance(self, delay_s: float) -> None:
-        """Moves the clock forward by `delay_s`."""
+        """Moves the clock forward by `delay_s` seconds, without a real wait."""
         assert delay_s >= 0
         self._now_ns += int(delay_s * 1e9)
 
     def set_by(self, jump_s: float) -> None:
-        """Sets the wall clock forward, or back; no time passes."""
+        """Sets the wall clock forward, or back, by `jump_s` seconds; no monotonic time passes."""
         self._set_ns += int(jump_s * 1e9)
 
     async def sleep(self, delay_s: float) -> None:

@@ -33,13 +33,13 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
 
 
 def converted(plain: object, kind: type[T], *, strict: bool = True) -> T:
-    """Converts plain lists, dicts and scalars to `kind`. Raises msgspec.ValidationError."""
+    """Converts plain lists, dicts and scalars to `kind`, with type checks. Raises msgspec.ValidationError."""
     json_decoder(kind)  # `convert` would write into the class too, outside of the lock
     return msgspec.convert(plain, kind, strict=strict)
 
 
 def type_info_of(kind: type[object]) -> msgspec.inspect.Type:
-    """Returns the fields of `kind` and their types."""
+    """Returns the fields of `kind` and their types, as msgspec describes them; built once per type."""
     return cast("msgspec.inspect.Type", _made(msgspec.inspect.type_info, cast(Hashable, kind)))
 
 

@@ -30,7 +30,7 @@ def write_durable(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs the names in the folder to the disk."""
+    """Syncs the names in the folder to the disk, so that creations and renames survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -305,7 +305,7 @@ class NonFiniteLossError(TrainError):
 
 
 def explain(error: BaseException) -> str:
-    """Returns the error as a bounded text for an event."""
+    """Returns the error as a bounded text for an event: fault, place and fix, or class and message."""
     if isinstance(error, RftdError):
         parts = [error.what, f"at {error.where}" if error.where else "", f"fix: {error.fix}" if error.fix else ""]
         text = "; ".join(filter(None, parts))

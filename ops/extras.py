@@ -33,7 +33,7 @@ def check_extra(extra: str, whom: str) -> None:
 
 
 def not_installed(extra: str, whom: str, missing: list[str], *, field: str | None = None) -> NotInstalledError:
-    """Returns the error for missing packages needed by `whom`."""
+    """Returns the error for missing packages needed by `whom`, with the pip command as its fix."""
     verb = "are" if len(missing) > 1 else "is"
     return NotInstalledError(
         f"{whom} needs {', '.join(missing)}, which {verb} not installed here",

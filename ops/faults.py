@@ -80,7 +80,7 @@ POINTS: Final = frozenset(
 
 
 class InjectedFault(OSError):
-    """The failure raised by an armed `fail` point."""
+    """The failure raised by an armed `fail` point, an OSError as from a broken disk."""
 
 
 @dataclass(slots=True)

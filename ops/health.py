@@ -24,11 +24,11 @@ failure.
 
 
 class Note(str):
-    """A reason for information, not counted as a failure."""
+    """A reason for information in a finding, not counted as a failure of the check."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a check."""
+    """The answer of a check: its name, its outcome, and a reason for people."""
 
     name: str
     ok: bool
@@ -47,7 +47,7 @@ class Diagnosis:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of all checks of a kind."""
+    """The findings of all checks of a kind; `ok` only without a failed check."""
 
     ok: bool
     checks: tuple[Finding, ...]

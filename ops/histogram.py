@@ -34,7 +34,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def labels(self, *label_values: str) -> Spread:
-        """Returns the series with the given label values."""
+        """Returns the series with the given label values, created on first use."""
         assert len(label_values) == len(self._labels), label_values
         spread = self._series.get(label_values)
         if spread is None:
@@ -42,7 +42,7 @@ class Histogram(Collector):
         return spread
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Drops every series with the given labels."""
+        """Drops every series with the given labels, for example those of an ended experiment."""
         required = [(self._labels.index(name), label_value) for name, label_value in labels.items()]
         for label_values in [
             label_values
@@ -67,7 +67,7 @@ class Histogram(Collector):
 
 
 class Spread:
-    """A series of a histogram: the counts of all buckets."""
+    """A series of a histogram: the counts of all buckets, the sum, and traced examples."""
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
         self.total = 0.0
@@ -77,7 +77,7 @@ class Spread:
         self._counts = np.zeros(len(bounds) + 1, dtype=np.int64)
 
     def observe(self, observed: Sequence[float]) -> None:
-        """Counts some values; NaN belongs to no bucket."""
+        """Counts some values in their buckets; NaN belongs to no bucket."""
         # On the left of an equal bound: `le` of Prometheus includes the bound. NaN sorts above infinity, into the extra
         # slot beyond.
         places = np.searchsorted(self._bounds, np.asarray(observed, dtype=np.float64))

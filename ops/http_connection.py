@@ -25,7 +25,7 @@ Refusal: TypeAlias = Callable[[int, str], tuple[bytes, bytes]]
 
 
 def plain_refusal(_status: int, what: str) -> tuple[bytes, bytes]:
-    """Returns the message as a line of plain text."""
+    """Returns the message as a line of plain text, the default form of a refusal."""
     return b"text/plain; charset=utf-8", f"{what}\n".encode()
 
 
@@ -40,7 +40,7 @@ class Waits(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionBounds:
-    """The bounds of a server's connections."""
+    """The bounds of a server's connections: seconds for head, body and unread answers, and a number."""
 
     head_s: float = limits.HTTP_HEAD_S
     """Maximum seconds from the first byte of a request, or from the connection, to the end of the request's head."""
@@ -84,7 +84,7 @@ class HttpConnection(H11Protocol):
         self._waits_since_s = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Counts the connection, and starts waiting for the first request."""
+        """Counts the connection, and starts waiting for the first request; refuses one beyond the bound."""
         super().connection_made(transport)
         self._socket = beneath(transport)
         if len(self.connections) > self._bounds.connections and not self._make_room():
@@ -93,7 +93,7 @@ class HttpConnection(H11Protocol):
             self._await_head()
 
     def data_received(self, received: bytes) -> None:
-        """Handles bytes sent by the client."""
+        """Handles bytes sent by the client, and starts or stops the timers of head and body."""
         if self._leaves or self.transport.is_closing():  # already refused: further bytes are ignored
             return
         self._heard = True
@@ -107,7 +107,7 @@ class HttpConnection(H11Protocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels all timers of the connection."""
+        """Cancels all timers of the connection and breaks the transport's reference cycle."""
         self._forget_head()
         self._forget_read()
         self._forget_body()
@@ -115,7 +115,7 @@ class HttpConnection(H11Protocol):
         release(self._socket)
 
     def on_response_complete(self) -> None:
-        """Starts waiting for the next request."""
+        """Starts waiting for the next request on the connection, after a complete answer."""
         self._waits_since_s = self.loop.time()
         super().on_response_complete()
 
@@ -132,7 +132,7 @@ class HttpConnection(H11Protocol):
         return Waits.REQUEST if unfinished else Waits.NEXT_REQUEST, self._waits_since_s
 
     def give_way(self) -> None:
-        """Ends a waiting connection, to make room for others."""
+        """Ends a waiting connection with status 503, to make room for others."""
         self._leave(503, f"{self._bounds.connections} connections are open, and this one waited longest")
         # Now, not once closed: until then each newcomer would drop as many connections again.
         self.connections.discard(self)
@@ -143,14 +143,14 @@ class HttpConnection(H11Protocol):
             self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Starts waiting for the client to read."""
+        """Starts waiting, for at most `unread_s` seconds, for the client to read."""
         super().pause_writing()
         if self._read_due is None:
             # The remaining answer is dropped: a client not reading would miss an error as well.
             self._read_due = self.loop.call_later(self._bounds.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Continues with the answer."""
+        """Continues with the answer, once the client reads again."""
         self._forget_read()
         super().resume_writing()
 

@@ -74,7 +74,7 @@ class Listener:
         """Number of clients disconnected for lack of resources to accept them."""
 
     def listen(self) -> None:
-        """Starts accepting connections."""
+        """Starts accepting connections on the event loop, with a descriptor in reserve."""
         self._listening.setblocking(False)
         listen(self._listening, self._backlog)
         self._keep_reserve()
@@ -95,7 +95,7 @@ class Listener:
         self._free_reserve()
 
     async def wait_closed(self) -> None:
-        """Returns once no connection is being established any more."""
+        """Returns once no connection is being established any more, including TLS handshakes."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 

@@ -20,13 +20,13 @@ class HubId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Returns the parsed id; None for any other text."""
+        """Returns the parsed id, with revision `main` by default; None for any other text."""
         match = HUB_ID.fullmatch(text)
         return None if match is None else cls(match["owner"], match["name"], match["revision"] or "main")
 
     @property
     def repository(self) -> str:
-        """The name without the revision."""
+        """The name of the repository, as `owner/name`, without the revision."""
         return f"{self.owner}/{self.name}"
 
     def fetch_command(self, kind: str) -> str:

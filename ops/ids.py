@@ -27,7 +27,7 @@ _set_is_safe = UUID.__dict__["is_safe"].__set__
 
 
 class Ids(Protocol):
-    """A source of fresh ids."""
+    """A source of fresh ids: random in production, seeded in simulations and golden files."""
 
     def new(self) -> UUID:
         """Returns a fresh, time-ordered id (UUIDv7)."""
@@ -100,7 +100,7 @@ def derive_each(cause: UUID, *parts: str | int, numbers: Iterable[int]) -> list[
 
 
 def derive_from_each(causes: Iterable[UUID], *parts: str | int) -> list[UUID]:
-    """Returns `derive(cause, *parts)` for each cause."""
+    """Returns `derive(cause, *parts)` for each cause, faster than separate calls."""
     end = "".join(f"/{name!s}" for name in parts).encode()
     ids = []
     for cause in causes:

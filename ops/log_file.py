@@ -27,7 +27,7 @@ class LogFile:
 
     @property
     def older(self) -> Path:
-        """Path of the previous, rotated file."""
+        """Path of the previous, rotated file, replaced at each rotation."""
         return older_of(self._path)
 
     def write(self, line: str) -> None:
@@ -42,7 +42,7 @@ class LogFile:
             os.write(self._descriptor, encoded)  # one write: with O_APPEND, lines of two processes do not mix
 
     def close(self) -> None:
-        """Closes the file; the next line reopens the file."""
+        """Closes the file and frees its descriptor; the next line reopens the file."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -92,7 +92,7 @@ class OwnOutput:
 
     @property
     def full(self) -> bool:
-        """True if the file exceeds the maximum size."""
+        """True if the file exceeds the maximum size and is opened for appending."""
         try:
             status = os.fstat(self._descriptor)
             appends = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_APPEND

@@ -149,7 +149,7 @@ def configure(
 
 
 def logger(**fields: Any) -> Logger:
-    """Returns a logger adding the given fields to each line."""
+    """Returns a structlog logger adding the given fields to each line."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
 

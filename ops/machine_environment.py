@@ -33,7 +33,7 @@ PROXIES: Final = tuple(
 
 
 def machine_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of `environ` allowed for any local program."""
+    """Returns the variables of `environ` allowed for any local program, by name and pattern."""
     return {name: content for name, content in environ.items() if _is_machines(name)}
 
 

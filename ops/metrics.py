@@ -48,7 +48,7 @@ def shortened(label: str) -> str:
 
 
 class Metrics:
-    """The metrics of a daemon, in a separate registry."""
+    """The metrics of a daemon, in a separate registry: counters from events, gauges from tables."""
 
     def __init__(self, *, version: str, commit: str = "") -> None:
         self.registry = CollectorRegistry()

@@ -33,7 +33,7 @@ class PrivateAddressError(ConfigError):
 
 
 class WebAddress(NamedTuple):
-    """The parts of an http address."""
+    """The parts of an http address, in normal form for comparisons."""
 
     scheme: str
     host: str

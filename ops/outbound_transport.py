@@ -56,7 +56,7 @@ class PublicTransport(httpx.AsyncBaseTransport):
         raise failed or httpx.ConnectError(_REFUSED, request=request)
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Closes all connections, direct ones and those through proxies."""
         for transport in (self._direct, *self._proxied.values()):
             await transport.aclose()
 

@@ -18,7 +18,7 @@ _WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderAccess(StrEnum):
-    """The users allowed into the folders created by a process."""
+    """The users allowed into the folders created by a process, set by `--folders`."""
 
     PRIVATE = "private"
     """The owner only: mode 0700, files 0600."""
@@ -27,7 +27,7 @@ class FolderAccess(StrEnum):
 
     @property
     def umask(self) -> int:
-        """The umask for the access."""
+        """The umask for the access: permissions removed from every created file and folder."""
         return OTHERS if self is FolderAccess.PRIVATE else 0o007
 
 
@@ -37,7 +37,7 @@ def close_to_others(access: FolderAccess = FolderAccess.PRIVATE) -> None:
 
 
 def process_umask() -> int:
-    """Returns the umask of the process."""
+    """Returns the umask of the process, without changing it even for a moment where possible."""
     try:
         # Not by os.umask, which can only read by writing: other threads create files meanwhile.
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:

@@ -37,7 +37,7 @@ class Plugins(Generic[T]):
         return (*self._table, *(name for name in sorted(self._third_parties()) if name not in self._table))
 
     def ours(self) -> tuple[str, ...]:
-        """Returns the built-in names, without importing any."""
+        """Returns the built-in names in the table's order, without importing any."""
         return tuple(self._table)
 
     def builtin(self, name: str) -> bool:

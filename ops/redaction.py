@@ -143,7 +143,7 @@ def has_url_credentials(text: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Returns the text with apparent secrets masked."""
+    """Returns the text with apparent secrets masked: passwords in URLs, bearer tokens, and values of secret names."""
     text = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
     text = _BEARER.sub(rf"\g<1>{MASK}", text)
     pieces = []

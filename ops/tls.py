@@ -22,7 +22,7 @@ class CertificateFileError(UsageError):
 
 
 class ServerTls:
-    """A certificate and key from two PEM files."""
+    """A server's certificate and key from two PEM files, with the resulting TLS context."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Loads and checks both files. Raises CertificateFileError."""

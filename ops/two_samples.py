@@ -12,7 +12,7 @@ _TERMS: Final = 100
 
 
 class KsTest(NamedTuple):
-    """The outcome of a test."""
+    """The outcome of a Kolmogorov-Smirnov test: gap and probability."""
 
     statistic: float
     """The largest gap between the two empirical distribution functions, 0 to 1."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Level(IntEnum):
-    """The severity of a wait, the worst first."""
+    """The severity of a wait, the worst first, for ordering and colours."""
 
     STUCK = 0
     """Continues only after a repair or an action by a person."""
@@ -18,7 +18,7 @@ class Level(IntEnum):
 
 
 class Words(NamedTuple):
-    """A role's work or wait, in words."""
+    """A role's work or wait in words: what is missing, who acts next, and what ends it."""
 
     state: str
     """The wait's name; stable."""

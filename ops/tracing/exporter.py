@@ -25,7 +25,7 @@ Send: TypeAlias = Callable[[Sequence[TraceSpan]], bool]
 
 
 class SpanExporter:
-    """Exports spans in the background; implements `SpanSink`. `close` ends it."""
+    """Exports spans in the background, in batches; implements `SpanSink`. `close` ends the thread."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ _EVEN: Final = frozenset("02468ace")
 
 
 class TraceContext(NamedTuple):
-    """Identifiers of a span for references from elsewhere."""
+    """Identifiers of a span for references from elsewhere, for example links and headers."""
 
     trace_id: int
     """128 bits, not 0."""
@@ -26,7 +26,7 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header's text."""
+        """The text of the header `traceparent`, version 00."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 

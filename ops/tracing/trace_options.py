@@ -84,7 +84,7 @@ def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger:
 
 
 def span_exporter(options: TraceOptions, service: str, logger: Logger) -> SpanExporter:
-    """Returns an exporter to the receiver named by the options."""
+    """Returns an exporter to the receiver named by the options; the SDK is imported on its thread."""
     release = release_of("rftd")
     resource = {
         SERVICE_NAME: f"rftd-{service}",

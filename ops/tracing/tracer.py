@@ -89,7 +89,7 @@ class TraceSpan:
         attributes: Mapping[str, Attribute] | None = None,
         links: Sequence[TraceContext] = (),
     ) -> TraceSpan:
-        """Returns a new child span, begun now."""
+        """Returns a new child span, begun now, in the trace of this span."""
         return self.tracer.below(self.context, name, kind, attributes=attributes, links=links)
 
     def fail(self, error: BaseException | str) -> None:
@@ -153,7 +153,7 @@ def error_type(error: BaseException) -> str:
 
 
 def current_traceparent() -> str | None:
-    """Returns the header of the open span; None without one."""
+    """Returns the header `traceparent` of the open span; None without one."""
     span = current()
     return None if span is None else span.context.traceparent
 
@@ -162,7 +162,7 @@ class SpanSink(Protocol):
     """Receives ended spans, from any thread. Never blocks and never raises."""
 
     def put(self, span: TraceSpan) -> None:
-        """Accepts a span."""
+        """Accepts a span that has ended; a full sink drops it."""
         ...
 
     @property
@@ -285,7 +285,7 @@ class Tracer:
         return parent.sampled if parent is not None else self.samples(root_of(cause)[0])
 
     def export(self, span: TraceSpan) -> None:
-        """Hands an ended span to the sink."""
+        """Hands an ended span to the sink, without waiting for its transfer."""
         self._sink.put(span)
 
     @property
@@ -294,7 +294,7 @@ class Tracer:
         return self._sink.dropped_total
 
     def now_ns(self) -> int:
-        """Returns the current time for spans."""
+        """Returns the current time for spans, Unix time in nanoseconds."""
         return self._clock.now_ns()
 
     def _new_id(self, bits: int) -> int:

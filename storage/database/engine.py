@@ -44,7 +44,7 @@ _REFUSED_CLASSES: Final = ("22", "23", "54")
 
 
 def sqlite_url(path: Path) -> str:
-    """Returns the SQLAlchemy URL of a SQLite file."""
+    """Returns the SQLAlchemy URL of a SQLite file, for connections through aiosqlite."""
     return f"sqlite+aiosqlite:///{path}"
 
 
@@ -72,7 +72,7 @@ def open_database(url: str) -> AsyncEngine:
 
 
 def is_refused(error: BaseException) -> bool:
-    """True if the database cannot store a value, so that a retry would fail again."""
+    """True if the database cannot store a value of a record, so that any retry would fail again."""
     if isinstance(error, OverflowError | RefusedDataError | IntegrityError):
         return True
     # A broken connection says nothing about the values: dead-lettering a record then would lose the record for ever.

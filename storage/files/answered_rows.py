@@ -42,7 +42,7 @@ class AnsweredRows:
         return sum(rewards) / len(rewards) if rewards else None
 
     def rows(self) -> list[int]:
-        """Returns the answered rows in ascending order."""
+        """Returns the numbers of the answered rows in ascending order."""
         return sorted({row for row, _ in self.answers})
 
     def take(self, scored: EvalScored, texts: Sequence[EvalAnswer]) -> None:

@@ -43,7 +43,7 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The data folder to back up."""
+    """The data folder to back up, with the paths of log, tables, archives and witnesses inside."""
 
     root: Path
     log: Path
@@ -59,7 +59,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment in a backup."""
+    """An experiment in a backup, with the number and total size of copied files."""
 
     experiment: UUID
     name: str
@@ -70,7 +70,7 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a backup: `backup.json`."""
+    """The content of a backup, as stored in `backup.json`: origin, heads, experiments, and omissions."""
 
     release: str
     created: str

@@ -53,7 +53,7 @@ class Staged(NamedTuple):
     """The folder's files, ordered by path."""
 
     def clear(self) -> None:
-        """Removes the temporary folder and the replaced one."""
+        """Removes the temporary folder and the replaced one after a commit; missing folders are no error."""
         for leftover in (self.temporary, self.replaced):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -270,7 +270,7 @@ def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
 
 
 def misses_its_folder(job_dir: Path) -> bool:
-    """True if a marker names a missing checkpoint."""
+    """True if a marker of the job's folder names a missing checkpoint."""
     try:
         return not all(path.is_dir() for path in _marked(job_dir))
     except DataError:
@@ -302,7 +302,7 @@ def marked_step(path: Path) -> int | None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Syncs `folder` with all files and folders below."""
+    """Syncs `folder` with all files and folders below, so that the whole content survives a power cut."""
     for root, _, names in os.walk(folder):
         for name in names:
             descriptor = os.open(Path(root) / name, os.O_RDONLY)

@@ -34,7 +34,7 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """The local file systems."""
+    """The local file systems, measured through `statvfs` and a walk over folders."""
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk.volume`."""

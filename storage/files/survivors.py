@@ -183,7 +183,7 @@ class LossesFile:
             ) from error
 
     def write(self, losses: Sequence[Loss]) -> None:
-        """Replaces the list, durably."""
+        """Replaces the list of losses, durably, creating the folder if needed."""
         make_durable_folder(self._path.parent)
         write_durable(self._path, msgspec.json.format(msgspec.json.encode(losses)))
 
@@ -215,7 +215,7 @@ class JobMemory:
             await asyncio.to_thread(self._write, truth)
 
     def close(self) -> None:
-        """Closes the file of heads."""
+        """Closes the file of heads, if one was opened; idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None

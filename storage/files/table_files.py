@@ -31,7 +31,7 @@ def table_name(table: str, sha256: str) -> str:
 
 
 def tables_of(spec: ExperimentSpec) -> list[Path]:
-    """Returns the table files read by a specification."""
+    """Returns the table files read by a specification, in sorted order."""
     return sorted(path for path in map(Path, inputs_of(spec)) if _is_table(path))
 
 

@@ -159,7 +159,7 @@ class Referenced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
-    """A removable file or folder, and the reason."""
+    """A removable file or folder, with size in bytes and the reason for people."""
 
     path: str
     size_bytes: int
@@ -220,12 +220,12 @@ def ours(spec: ExperimentSpec) -> list[OwnFile]:
 
 
 def stage_folders(spec: ExperimentSpec) -> set[Path]:
-    """Returns the folders of an experiment's checkpoints."""
+    """Returns the folders of an experiment's checkpoints: the job's folder, and separate folders of stages."""
     return {Path(spec.job_dir), *(Path(stage.folder) for stage in spec.stages if stage.folder)}
 
 
 def work_folders(spec: ExperimentSpec) -> set[Path]:
-    """Returns the folders for an experiment's trainers' workplaces."""
+    """Returns the folders for workplaces of an experiment's trainers: next to checkpoints and weights."""
     return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
 
 

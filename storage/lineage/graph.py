@@ -44,7 +44,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class More(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of hidden neighbours of `node`."""
+    """The number of hidden neighbours of `node` of one kind, in one direction."""
 
     node: str
     direction: str

@@ -187,7 +187,7 @@ async def _nothing(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def newest(reading: TableSnapshot, experiment: bytes, version: int) -> Key:
-    """Returns the newest generation of a weight version."""
+    """Returns the key of a weight version in the newest generation, 0 for an unknown version."""
     [(generation,)] = await reading.rows(
         f"SELECT MAX(generation) FROM {EXECUTED} t WHERE experiment = :experiment AND step = :version",
         experiment=experiment,

@@ -31,7 +31,7 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive that was written and verified."""
+    """An archive that was written and verified, with the event announcing path, size and digest."""
 
     event: ExperimentArchived
     notes: tuple[str, ...]

@@ -53,7 +53,7 @@ class Taken(NamedTuple):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an export."""
+    """The outcome of an export: the manifest of the written file, and omissions."""
 
     manifest: ExportManifest
     notes: tuple[str, ...]
@@ -61,7 +61,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an import."""
+    """The outcome of an import: moved specification, numbers of records and files, and the comparison of tables."""
 
     manifest: ExportManifest
     spec: ExperimentSpec

@@ -43,7 +43,7 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """A file selected for an export."""
+    """A file selected for an export: kind, folder, and the relative path below the folder."""
 
     kind: str
     folder: Path

@@ -35,7 +35,7 @@ _NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="
 
 @dataclass(frozen=True)
 class FenceState:
-    """A row of the fences table."""
+    """A row of the fences table: the owner and epoch of a role in a partition."""
 
     partition: Partition
     experiment: UUID | None

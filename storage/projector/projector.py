@@ -117,7 +117,7 @@ class Projector:
 
     @property
     def applied_records(self) -> int:
-        """Returns the number of records with an effect."""
+        """Returns the number of records with an effect, over all experiments."""
         return self._applied.total()
 
     def applied_of(self, experiment: UUID) -> int:

@@ -37,7 +37,7 @@ class Digests(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> str:
-        """Returns a sha256 over all tables."""
+        """Returns a sha256 (hex) over the digests of all tables, in name order."""
         return sha256(_encode(sorted(self.tables.items()))).hexdigest()
 
 
@@ -84,7 +84,7 @@ def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
 
 
 class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a rebuild."""
+    """The outcome of a rebuild: digests of the rebuilt tables, and of the live tables for comparison."""
 
     rebuilt: Digests
     live: Digests | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned batch."""
+    """A planned batch, with size, staleness figures in versions, and state."""
 
     id: str
     step: int

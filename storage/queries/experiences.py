@@ -127,7 +127,7 @@ async def get_experience(connection: AsyncConnection, experience: UUID) -> Exper
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of a group of experiences."""
+    """The task of a group of experiences: dataset row, epoch, and sequence number."""
 
     sequence: int
     """The task's number in its stage, from 0."""

@@ -21,7 +21,7 @@ RECENT_EXPERIENCES: Final = 256
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment of a list."""
+    """An experiment of a list: state, progress, and recent figures."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage of an experiment."""
+    """A stage of an experiment: settings, progress, and the best checkpoint."""
 
     stage: int
     name: str
@@ -87,7 +87,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment in detail."""
+    """An experiment in detail: summary, configuration, stages, warnings, and books."""
 
     summary: ExperimentSummary
     job_dir: str
@@ -267,7 +267,7 @@ def _with_shared(stages: list[StageRow], shared: int) -> list[StageRow]:
 
 
 async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[StageRow]:
-    """Returns the stages in order."""
+    """Returns the stages of an experiment in order of execution."""
     return await fetch(
         connection,
         StageRow,

@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest trained step."""
+    """The newest trained step of an experiment, with metrics and completion time."""
 
     experiment: str
     batch: str

@@ -26,7 +26,7 @@ T = TypeVar("T", "StepRow", "EvalRow")
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained step, with the batch."""
+    """A trained step, with batch, checksums, metrics, and staleness of the batch in versions."""
 
     step: int
     generation: int
@@ -50,7 +50,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A completed evaluation."""
+    """A completed evaluation of a weight version on a held-out taskset."""
 
     id: str
     stage: int

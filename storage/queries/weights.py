@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An announced weight version."""
+    """An announced weight version, with location, checksum and size in bytes."""
 
     version: int
     generation: int
@@ -37,7 +37,7 @@ class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed checkpoint."""
+    """A committed checkpoint, with location, checksums and size in bytes."""
 
     step: int
     generation: int
@@ -91,7 +91,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak memory of a role's ended workers."""
+    """The peak memory, in bytes, of a role's ended workers."""
 
     role: str
     size_bytes: int

@@ -22,7 +22,7 @@ _DAEMONS: Final = ("RFTD_TOKEN", "RFTD_POSTGRES", "PG*")
 
 
 class WorkerEnvironment:
-    """Builds environments of workers from the daemon's."""
+    """Builds environments of workers from the daemon's, by allow-list, order, and the owner's patterns."""
 
     def __init__(
         self, environ: Mapping[str, str] | None = None, *, needed: Iterable[str] = (), pass_env: Iterable[str] = ()
@@ -35,11 +35,11 @@ class WorkerEnvironment:
         self.pass_env = tuple(pass_env)
 
     def of(self, order: WorkerOrder) -> dict[str, str]:
-        """Returns the environment of a local worker."""
+        """Returns the environment of a local worker: the common part, and the variables of its order."""
         return self.of_machine() | self.named_by(order)
 
     def of_machine(self) -> dict[str, str]:
-        """Returns the part shared by all local workers."""
+        """Returns the part shared by all local workers: variables of the machine, and the owner's."""
         ours = {name: self._environ[name] for name in _OURS if name in self._environ}
         return machine_environment(self._environ) | ours | self.passed()
 
@@ -54,11 +54,11 @@ class WorkerEnvironment:
         )
 
     def passed(self) -> dict[str, str]:
-        """Returns the variables passed on by the owner."""
+        """Returns the variables passed on by the owner with `--pass-env`, without the daemon's secrets."""
         return self._without_secrets(name for name in self._environ if matches(name, self.pass_env))
 
     def of_family(self, pattern: str) -> dict[str, str]:
-        """Returns the variables with names matching the pattern."""
+        """Returns the variables with names matching the pattern, without the daemon's secrets."""
         return self._without_secrets(name for name in self._environ if matches(name, (pattern,)))
 
     def _without_secrets(self, names: Iterable[str]) -> dict[str, str]:

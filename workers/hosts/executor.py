@@ -124,7 +124,7 @@ class Search(Protocol):
 
     @property
     def over(self) -> bool:
-        """True once the search is complete."""
+        """True once the search is complete, with or without workers found."""
         ...
 
     @property

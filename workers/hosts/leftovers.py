@@ -28,7 +28,7 @@ _SHOWN: Final = 8
 
 
 class Seen(NamedTuple):
-    """A process found on the machine."""
+    """A process found on the machine, with the signs of its origin."""
 
     process: psutil.Process
     session: int
@@ -123,7 +123,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """False once a process has ended, even before collection of the status."""
+    """False once a process has ended, even if a zombie remains."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

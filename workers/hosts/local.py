@@ -131,7 +131,7 @@ class AdoptedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once the process has ended."""
+        """False once the process has ended, or its pid names another process."""
         return lives(self._process)
 
     def exit_code(self) -> int | None:
@@ -173,7 +173,7 @@ class DeclinedProcess:
 
 
 class Tidying:
-    """The handle of a slot's leftovers during their termination."""
+    """The handle of a slot's leftovers during their termination; signals have no effect on it."""
 
     pid = None
     reason = ""
@@ -208,7 +208,7 @@ def _leftovers(slot: Place) -> Words | None:
 
 
 class LocalExecutor:
-    """Starts `rftd worker ROLE` as local processes."""
+    """Starts `rftd worker ROLE` as local processes; implements `Executor`, `OpeningExecutor`."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class Pulse(msgspec.Struct, kw_only=True):
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
-    """The unique name of an operating system process."""
+    """The unique name of an operating system process, over reused pids, reboots and containers."""
 
     host: str
     pid: int
@@ -63,7 +63,7 @@ class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_process() -> ProcessName:
-    """Returns the name of the calling process."""
+    """Returns the name of the calling process, as announced in `worker.started`."""
     return ProcessName(
         host=platform.node(),
         pid=os.getpid(),
@@ -128,7 +128,7 @@ class Membership:
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
 
     async def join(self, capacity: int) -> None:
-        """Announces the worker as ready for work."""
+        """Announces the worker as ready for work, with room for `capacity` rollouts."""
         started = WorkerStarted(
             worker=self.id,
             role=self.role,
@@ -145,7 +145,7 @@ class Membership:
         faults.point("worker.after_join")
 
     async def leave(self, error: RftdError | None = None) -> None:
-        """Announces the end: clean without an error."""
+        """Announces the end with the peak memory: clean without an error, else with code and reason."""
         await self._append(
             WorkerStopped(
                 worker=self.id,

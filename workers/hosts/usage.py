@@ -13,7 +13,7 @@ CHILDREN_S: Final = 30.0
 
 
 class Used(msgspec.Struct, frozen=True):
-    """The memory and the processor time of some processes."""
+    """The resident memory in bytes and the processor time in seconds of some processes."""
 
     memory_bytes: int
     cpu_s: float
@@ -31,7 +31,7 @@ class Usage:
         self._looked_s = -math.inf
 
     def used(self, now_s: float) -> Used:
-        """Returns memory and processor time; `now_s` is monotonic time."""
+        """Returns memory and processor time of all live processes; `now_s` is monotonic time."""
         if now_s - self._looked_s >= CHILDREN_S:
             self._all = [self._own, *self._own.children(recursive=True)]
             self._looked_s = now_s

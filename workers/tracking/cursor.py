@@ -28,7 +28,7 @@ _CURSORS: Final = "cursors"
 
 
 class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The next record of a partition."""
+    """The next record of a partition to be read by the tracker."""
 
     stream: str
     partition: int
@@ -36,7 +36,7 @@ class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tracker's state."""
+    """A tracker's state: position in the log, fold, pending points, and the tracker's own state."""
 
     target: str = ""
     """The digest of the tracker's arguments: different arguments would write to another place."""

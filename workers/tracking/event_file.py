@@ -34,7 +34,7 @@ _TABLE: Final = _table()
 
 
 def version_record(time_s: float) -> bytes:
-    """Returns the first record of a file."""
+    """Returns the first record of a file, with the format's version."""
     return _record(_time(time_s) + _bytes(3, b"brain.Event:2"))
 
 

@@ -19,7 +19,7 @@ class KeptFile:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
+        """The size in bytes, including unsettled content."""
         return self._size
 
     def open(self, size: int) -> None:
@@ -38,7 +38,7 @@ class KeptFile:
         self._size = size
 
     def append(self, content: bytes) -> None:
-        """Appends the bytes. Raises OSError."""
+        """Appends the bytes at the current end, durable only after `settle`. Raises OSError."""
         view = memoryview(content)
         while view:
             count = os.pwrite(self._file, view, self._size)
@@ -58,7 +58,7 @@ class KeptFile:
 
 
 class KeptFiles:
-    """The files of a tracker's runs."""
+    """The files of a tracker's runs, a file per role."""
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self._files = {role: KeptFile(path) for role, path in paths.items()}

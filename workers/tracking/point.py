@@ -30,7 +30,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The held-out row."""
 
     def cells(self) -> list[Any]:
-        """Returns the values in the order of `COLUMNS`."""
+        """Returns the values of the row in the order of `COLUMNS`."""
         return [getattr(self, column) for column in COLUMNS]
 
 
@@ -68,7 +68,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The tracked experiment."""
+    """The tracked experiment, as described to services: names, configuration and digest."""
 
     experiment: str
     project: str
@@ -94,7 +94,7 @@ class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
         return ("",) if self.single_run else ROLES
 
     def run_of(self, point: Point) -> str:
-        """Returns the run of a point."""
+        """Returns the run of a point: its role, or the single run."""
         return "" if self.single_run else point.role
 
     def title(self, role: str) -> str:

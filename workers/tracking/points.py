@@ -53,7 +53,7 @@ _MARK_STEPS: Final = 8
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """A remark on the weights of a step."""
+    """A remark on the weights of a step, kept until the step is read."""
 
     kind: str
     role: str

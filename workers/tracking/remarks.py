@@ -27,5 +27,5 @@ class Remarks:
         return lines
 
     def kept(self) -> Kept:
-        """Returns the state to be saved by the tracker."""
+        """Returns the state to be saved by the tracker, for a later `Remarks`."""
         return {_KEY: {role: list(lines) for role, lines in self._lines.items()}}

@@ -35,14 +35,14 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a beginning or to an end."""
+    """The answer to a beginning or to an end, one JSON line."""
 
     error: str = ""
     """The name of the error; never its text, which may quote a key."""
 
 
 def main() -> int:
-    """Serves a run until the end of input."""
+    """Serves a run until the end of input; returns the exit status."""
     # The library's output belongs to the tracker's log, not between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -17,7 +17,7 @@ Kept = dict[str, Any]
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of every tracker."""
+    """The arguments of every tracker: the run, a folder, and the kind's own arguments."""
 
     run: TrackedRun
     folder: Path
@@ -31,7 +31,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracker(Protocol):
-    """Shows the points of a run."""
+    """Shows the points of a run in a file or at a service, each point once."""
 
     sure_at_once: bool
     """True if `settle` always confirms storage; False for a library that stores at moments of its own."""

@@ -75,7 +75,7 @@ class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights held by a channel for explorers."""
+    """Weights held by a channel for explorers: the fields of an announcement."""
 
     path: str
     manifest: str
@@ -120,7 +120,9 @@ class WeightChannel(Protocol):
         ...
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets a retired version; processes with open weights continue safely. A missing version is no error."""
+        """Forgets a retired version and frees its space; processes with open weights continue safely. A missing version
+        is no error.
+        """
         ...
 
 
@@ -142,7 +144,7 @@ class TensorSnapshot(Protocol):
     """Weights of a version with tensors available on a device."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Returns the tensors, final and unchanging."""
+        """Returns the tensors by name, final and unchanging, on the device of the snapshot."""
         ...
 
 

@@ -39,7 +39,7 @@ class CheckpointChannel:
         return export(weights, folder, version=version, generation=generation)
 
     def prepare(self) -> None:
-        """Does nothing: a file cannot be written ahead."""
+        """Does nothing: a file cannot be written ahead of the weights."""
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the folder has the announced manifest, and tensors beside it."""
@@ -55,7 +55,7 @@ class CheckpointChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file; removal meanwhile is harmless."""
+        """Context of the mapped and verified tensors; removal of the file meanwhile is harmless. Raises WorkError."""
         manifest, tensors = read(Path(weights.path), expect=weights.manifest)
         check_announced(manifest, weights)
         yield tensors
@@ -73,7 +73,7 @@ class CheckpointChannel:
 
 
 def checkpoint_channel(place: ChannelPlace) -> CheckpointChannel:
-    """Returns an experiment's channel, with versions in the job's folder, below `weights`."""
+    """Returns an experiment's channel, with versions in the job's folder, below `weights`, for the given publisher."""
     return CheckpointChannel(Path(place.job_dir) / "weights", place.epoch)
 
 

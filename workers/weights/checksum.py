@@ -33,7 +33,7 @@ _TENSORS: Final = "tensors:"
 
 
 class TensorDigest(NamedTuple):
-    """A tensor's entry in a digest of digests."""
+    """A tensor's entry in a digest of digests: name, dtype, shape, and the digest's raw bytes."""
 
     name: str
     dtype: str
@@ -46,7 +46,7 @@ class _Digest(Protocol):
 
 
 def form_of(digest: str) -> Form:
-    """Returns the form of a recorded digest."""
+    """Returns the form of a recorded digest, recognised by prefix and length."""
     if digest.startswith(_BITS):
         return "bits"
     if digest.startswith(_TENSORS):

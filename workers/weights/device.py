@@ -35,7 +35,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
-    """A version published by the current process."""
+    """A version published by the current process: the encoded layout, and the tensors by name."""
 
     layout: bytes
     tensors: Mapping[str, torch.Tensor]
@@ -90,7 +90,7 @@ class DeviceChannel:
         )
 
     def prepare(self) -> None:
-        """Does nothing: the trainer's own memory is sufficient."""
+        """Does nothing: the trainer's own memory is sufficient for a publication."""
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the current process publishes the version, or another publisher answers."""

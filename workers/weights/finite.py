@@ -6,7 +6,7 @@ import torch
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """True if the tensor contains neither NaN nor infinity."""
+    """True if the tensor contains neither NaN nor infinity; True for an empty tensor."""
     if not tensor.numel():
         return True
     # NaN propagates through aminmax, which reads the memory once and writes nothing: far faster than testing each

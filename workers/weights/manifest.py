@@ -42,6 +42,6 @@ class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_id(encoded: bytes) -> str:
-    """Returns the xxh3-128 (hex) of a manifest's bytes, by which explorers identify loaded weights."""
+    """Returns the xxh3-128 (hex) of a manifest's encoded bytes, by which explorers identify loaded weights."""
     digest: str = xxhash.xxh3_128(encoded).hexdigest()
     return digest

@@ -82,7 +82,7 @@ class Buffer:
         return digest.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Writes the beginning of the file."""
+        """Writes the beginning of the file, which readers check before anything else."""
         self._mapped[: len(data)] = data
 
     def show_as(self, path: Path) -> None:
@@ -105,11 +105,11 @@ class Buffer:
         return True
 
     def forget(self) -> None:
-        """Gives up a file whose name is gone or belongs to another file."""
+        """Gives up a file whose name is gone or belongs to another file, without removing anything."""
         os.close(self._descriptor)
 
     def close(self) -> None:
-        """Removes the file; existing mappings keep the bytes."""
+        """Removes the file and closes the descriptor; existing mappings keep the bytes."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

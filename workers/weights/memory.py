@@ -120,7 +120,7 @@ class MemoryChannel:
             mapped_file.let_go(descriptor)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Removes the file, or keeps it as the next buffer."""
+        """Removes the file, or keeps it as the next buffer if unread and of equal size."""
         # Only a publisher has buffers; a successor, or an explorer, merely removes the name.
         buffer = self._shown.pop(weights.path, None)
         if buffer is None:
@@ -201,7 +201,7 @@ class MemoryChannel:
 
 
 def memory_channel(place: ChannelPlace) -> MemoryChannel:
-    """Returns an experiment's channel, with versions in a folder in the machine's memory."""
+    """Returns an experiment's channel, with versions in a folder in the machine's memory, else in the job's folder."""
     return MemoryChannel(shared_folder(place.job_dir, place.memory_dir), place.epoch)
 
 

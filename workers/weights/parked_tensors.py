@@ -69,7 +69,7 @@ class Rest:
 
     @property
     def begun(self) -> bool:
-        """True while the tensors lie on the host."""
+        """True while the tensors lie on the host and the device memory is free."""
         return self._parked is not None
 
     def begin(self) -> None:
@@ -105,5 +105,5 @@ class Rest:
                 self.begin()
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor's numbers, parked or not."""
+        """Returns the tensor's numbers on the host if parked, else the tensor itself."""
         return tensor if self._parked is None else self._parked.on_host(tensor)

@@ -65,7 +65,7 @@ def header_of(layouts: Mapping[str, TensorLayout]) -> bytes:
 
 
 class TensorPlace(NamedTuple):
-    """A tensor's location in a file."""
+    """A tensor's location in a file: dtype and shape, and the offset of the first byte."""
 
     layout: TensorLayout
     begin_bytes: int

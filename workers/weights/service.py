@@ -33,12 +33,12 @@ class NamedSnapshot(Protocol):
         ...
 
     def checksum(self) -> str:
-        """Returns the opaque checksum of the training result."""
+        """Returns the opaque checksum of the training result, equal only for one execution."""
         ...
 
 
 class ServiceChannel:
-    """Implements `WeightChannel` for names only."""
+    """Implements `WeightChannel` for names only: publishing and opening bytes raise ConfigError."""
 
     takes: Final[tuple[WeightsKind, ...]] = ("name",)
 
@@ -50,14 +50,14 @@ class ServiceChannel:
         raise _no_bytes()
 
     def publish_name(self, snapshot: NamedSnapshot) -> Exported:
-        """Returns the announcement of the service's weights."""
+        """Returns the announcement of the service's weights, with the name as path and a size of 0 bytes."""
         name = snapshot.name()
         # An explorer echoes the manifest: here the digest of the name.
         manifest = xxhash.xxh3_128_hexdigest(name.encode())
         return Exported(path=name, manifest=manifest, checksum=snapshot.checksum(), size_bytes=0)
 
     def prepare(self) -> None:
-        """Does nothing: the service needs no preparation."""
+        """Does nothing: the service needs no preparation for a publication."""
 
     def holds(self, weights: WeightsRef) -> bool:
         """True if the service knows the name; also for a service that does not answer, or without access to the

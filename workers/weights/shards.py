@@ -33,7 +33,7 @@ _READ_BYTES: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's part of a tensor."""
+    """A rank's part of a tensor: layout of the whole, and offset and size of the box."""
 
     name: str
     whole: TensorLayout
@@ -44,7 +44,7 @@ class Shard:
 
 
 class PartPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The box of a tensor stored in a rank's file."""
+    """The box of a tensor stored in a rank's file: offset and size in numbers, per dimension."""
 
     rank: int
     offset: tuple[int, ...]
@@ -52,7 +52,7 @@ class PartPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor, and the location of the parts."""
+    """A tensor, and the location of the parts in the ranks' files."""
 
     name: str
     dtype: str
@@ -61,7 +61,7 @@ class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's file."""
+    """A rank's file, with size in bytes and xxh3-128 (hex)."""
 
     rank: int
     name: str

@@ -28,7 +28,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 
 
 class TensorLayout(NamedTuple):
-    """A tensor's dtype and shape, without numbers."""
+    """A tensor's dtype and shape, without numbers, as read from a header."""
 
     dtype: str
     shape: tuple[int, ...]

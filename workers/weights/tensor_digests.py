@@ -38,7 +38,7 @@ class TensorDigests:
         return digest_of(form, self.each(form, tensors))
 
     def each(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> list[TensorDigest]:
-        """Returns the digests of some tensors, for `digest_of`."""
+        """Returns the digests of some tensors, by name, as input of `digest_of`."""
         if form == "xxh3":
             return self._hashed(tensors, lambda data: xxhash.xxh3_128(data).digest())
         if form == "tensors":

@@ -45,7 +45,7 @@ _PART_BYTES: Final = 1 << 28
 
 
 class WeightsAsk(msgspec.Struct, frozen=True):
-    """A receiver's request."""
+    """A receiver's request, sent as JSON through the publisher's queue."""
 
     name: str
     """The requested version; empty: the server must stop."""
@@ -80,11 +80,11 @@ class LinkServer:
         atexit.register(self._stop)
 
     def show(self, name: str, layout: bytes) -> None:
-        """Makes the version available for requests."""
+        """Makes the version available for requests, with the layout as description for receivers."""
         self._store.set(_SHOWN + name, layout)
 
     def hide(self, name: str) -> None:
-        """Withdraws the version from requests."""
+        """Withdraws the version from requests; transfers in progress are not affected."""
         self._store.delete_key(_SHOWN + name)
 
     def _serve(self) -> None:
@@ -128,7 +128,7 @@ class LinkServer:
 
 
 def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> WeightsLayout:
-    """Returns the layout of tensors on a device."""
+    """Returns the layout of tensors on a device, with sums of bits and indices of tied tensors."""
     names = sorted(tensors)
     devices = {tensor.device for tensor in tensors.values()}
     device = devices.pop() if len(devices) == 1 else torch.device("cpu")

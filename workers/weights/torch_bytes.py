@@ -28,13 +28,13 @@ def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
 
 
 def tensors_of(weights: Weights) -> dict[str, torch.Tensor]:
-    """Returns tensors sharing the memory, for reading only; tied names share a tensor."""
+    """Returns torch's tensors sharing the bytes' memory, for reading only; tied names share a tensor."""
     converted: dict[int, torch.Tensor] = {}
     return {name: converted.setdefault(id(stored), _tensor(stored)) for name, stored in weights.items()}
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Returns `float32`, `bfloat16`, ..."""
+    """Returns the name of a tensor's dtype without torch's prefix: `float32`, `bfloat16`, ..."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -39,13 +39,13 @@ CLUSTERED: dict[str, Any] = {"sqlite_with_rowid": False}
 
 
 class Row(SQLModel):
-    """Base of every table of the projections."""
+    """Base class of every table of the projections, with the common SQLAlchemy metadata."""
 
     metadata: ClassVar[MetaData] = MetaData()
 
 
 def table_of(kind: type[Row]) -> Table:
-    """Returns the SQLAlchemy table behind a row class."""
+    """Returns the SQLAlchemy table behind a row class, for queries without ORM objects."""
     table: Table = kind.__table__  # type: ignore[attr-defined]
     return table
 

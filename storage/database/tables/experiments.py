@@ -82,7 +82,7 @@ class Experiments(Row, table=True):
 
 
 class Stages(Row, table=True):
-    """One stage of an experiment."""
+    """A stage of an experiment: settings from the submission, progress and best checkpoint from later events."""
 
     __tablename__ = "stages"
 

@@ -8,7 +8,7 @@ from rftd.storage.database.tables.base import Id, Int, IntKey, Key, LocalPath, L
 
 
 class Steps(Row, table=True):
-    """Weight version `step` of `generation`, as trained."""
+    """A trained step: weight version `step` of `generation`, with batch, checksums and metrics."""
 
     __tablename__ = "steps"
 

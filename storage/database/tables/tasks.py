@@ -42,7 +42,7 @@ class Leases(Row, table=True):
 
 
 class Groups(Row, table=True):
-    """One closed group of rollouts."""
+    """A closed group of rollouts: members, failed rollouts, mean reward, and the reason of a failure."""
 
     __tablename__ = "groups"
     __table_args__ = (Index("groups_experiment", "experiment", "stage", "sequence"), CLUSTERED)

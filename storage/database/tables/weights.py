@@ -29,7 +29,7 @@ class WeightVersions(Row, table=True):
 
 
 class Activations(Row, table=True):
-    """A worker's first use of a weight version."""
+    """A worker's first use of a weight version, with the seconds taken to load the weights."""
 
     __tablename__ = "activations"
 

@@ -42,5 +42,5 @@ def owner_of(decoded: Decoded) -> bytes:
 
 
 def json_of(content: object) -> str:
-    """Returns JSON text; NaN and infinities become null."""
+    """Returns the object as JSON text for a column; NaN and infinities become null."""
     return _encode(content).decode()

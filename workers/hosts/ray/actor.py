@@ -32,7 +32,7 @@ ASKED_S: Final = 20.0
 
 
 class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a rank host to `begin`."""
+    """The answer of a rank host to `begin`: an address, or a refusal."""
 
     listening: RankHostPlace | None = None
     """The address and the key of its ranks."""
@@ -90,7 +90,7 @@ def host_actors(order: ActorOrder) -> list[Any]:
 
 
 class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a worker actor to `begin`."""
+    """The answer of a worker actor to `begin`: a pid, or a refusal."""
 
     pid: int
     refusal: str = ""
@@ -98,7 +98,7 @@ class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerActor:
-    """One worker. Child processes end with the worker."""
+    """An actor running one worker as a guest. Child processes end with the worker."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -117,13 +117,13 @@ class WorkerActor:
         return msgspec.json.encode(ActorBegun(pid=os.getpid(), refusal=refusal))
 
     def outcome(self) -> bytes:
-        """Blocks until the worker has ended, and returns the outcome."""
+        """Blocks until the worker has ended, and returns the outcome as JSON."""
         self._over.wait()
         self._outcome_sent.set()
         return msgspec.json.encode(self._outcome)
 
     def stop(self) -> None:
-        """Asks the worker to drain and leave."""
+        """Asks the worker to drain and leave; without effect before the start."""
         if self._guest is not None:
             self._guest.stop()
 

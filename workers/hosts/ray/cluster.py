@@ -20,7 +20,7 @@ from rftd.workers.hosts.ray.messages import RayNode
 
 
 class NodeSize(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's memory, as answered by the node."""
+    """A node's total memory, of the machine and of a GPU, as answered by the node."""
 
     memory_bytes: int = 0
     """Total memory of the node; 0: unknown."""
@@ -32,7 +32,7 @@ UNSIZED: Final = NodeSize()
 
 
 class NodeSizes:
-    """Requests for the sizes of nodes, and the answers."""
+    """Requests for the sizes of nodes, by a Ray task on each, and the answers."""
 
     def __init__(self) -> None:
         self.known: dict[str, NodeSize] = {}
@@ -55,7 +55,7 @@ class NodeSizes:
 
 
 def size_here() -> bytes:
-    """Returns the encoded size of the local node."""
+    """Returns the encoded size of the local node; runs as a Ray task."""
     # With no variables: a task without a GPU has variables hiding all GPUs.
     host = find_host({})
     cpu = next(device for device in host.devices if device.kind == "cpu")
@@ -80,7 +80,7 @@ class RayCluster:
         self._sizes = NodeSizes()
 
     def look(self) -> None:
-        """Reads the nodes with their free resources."""
+        """Reads the nodes with their free resources into `nodes`."""
         free = ray._private.state.available_resources_per_node()
         alive = [node for node in ray.nodes() if node["Alive"]]
         self._sizes.look({node["NodeID"] for node in alive})

@@ -221,14 +221,14 @@ def _error_line(error: Exception) -> str:
 
 
 class Sweeping:
-    """The end of all leftovers of a slot."""
+    """The end of all leftovers of a slot: actors, placement groups, and a last timeline."""
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
 
     def look(self, cluster: RayCluster) -> None:
-        """Ends the remaining actors."""
+        """Ends the remaining actors; ended itself once none are left."""
         if self.seen.state == "ended":
             return
         actors = cluster.actors_of(self._sweep.place)
@@ -246,7 +246,7 @@ class Sweeping:
 
 
 class Seeking:
-    """The search for workers placed by an earlier driver."""
+    """The search for workers placed by an earlier driver, complete after one look."""
 
     def __init__(self, seek: Seek) -> None:
         self._seek = seek
@@ -260,7 +260,7 @@ class Seeking:
 
 
 class Driver:
-    """Requests in, reports out, until the input ends."""
+    """Requests in, reports out, until the input ends; tracks workers, sweeps and searches."""
 
     def __init__(self, options: DriverOptions, requests: Iterator[bytes], output: int) -> None:
         self._options = options
@@ -320,7 +320,7 @@ class Driver:
 
 
 def connect(options: DriverOptions) -> None:
-    """Connects to the cluster. Raises Ray's errors."""
+    """Connects to the cluster, or starts a local one for `local`. Raises Ray's errors."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     more: dict[str, Any] = {"include_dashboard": False} if options.address == "local" else {}
     ray.init(
@@ -334,7 +334,7 @@ def connect(options: DriverOptions) -> None:
 
 
 def why_away(error: BaseException, address: str) -> ClusterAway:
-    """Returns the report of an unusable cluster."""
+    """Returns the report of an unusable cluster: refused, of another release, or silent."""
     error_text = " ".join(str(error).split())[:400]
     # Ray reports a refusal only in the text of the last error before giving up.
     if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):

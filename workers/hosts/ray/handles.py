@@ -24,7 +24,7 @@ class ActorHost(Protocol):
 
 
 class RayHandle:
-    """A worker in the last reported state."""
+    """A worker in the last reported state; implements `Handle` without calls to Ray."""
 
     def __init__(self, launcher: ActorHost, order: ActorOrder) -> None:
         self._launcher = launcher
@@ -67,7 +67,7 @@ class RayHandle:
 
 
 class RaySweep:
-    """The leftovers of a slot during their termination."""
+    """The leftovers of a slot during their termination; implements `Handle`."""
 
     pid = None
     reason = ""

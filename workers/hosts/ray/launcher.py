@@ -139,7 +139,7 @@ class RayExecutor:
         return True
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
-        """Returns the handle of a worker found by a search."""
+        """Returns the handle of a worker found by a search; nothing is started."""
         return self._handle(order, begin=False)
 
     def _request(self, pending: RaySweep | RaySearch) -> None:

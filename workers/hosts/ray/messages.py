@@ -41,7 +41,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
     @property
     def name(self) -> str:
-        """The name of the worker's actor."""
+        """The name of the worker's actor: the slot's text and the worker's id."""
         return f"{self.place}#{self.assignment.worker}"
 
     @property
@@ -51,7 +51,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
 
 class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """A request to end a worker."""
+    """A request to end a worker, at once or after draining."""
 
     worker: UUID
     at_once: bool
@@ -67,7 +67,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True, tag="seek"):
-    """A request for the workers in a slot."""
+    """A request for the ids of the workers in a slot."""
 
     number: UUID
     place: str
@@ -77,7 +77,7 @@ Request: TypeAlias = ActorOrder | ActorEnd | Sweep | Seek
 
 
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A live node of the cluster."""
+    """A live node of the cluster, with total and free resources."""
 
     id: str
     address: str
@@ -128,7 +128,7 @@ Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
 
 
 def line(message: Request | Report) -> bytes:
-    """Returns the message encoded as a line."""
+    """Returns the message encoded as JSON, with a line feed."""
     return msgspec.json.encode(message) + b"\n"
 
 

@@ -14,7 +14,7 @@ LOCAL: Final = "local"
 
 
 class OpenDefault(NamedTuple):
-    """An unchanged default of Ray, with a fix."""
+    """An unchanged default of Ray that leaves the cluster open, with a fix."""
 
     subject: str
     what: str

@@ -202,7 +202,7 @@ _INDEXES: Final = (
 
 
 def upgrade() -> None:
-    """Creates all tables and indexes."""
+    """Creates all tables and indexes of the first release, in Alembic's transaction."""
     for name, key, columns_text in _TABLES:
         columns = [_column(text, primary_key=True) for text in key.split()]
         columns += [_column(text) for text in columns_text.split()]
@@ -212,7 +212,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops all tables."""
+    """Drops all tables of the first release, together with their indexes."""
     for name, _, _ in _TABLES:
         op.drop_table(name)
 
