@@ -44,7 +44,7 @@ def _taken(host: str, port: int, error: OSError) -> ConflictError:
     return ConflictError(
         f"cannot listen on {host}:{port}: {error.strerror}",
         field="--port",
-        fix="give --port 0 for a free one, or end what listens there",
+        fix="use --port 0 for a free port, or stop the program that listens there",
     )
 
 

@@ -83,7 +83,10 @@ class NotInstalledError(ConfigError):
     """The request needs packages of an optional extra, which are not installed where they would be used."""
 
     code = "RFTD-INS-001"
-    remedy = "Install the extra that the message names into the environment of whoever said it, and start that again."
+    remedy = (
+        "Install the extra named in the message into the environment of the program that reported the error, "
+        "then restart that program."
+    )
 
 
 class DataError(UsageError):
@@ -182,7 +185,7 @@ class OtherLogError(LogLossError):
 
     code = "RFTD-LOG-008"
     remedy = (
-        "Serve the log that the message names. If it is not to be used any more, let this one have the folder: "
+        "Serve the log named in the message. If that log is no longer used, give the folder to this one: "
         "`rftd serve --take-over NAME`."
     )
 

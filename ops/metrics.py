@@ -102,35 +102,36 @@ class Metrics:
         )
         self.requests = Counter(
             "rftd_requests_total",
-            "Requests of other programs by records in the log, by what they asked for and what came of it",
+            "Requests of other programs by records in the log, by type and outcome",
             ["type", "outcome"],
             registry=self.registry,
         )
-        readable = "1 if the tables answered when they were read last; else their figures are of the time before"
+        readable = "1 if the last read of the tables succeeded; else the figures are older"
         self.state_readable = Gauge("rftd_state_readable", readable, registry=self.registry)
         self.state_age = Gauge("rftd_state_age_seconds", "Age of the figures of the tables", registry=self.registry)
         self.experiment_state = self._state(
-            "rftd_experiment_state", "1 for the current state of the experiment; no series of the others", "state"
+            "rftd_experiment_state", "1 for the current state of the experiment; no series for other states", "state"
         )
         self.state_timestamp = self._state(
             "rftd_experiment_state_timestamp_seconds", "Unix time at which the present state began"
         )
         self.queue_position = self._state(
-            "rftd_experiment_queue_position", "1 for the next of the experiments that wait for their turn"
+            "rftd_experiment_queue_position", "Position in the queue, 1 for the next experiment to start"
         )
         self.queue_wait = self._state(
-            "rftd_experiment_queue_wait_seconds", "Time from the submission until the experiment had its turn, or now"
+            "rftd_experiment_queue_wait_seconds",
+            "Time from the submission to the start of the experiment, or until now",
         )
         self.max_staleness = self._state(
             "rftd_experiment_max_staleness_versions",
-            "Oldest experience that a batch may hold; no series where the policy has no such bound",
+            "Maximum staleness of an experience in a batch; no series if the policy has no bound",
         )
         self.heartbeat_timestamp = self._gauge(
             "rftd_experiment_heartbeat_timestamp_seconds", "Unix time of the last heartbeat written by a role", "role"
         )
         self.progress_timestamp = self._state(
             "rftd_experiment_last_progress_timestamp_seconds",
-            "Unix time of the last completed unit of work of a role that is at work, or at which it was to begin",
+            "Unix time of the last completed unit of work of a working role, or of its expected start",
             "role",
         )
         self.role_state_seconds = self._counter(
@@ -140,7 +141,7 @@ class Metrics:
     def _accelerators(self) -> None:
         self.accelerator_seconds = ReadTotals(
             "rftd_accelerator_seconds_total",
-            "Seconds for which workers held accelerators; one without a GPU counts as one of kind cpu",
+            "Seconds of accelerators held by workers; a worker without a GPU counts as one of kind cpu",
             ["experiment", "role", "accelerator"],
             registry=self.registry,
         )
@@ -156,14 +157,14 @@ class Metrics:
             "rftd_worker_memory_bytes", "Memory of a worker's processes, at its last heartbeat", "role", "slot"
         )
         self.worker_cpu = self._counter(
-            "rftd_worker_cpu_seconds_total", "Processor time of the workers in a place", "role", "slot"
+            "rftd_worker_cpu_seconds_total", "Processor time of the workers in a slot", "role", "slot"
         )
         self.worker_tokens = self._counter(
-            "rftd_worker_tokens_total", "Tokens that the workers in a place drew or trained", "role", "slot"
+            "rftd_worker_tokens_total", "Tokens sampled or trained by the workers in a slot", "role", "slot"
         )
         self.spans_dropped = self._counter(
             "rftd_trace_spans_dropped_total",
-            "Spans that never arrived at the receiver of traces, of workers and of the daemon itself",
+            "Spans lost before the receiver of traces, from workers and the daemon",
             "role",
             "slot",
         )
@@ -185,16 +186,15 @@ class Metrics:
             "rftd_rollout_reward", "Reward of each finished rollout", _REWARD, "taskset"
         )
         self.reward_gained = self._counter(
-            "rftd_rollout_reward_gained_total", "Sum of the rewards above zero: less what was lost, the sum of all"
+            "rftd_rollout_reward_gained_total",
+            "Sum of the positive rewards; minus the lost rewards, the sum of all rewards",
         )
-        self.reward_lost = self._counter(
-            "rftd_rollout_reward_lost_total", "Sum of the rewards below zero, without their sign"
-        )
+        self.reward_lost = self._counter("rftd_rollout_reward_lost_total", "Absolute sum of the negative rewards")
         self.reward_mean = self._state(
-            "rftd_rollout_reward_mean", "Mean reward of the batch that was trained last, as `rftd get` draws it"
+            "rftd_rollout_reward_mean", "Mean reward of the newest trained batch, as drawn by `rftd get`"
         )
         self.reward_quantile = self._state(
-            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the batch that was trained last", "share"
+            "rftd_rollout_reward_quantile", "Quantiles of the rewards of the newest trained batch", "share"
         )
         self.response_tokens = self._histogram(
             "rftd_rollout_response_tokens", "Length of each finished rollout's response", _TOKENS
@@ -204,24 +204,26 @@ class Metrics:
         )
         self.leases = self._counter(
             "rftd_task_leases_total",
-            "Leases of rollouts by kind (first, or second: of a straggler that is under way elsewhere too)",
+            "Leases of rollouts by kind (first, or second: of a straggler still running elsewhere)",
             "kind",
         )
         self.groups_given_up = self._counter(
-            "rftd_groups_given_up_total", "Groups closed before they were over, by code of the reason", "code"
+            "rftd_groups_given_up_total", "Groups closed early, by code of the reason", "code"
         )
         self.zero_variance_groups = self._counter(
-            "rftd_group_zero_variance_total", "Groups useless because every reward is equal"
+            "rftd_group_zero_variance_total", "Groups without a learning signal because all rewards are equal"
         )
         self.signal_lost = self._state(
-            "rftd_signal_lost", "1 for the cause for which nothing is learnt; no series while something is", "cause"
+            "rftd_signal_lost",
+            "1 for the cause of a missing learning signal; no series while there is a signal",
+            "cause",
         )
         self.signal_solved = self._state(
-            "rftd_signal_solved", "1 if every group of the newest batches is answered right; no series while one is not"
+            "rftd_signal_solved", "1 if every group of the newest batches is solved; no series otherwise"
         )
         self.signal_share = self._state(
             "rftd_signal_ratio",
-            "Share of the batch that was trained last (equal_groups; rollouts: prompts_cut answers_cut answers_empty)",
+            "Share of the newest trained batch (equal_groups; rollouts: prompts_cut answers_cut answers_empty)",
             "of",
         )
         self.eval_score = self._state("rftd_eval_score", "Last eval score", "evalset", "metric")
@@ -245,14 +247,14 @@ class Metrics:
         )
         self.buffer_capacity = self._state(
             "rftd_buffer_capacity_experiences",
-            "The most that may wait or cool at once; no series where there is no bound",
+            "Maximum number of waiting or cooling experiences; no series without a bound",
             "buffer",
         )
 
     def _weights(self) -> None:
         self.weight_version = self._state(
             "rftd_weight_version",
-            "Weight version: the newest that the trainer published, the oldest that a live explorer serves",
+            "Weight version: the newest published by the trainer, the oldest served by a live explorer",
             "holder",
         )
         # A summary: for four phases, bounds more telling than the mean would be a third of an experiment's series.
@@ -275,7 +277,7 @@ class Metrics:
         )
         self.weight_sync_overdue = self._counter(
             "rftd_weight_sync_overdue_total",
-            "Sync points at which explorers waited for sync_timeout, and then went on or wait on",
+            "Sync points where explorers waited for sync_timeout, then continued or kept waiting",
             "then",
         )
         self.checkpoint_duration = self._histogram(
@@ -287,7 +289,7 @@ class Metrics:
 
     def _training(self) -> None:
         self.train_step = self._state("rftd_train_step", "Last finished training step")
-        self.train_steps_planned = self._state("rftd_train_steps_planned", "Training steps that it has in all")
+        self.train_steps_planned = self._state("rftd_train_steps_planned", "Training steps of the experiment in total")
         self.train_steps = self._counter("rftd_train_steps_total", "Training steps finished")
         self.train_step_duration = self._histogram(
             "rftd_train_step_duration_seconds", "Wall time of one training step", _STEP_S
@@ -298,10 +300,11 @@ class Metrics:
         self.train_entropy = self._state("rftd_train_entropy_nats", "Mean per-token policy entropy")
         self.train_clip_ratio = self._state("rftd_train_clip_ratio", "Share of tokens clipped", "side")
         self.train_masked = self._state(
-            "rftd_train_masked_ratio", "Share of tokens that corrections left out, by sign of advantage", "advantage"
+            "rftd_train_masked_ratio", "Share of tokens masked by corrections, by sign of advantage", "advantage"
         )
         self.train_effective = self._state(
-            "rftd_train_effective_sample_ratio", "Which share of the tokens the batch is worth to the present weights"
+            "rftd_train_effective_sample_ratio",
+            "Effective sample size of the batch under the current weights, as a share of its tokens",
         )
         self.train_learning_rate = self._state("rftd_train_learning_rate", "Learning rate of the last training step")
         self.train_grad_norm = self._state("rftd_train_grad_norm", "Global gradient norm before clipping")
@@ -310,17 +313,24 @@ class Metrics:
         )
 
     def _streams(self) -> None:
-        self.disk_free = Gauge("rftd_disk_free_bytes", "Free space, where there is least of it", registry=self.registry)
+        self.disk_free = Gauge("rftd_disk_free_bytes", "Free space of the fullest volume", registry=self.registry)
         self.disk_used = Gauge(
-            "rftd_disk_used_bytes", "What the disk budget counts; 0 without a budget", registry=self.registry
+            "rftd_disk_used_bytes", "Space counted by the disk budget; 0 without a budget", registry=self.registry
         )
         self.disk_short = Gauge(
-            "rftd_disk_short", "1 while experiments pause for want of space", ["cause"], registry=self.registry
+            "rftd_disk_short",
+            "1 while experiments are paused for lack of disk space",
+            ["cause"],
+            registry=self.registry,
         )
         self.wal_size = Gauge("rftd_log_wal_size_bytes", "Size of the log's write-ahead file", registry=self.registry)
-        self.wal_blocked = Gauge("rftd_log_wal_blocked", "1 while a reader keeps it full", registry=self.registry)
+        self.wal_blocked = Gauge(
+            "rftd_log_wal_blocked", "1 while a reader keeps the write-ahead file full", registry=self.registry
+        )
         self.wal_blocked_by = Gauge(
-            "rftd_log_wal_blocked_by_pid", "Process id of that reader; 0 without one", registry=self.registry
+            "rftd_log_wal_blocked_by_pid",
+            "Process id of the reader that keeps the write-ahead file full; 0 without one",
+            registry=self.registry,
         )
         self.dead_letters = Counter(
             "rftd_stream_dead_letters_total",
@@ -330,13 +340,13 @@ class Metrics:
         )
         self.dead_letters_open = Gauge(
             "rftd_dead_letters_open",
-            "Dead letters that nobody has retried or dropped: records, and tasks that failed",
+            "Dead letters neither retried nor dropped: records, and failed tasks",
             ["kind"],
             registry=self.registry,
         )
         self.handler_duration = Histogram(
             "rftd_stream_handler_duration_seconds",
-            "Time from the delivery of some records to their committed effect, for each stream among them",
+            "Time from the delivery of records to their committed effect, by stream",
             ["stream", "consumer_group"],
             buckets=_HANDLER_S,
             registry=self.registry,
@@ -349,13 +359,13 @@ class Metrics:
         )
         self.void_records = Counter(
             "rftd_stream_void_records_total",
-            "Records without effect: of a process that was replaced, or of a stranger in the name of a role",
+            "Records without effect: of a replaced process, or of another program in the name of a role",
             ["stream", "cause"],
             registry=self.registry,
         )
         self.rebuild_duration = Gauge(
             "rftd_projection_rebuild_duration_seconds",
-            "Duration of the last time that the tables were filled from the first record on",
+            "Duration of the last complete rebuild of the tables",
             ["projection"],
             registry=self.registry,
         )

@@ -183,7 +183,7 @@ def _as_error(failure: BaseException, where: str) -> RftdError:
     # The writer of safetensors provides no errno, only the text.
     no_space = isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if no_space or f"(os error {errno.ENOSPC})" in str(failure):
-        return DiskFullError(explain(failure), where=where, fix="free space; the experiment goes on by itself")
+        return DiskFullError(explain(failure), where=where, fix="free space; the experiment continues by itself")
     return WorkError(explain(failure), where=where)
 
 

@@ -58,7 +58,7 @@ async def read_filled(connection: AsyncConnection) -> float | None:
 async def _prepare_server(connection: AsyncConnection) -> None:
     if await connection.scalar(text("SHOW transaction_read_only")) == "on":
         raise UnreachableError(
-            "Postgres takes no writes: it is a standby, or set to read-only",
+            "Postgres accepts no writes: the server is a standby, or set to read-only",
             fix="name the primary in the URL, or unset default_transaction_read_only",
         )
     if (encoding := await connection.scalar(text("SHOW server_encoding"))) != "UTF8":

@@ -164,7 +164,7 @@ def _taken_over(folder: Path) -> FencedError:
     return FencedError(
         "a later trainer writes this checkpoint now",
         where=str(folder),
-        fix="nothing: what this process wanted to save is not needed any more",
+        fix="nothing: this process's checkpoint is no longer needed",
     )
 
 

@@ -62,7 +62,7 @@ def difference(read: Read, promised: TasksOffered) -> str:
     if rows < promised.rows:
         return f"is older than the log: it has {rows} rows, and {promised.rows} were promised"
     if promised.history and digest != promised.digest:
-        return f"is another one: its first {promised.rows} rows are not those that were promised"
+        return f"is another one: its first {promised.rows} rows differ from the promised rows"
     return ""
 
 

@@ -286,7 +286,7 @@ def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
         # An event still names the weights, but no process generates answers with old weights: a replay, a fork and a
         # resumed run start from a checkpoint or the base model, and produce missing weights again.
         case "weights" | "weights-mapped" if not named.snapshots:
-            return "its experiment has ended, and nobody generates with it any more"
+            return "its experiment has ended, and no process generates with it"
         case "artifact" if named.artifacts is not None and path.name not in named.artifacts:
             return "no event names it"
         case "snapshot" if not named.snapshots:

@@ -142,7 +142,7 @@ def taken_over(path: Path) -> FencedError:
     return FencedError(
         "a later trainer has these files now",
         where=str(path),
-        fix="nothing: what this process wanted to do is not needed any more",
+        fix="nothing: this process's work is no longer needed",
     )
 
 

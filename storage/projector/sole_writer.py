@@ -143,7 +143,7 @@ def _explain(error: DBAPIError, engine: AsyncEngine) -> None:
         raise forbidden(engine.url) from error
     if state == "25006":
         raise UnreachableError(
-            "Postgres takes no writes any more: it became read-only", fix="name the primary in the URL"
+            "Postgres no longer accepts writes: the server became read-only", fix="name the primary in the URL"
         ) from error
 
 

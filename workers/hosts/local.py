@@ -200,10 +200,10 @@ def _leftovers(slot: Place) -> Words | None:
     if not slot.left:
         return None
     ends = (
-        f"they end: they were asked to, and are killed after {limits.LEFTOVER_GRACE_S:g} s; what does not end then "
-        "hangs in the operating system, look at it with ps"
+        f"they end: SIGTERM was sent, SIGKILL follows after {limits.LEFTOVER_GRACE_S:g} s; a process that survives "
+        "both hangs in the operating system: see ps"
     )
-    waiting_for = f"what the one before left running to end: {slot.left}"
+    waiting_for = f"leftover processes of the previous worker to end: {slot.left}"
     return Words("leftovers", waiting_for, "those processes", ends, Level.STUCK)
 
 

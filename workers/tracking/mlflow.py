@@ -133,7 +133,7 @@ class MlflowRuns:
                 raise ConfigError(message, field="monitor.monitor_args", fix=fix) from None
             if status >= 500 or status == 429:
                 message = f"MLflow at {self._uri} does not answer: {str(error)[:200]}"
-                raise UnreachableError(message, fix="start it; the tracker goes on by itself") from None
+                raise UnreachableError(message, fix="start it; the tracker continues by itself") from None
             raise
 
 

@@ -163,7 +163,7 @@ def _refuse_other(folder: Path, encoded: bytes) -> None:
         present = b""
     if present != encoded:
         raise ConflictError(
-            "the folder already holds other weights", where=str(folder), fix="export into a folder of its own"
+            "the folder already holds other weights", where=str(folder), fix="export into a separate folder"
         )
 
 

@@ -195,7 +195,7 @@ class MemoryChannel:
         with path.open("rb") as file:
             if file.read(len(head)) != head:
                 raise ConflictError(
-                    "the file already holds other weights", where=str(path), fix="publish into a folder of its own"
+                    "the file already holds other weights", where=str(path), fix="publish into a separate folder"
                 )
         return _exported(path, head, checksum_of(tensors), path.stat().st_size)
 

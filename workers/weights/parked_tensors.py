@@ -89,7 +89,7 @@ class Rest:
         except RuntimeError as error:  # torch's out-of-memory error is one
             raise DeviceMemoryError(
                 f"{self._device} has no room for {self._parked.size_bytes} bytes that rested on the host: {error}",
-                fix="leave more of the device free beside explorer and trainer; the run goes on by itself",
+                fix="leave more of the device free beside explorer and trainer; the run continues by itself",
             ) from error
         self._parked = None
 

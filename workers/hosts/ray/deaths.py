@@ -44,7 +44,7 @@ def memory_reason_of(node: str, detail: str) -> str:
     """Returns the reason for an actor ended by the node's memory monitor, with Ray's `detail`."""
     where = f" on {node}" if node else ""
     return (
-        f"Ray's memory monitor ended its actor{where}, for the node ran short of memory, whoever uses it; free "
+        f"Ray's memory monitor ended its actor{where}, because the node ran short of memory; free "
         "memory there, or raise RAY_memory_usage_threshold" + (f": {_short(detail)}" if detail else "")
     )
 

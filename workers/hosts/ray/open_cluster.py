@@ -29,7 +29,7 @@ def open_defaults(environ: Mapping[str, str], address: str) -> list[OpenDefault]
     has_token = any(environ.get(name, "").strip() for name in TOKENS)
     mode = environ.get(MODE, "token" if has_token else "")
     if mode != "token":
-        problem = f"{MODE} is {mode or 'not set'}: nodes of `ray start` take work from whoever reaches their ports"
+        problem = f"{MODE} is {mode or 'not set'}: nodes of `ray start` accept work from anyone who reaches their ports"
         fix = f"export {MODE}=token wherever `ray start` and rftd run, with one token: ray get-auth-token --generate"
         defaults.append(OpenDefault("authentication", problem, fix))
     if environ.get(REPORTS) != "0":

@@ -104,7 +104,7 @@ async def test_one_that_left_and_does_not_end_is_killed() -> None:
 
 async def test_what_the_one_before_left_is_waited_for_as_long_as_it_takes_and_named() -> None:
     harbour = Harbour()
-    harbour.processes.in_the_way = "what the one before left running to end: 77 (engine)"
+    harbour.processes.in_the_way = "leftover processes of the previous worker to end: 77 (engine)"
     await harbour.after(0.0)
     [explorer] = harbour.processes.of("explorer")
     for _ in range(20):

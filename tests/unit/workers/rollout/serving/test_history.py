@@ -181,7 +181,7 @@ def test_an_older_copy_and_another_history_are_told_from_the_one_that_was_promis
     for id in "dc":
         forked.judge(Feedback(reward=1.0, answers=(id,)))
     forked.commit(1)
-    with pytest.raises(DataError, match="first 4 rows are not those that were promised"):
+    with pytest.raises(DataError, match="first 4 rows differ from the promised rows"):
         forked.check(promised)
     for opened in (history, other, forked):
         opened.close()
