@@ -86,8 +86,8 @@ def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
     return fixed, axes
 
 
-def check_size(axes: Sequence[Axis], seeds: int, most: int) -> None:
-    """Raises UsageError for a sweep of one run, and for one of more runs than were allowed."""
+def check_size(axes: Sequence[Axis], seeds: int, most: int, *, possible: int) -> None:
+    """Raises UsageError for a sweep of one run, and for one of more runs than `most`, which may be up to `possible`."""
     runs = prod(len(axis.values) for axis in axes) * seeds
     if runs == 1:
         fix = "give a field several values, such as -s algorithm.optimizer.lr=1e-6,3e-6, or --seeds 3"
@@ -98,7 +98,9 @@ def check_size(axes: Sequence[Axis], seeds: int, most: int) -> None:
         raise UsageError(
             f"{counts or 1} points{seeded} are {runs:,} runs, more than {most:,}",
             field="--max-runs",
-            fix=f"sweep fewer values, or allow them: --max-runs {runs}",
+            fix=f"sweep fewer values, or allow them: --max-runs {runs}"
+            if runs <= possible
+            else f"sweep fewer values: {possible:,} runs are possible at most",
         )
 
 

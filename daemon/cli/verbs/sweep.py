@@ -118,7 +118,7 @@ def _body(
 
     text, origin = read_experiment(file)
     fixed, axes = axes_of(overrides)
-    check_size(axes, seeds, max_runs)
+    check_size(axes, seeds, max_runs, possible=sweeps.MOST_RUNS)
 
     def load(chosen: tuple[str, ...]) -> dict[str, Any]:
         submission = load_experiment(text, origin, chosen, ANY_HOST, True)

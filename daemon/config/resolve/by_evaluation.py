@@ -88,7 +88,13 @@ def _rule(given: EvalRule, path: FieldPath, stage: StageSpec, notes: Notes) -> R
         notes.wrong(path, what, f"write one of {', '.join(_CONDITIONS)}")
         return None
     [(kind, threshold)] = conditions.items()
-    return None if figure is None else RuleSpec(figure=figure, kind=kind, threshold=threshold, then=given.then)
+    if figure is None:
+        return None
+    never = {"above": threshold >= 1, "below": threshold <= 0, "falls_by": threshold > 1}
+    if figure.figure.startswith(_SHARES) and never.get(kind):
+        what = f"is {threshold:g}, which {given.metric} never is: it lies between 0 and 1"
+        notes.wrong((*path, kind), what, "write a threshold between 0 and 1", WrongValue)
+    return RuleSpec(figure=figure, kind=kind, threshold=threshold, then=given.then)
 
 
 def _figure(metric: str, path: FieldPath, stage: StageSpec, notes: Notes) -> FigureSpec | None:
