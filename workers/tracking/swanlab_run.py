@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from http import HTTPStatus
 from typing import Any, BinaryIO
 
 import msgspec
@@ -62,6 +63,7 @@ def main() -> int:
 def _begun(arguments: dict[str, Any]) -> Any:
     import swanlab
 
+    _keep_what_is_too_much()
     settings = swanlab.Settings(
         interactive=False,
         terminal={"proxy_type": "none"},
@@ -71,6 +73,18 @@ def _begun(arguments: dict[str, Any]) -> Any:
     if key := arguments.pop("api_key", None):
         settings.merge_settings({"api_key": key})
     return swanlab.init(settings=settings, **arguments)
+
+
+def _keep_what_is_too_much() -> None:
+    """Makes SwanLab send figures again after an answer of 429, with which it gives them up otherwise (0.10.3)."""
+    from swanlab.exceptions import ApiError
+
+    own = ApiError.retryable.fget
+
+    def retryable(error: Any) -> bool:
+        return getattr(error.response, "status_code", None) == HTTPStatus.TOO_MANY_REQUESTS or own(error)
+
+    ApiError.retryable = property(retryable)
 
 
 def _show_all(run: Any, lines: BinaryIO) -> str:

@@ -85,7 +85,8 @@ async def comparison(
     names = name or []
     if not 2 <= len(names) <= MOST_COMPARED:
         fix = f"name two to {MOST_COMPARED} experiments"
-        raise UsageError(f"{len(names)} experiments are no comparison", field="name", fix=fix)
+        what = "one experiment is no comparison" if len(names) == 1 else f"{len(names)} experiments are no comparison"
+        raise UsageError(what, field="name", fix=fix)
     async with daemon.read(after) as connection:
         ids = [await daemon.resolve(connection, each) for each in names]
         if (twice := next((each for each, id in zip(names, ids, strict=True) if ids.count(id) > 1), None)) is not None:
