@@ -20,7 +20,7 @@ from rftd.workers.conversion.distributed import distributed_folder, distributed_
 from rftd.workers.conversion.fsdp import fsdp_tensors, is_fsdp
 from rftd.workers.conversion.hf_folder import CONFIG, dtype_of, is_whole, weight_files, write_hf_folder
 from rftd.workers.conversion.megatron import DecoderConfig, is_megatron, renamed
-from rftd.workers.conversion.own import is_own, own_tensors, tensors_of_files
+from rftd.workers.conversion.native_checkpoint import is_native, native_tensors, tensors_of_files
 from rftd.workers.conversion.torch_file import FIX
 from rftd.workers.conversion.whole_tensor import WholeTensor
 from rftd.workers.weights.tensor_bytes import size_bytes
@@ -156,7 +156,7 @@ def _checkpoint(folder: Path) -> FoundCheckpoint:
 def _form(actor: Path) -> Form | None:
     if not actor.is_dir():
         return None
-    if is_own(actor):
+    if is_native(actor):
         return "rftd"
     if is_fsdp(actor):
         return "fsdp"
@@ -188,7 +188,7 @@ def _tensors(
         form = "rftd"
         tensors = tensors_of_files(weight_files(present))
     elif form == "rftd":
-        tensors = own_tensors(actor)
+        tensors = native_tensors(actor)
     elif form == "fsdp":
         tensors = fsdp_tensors(actor)
     else:

@@ -36,7 +36,7 @@ from rftd.workers.training.environment import environment_of
 from rftd.workers.training.execution import Execution
 from rftd.workers.training.history import Resumption, resume_from
 from rftd.workers.training.inheritance import inherit
-from rftd.workers.training.publishing import Present, Publisher
+from rftd.workers.training.publishing import CurrentWeights, Publisher
 from rftd.workers.training.saving import Saver
 from rftd.workers.training.step_log import StepLog
 from rftd.workers.training.tidying import tidy
@@ -151,10 +151,10 @@ class TrainingLoop:
             reason=started.reason,
         )
         if checkpoint is None:
-            present = Present(version=0, generation=0, stage=0, checksum=checksum)
+            current = CurrentWeights(version=0, generation=0, stage=0, checksum=checksum)
         else:
             # The generation that made the weights: its earlier announcements still count.
-            present = Present(
+            current = CurrentWeights(
                 version=version, generation=checkpoint.generation, stage=checkpoint.stage, checksum=checksum
             )
         if (
@@ -164,8 +164,8 @@ class TrainingLoop:
             == "explorer_driven"  # explorers may have asked for them
             or (spine.forked is not None and version == spine.forked.at_step)
         ):
-            await self.publisher.publish(present)
-        await self.publisher.mend(present)
+            await self.publisher.publish(current)
+        await self.publisher.mend(current)
         self.steps.published(self.publisher.newest)
 
     async def _inherit(self, forked: ExperimentForked, reason: str) -> None:
@@ -210,7 +210,7 @@ class TrainingLoop:
         # checkpoint.
         await self.execution.take_up(Resumption(checkpoint=checkpoint, reason=""))
         await self.publisher.publish(
-            Present(
+            CurrentWeights(
                 version=started.version,
                 generation=started.generation,
                 stage=forked.stage,
@@ -224,7 +224,7 @@ class TrainingLoop:
         spine = self.state.spine
         pulse = self.member.pulse
         clock = self.member.clock
-        present: Present | None = None
+        current: CurrentWeights | None = None
         idle_s = clock.monotonic_s()
         mend_s = idle_s + IDLE_S
         while not self._over:
@@ -233,21 +233,21 @@ class TrainingLoop:
                 pulse.state = WorkerState.PAUSED if spine.status is Status.PAUSED else WorkerState.WAIT_BATCH
                 # Published weights are seldom missing: the check for them must not delay the next plan.
                 if not await self.follower.pump(wait_s=IDLE_S) or clock.monotonic_s() >= mend_s:
-                    if await self.publisher.mend(present, idle_s=clock.monotonic_s() - idle_s):
+                    if await self.publisher.mend(current, idle_s=clock.monotonic_s() - idle_s):
                         return True
                     mend_s = clock.monotonic_s() + IDLE_S
                 # Without a plan nothing is appended, so nothing else would stop a replaced trainer.
                 self.lease.check()
-                await self._answer(tasks, present)
+                await self._answer(tasks, current)
                 continue
             with self.traces.step(plan) as span:
-                present = await self._train(plan, tasks, span)
+                current = await self._train(plan, tasks, span)
             idle_s = clock.monotonic_s()
         await self.publisher.settle()
         self.steps.published(self.publisher.newest)
         return False
 
-    async def _train(self, plan: BatchPlanned, tasks: asyncio.TaskGroup, span: TraceSpan | None) -> Present:
+    async def _train(self, plan: BatchPlanned, tasks: asyncio.TaskGroup, span: TraceSpan | None) -> CurrentWeights:
         """Trains a plan, then publishes and saves the new weights if due."""
         pulse = self.member.pulse
         pulse.state = WorkerState.ASSEMBLE
@@ -263,18 +263,20 @@ class TrainingLoop:
         if span is not None:
             note_step(span, done)
         pulse.version = done.step
-        present = Present(version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum)
+        current = CurrentWeights(
+            version=done.step, generation=done.generation, stage=plan.stage, checksum=done.checksum
+        )
         stage = self.spec.stages[plan.stage]
         stage_step = batch.stage_step
         # `announced`: an earlier generation announced this version, and its bytes may differ from these.
         if publish_due(stage, stage_step) or self.publisher.announced(done.step):
             pulse.state = WorkerState.PUBLISH
-            await self.publisher.publish_aside(tasks, present)
-        await self._answer(tasks, present)
+            await self.publisher.publish_aside(tasks, current)
+        await self._answer(tasks, current)
         if checkpoint_due(stage, stage_step):
             pulse.state = WorkerState.CHECKPOINT
             await self._save(done, stage_step)
-        return present
+        return current
 
     async def _save(self, done: StepCompleted, stage_step: int) -> None:
         await self.publisher.settle()
@@ -284,14 +286,14 @@ class TrainingLoop:
         if saved is not None:
             self.steps.checkpoint(saved, self.member.clock.monotonic_s() - began_s)
 
-    async def _answer(self, tasks: asyncio.TaskGroup, present: Present | None) -> None:
+    async def _answer(self, tasks: asyncio.TaskGroup, current: CurrentWeights | None) -> None:
         """Answers explorers that ask for newer weights, once every step ever completed is executed again."""
         spine = self.state.spine
         request = spine.request
         if request is None or not spine.caught_up or self.state.weights.answered(request):
             return
         self.member.pulse.state = WorkerState.PUBLISH
-        await self.publisher.answer(tasks, request, present)
+        await self.publisher.answer(tasks, request, current)
 
     async def _step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
         """Executes one plan and appends a `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""

@@ -50,7 +50,7 @@ _GONE: Final = {
 }
 
 
-class Present(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentWeights(msgspec.Struct, frozen=True, kw_only=True):
     """The weights held by the engine now."""
 
     version: int
@@ -88,7 +88,7 @@ class Publisher:
         self._spec = spec
         self._thread = thread
         self._log = log
-        self._taken_up: Present | None = None
+        self._taken_up: CurrentWeights | None = None
         self._looks = 0
         self._damaged: set[str] = set()
         """Paths of weights present but unreadable."""
@@ -99,28 +99,28 @@ class Publisher:
         service = engine if isinstance(engine, WeightService) else None
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
 
-    async def publish(self, present: Present) -> None:
+    async def publish(self, current: CurrentWeights) -> None:
         """Announces the engine's weights, unless equal weights of the version are announced already (rule 8).
 
         Different weights of the same version, from an earlier generation, are retired. Equal but lost ones, like a
         machine's memory after a reboot, are published again.
         """
-        self._taken_up = present
-        older = self._announced(present.version)
-        if not await self._has_equal(older, present):
-            await self._write(await self._snapshot(), present, older)
+        self._taken_up = current
+        older = self._announced(current.version)
+        if not await self._has_equal(older, current):
+            await self._write(await self._snapshot(), current, older)
 
-    async def publish_aside(self, tasks: asyncio.TaskGroup, present: Present) -> None:
+    async def publish_aside(self, tasks: asyncio.TaskGroup, current: CurrentWeights) -> None:
         """Announces the present weights while the caller continues; waits for the former publication first."""
         await self.settle()
-        older = self._announced(present.version)
-        if await self._has_equal(older, present):
+        older = self._announced(current.version)
+        if await self._has_equal(older, current):
             return
         snapshot = await self._snapshot()
         # The snapshot is a copy, taken before the caller continues: the next step changes the weights in place.
-        self._under_way = tasks.create_task(self._write(snapshot, present, older))
+        self._under_way = tasks.create_task(self._write(snapshot, current, older))
 
-    async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, present: Present | None) -> None:
+    async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, current: CurrentWeights | None) -> None:
         """Announces the present weights, unless announced already, and answers; concurrently with the caller.
 
         None: the weights of the resumption, announced already.
@@ -128,12 +128,12 @@ class Publisher:
         await self.settle()
         if self._state.weights.answered(request):
             return
-        older = self._announced(present.version) if present is not None else []
-        if present is None or await self._has_equal(older, present):
+        older = self._announced(current.version) if current is not None else []
+        if current is None or await self._has_equal(older, current):
             await self._append([_answered(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
-        self._under_way = tasks.create_task(self._write(snapshot, present, older, request))
+        self._under_way = tasks.create_task(self._write(snapshot, current, older, request))
 
     async def settle(self) -> None:
         """Returns once the concurrent publication is in the log."""
@@ -141,7 +141,7 @@ class Publisher:
             await self._under_way
             self._under_way = None
 
-    async def mend(self, present: Present | None, *, idle_s: float = 0.0) -> bool:
+    async def mend(self, current: CurrentWeights | None, *, idle_s: float = 0.0) -> bool:
         """Retires lost older versions, and announces the present weights in their place, or again.
 
         Rollouts in need of an older version run on the next. An evaluation cannot: True if one waits for lost weights,
@@ -150,8 +150,8 @@ class Publisher:
         unable to load damaged weights let it wait, so the weights are read through then.
         """
         await self.settle()
-        present = self._taken_up = present or self._taken_up
-        if present is None:
+        current = self._taken_up = current or self._taken_up
+        if current is None:
             return False
         # Reading everything through takes minutes for large weights: once at each of these waiting times, not at each
         # check.
@@ -159,12 +159,12 @@ class Publisher:
         self._looks = sum(idle_s >= wait_s for wait_s in LOOKS_S)
         # Versions later than the present one belong to plans that this generation executes again, and then publishes.
         missing = await self._lost(thorough=self._looks > looks)
-        lost = [event for event in missing if event.version <= present.version]
+        lost = [event for event in missing if event.version <= current.version]
         evaluated = self._evaluated()
         again = False
         for event in lost:
             self._log.warning("weights.lost", version=event.version, path=event.path)
-            if event.version == present.version:
+            if event.version == current.version:
                 continue
             if event.version in evaluated and event.path not in self._made_again:
                 self._made_again.add(event.path)
@@ -175,7 +175,7 @@ class Publisher:
                 await self._append([_retired(event, _GONE.get(event.method, _GONE[DURABLE]), lost=True)])
                 await self._remove([event])
         if lost and not again:  # the present weights replace the lost ones, or are among them
-            await self.publish(present)
+            await self.publish(current)
         return again
 
     async def needed(self) -> int | None:
@@ -200,7 +200,7 @@ class Publisher:
         holds = self._opens if thorough else self._stands
         # A disk without an answer blocks the thread, not the heartbeats.
         presence = await asyncio.to_thread(lambda: [holds(event) for event in counting])
-        return [event for event, present in zip(counting, presence, strict=True) if not present]
+        return [event for event, current in zip(counting, presence, strict=True) if not current]
 
     def _contains(self, event: WeightsPublished) -> bool:
         try:
@@ -231,12 +231,12 @@ class Publisher:
             self._damaged.add(event.path)
             return False
 
-    async def _has_equal(self, older: Sequence[WeightsPublished], present: Present) -> bool:
+    async def _has_equal(self, older: Sequence[WeightsPublished], current: CurrentWeights) -> bool:
         """True if equal weights are present, or this trainer has declared the version over."""
         for event in older:
-            if event.step_checksum == present.checksum and await asyncio.to_thread(self._stands, event):
+            if event.step_checksum == current.checksum and await asyncio.to_thread(self._stands, event):
                 return True
-        return self._state.weights.over(present.version, present.generation)
+        return self._state.weights.over(current.version, current.generation)
 
     def announced(self, version: int) -> bool:
         """True if this version was announced to explorers, by any generation."""
@@ -257,30 +257,30 @@ class Publisher:
     async def _write(
         self,
         snapshot: WeightsSnapshot,
-        present: Present,
+        current: CurrentWeights,
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None = None,
     ) -> None:
-        with self._traces.publication(present.version, present.generation) as span:
-            publication = await self._written(snapshot, present, older, request)
+        with self._traces.publication(current.version, current.generation) as span:
+            publication = await self._written(snapshot, current, older, request)
             if span is not None:
                 span.attributes |= {names.WEIGHT_METHOD: publication.method, names.SIZE_BYTES: publication.size_bytes}
 
     async def _written(
         self,
         snapshot: WeightsSnapshot,
-        present: Present,
+        current: CurrentWeights,
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None,
     ) -> Publication:
         began_s = self._clock.monotonic_s()
-        method, exported = await asyncio.to_thread(self._export, snapshot, present)
+        method, exported = await asyncio.to_thread(self._export, snapshot, current)
         faults.point("weights.after_files")
-        trained = trained_checksum(present.checksum, exported.checksum, exact=snapshot.exact, version=present.version)
+        trained = trained_checksum(current.checksum, exported.checksum, exact=snapshot.exact, version=current.version)
         event = WeightsPublished(
-            version=present.version,
-            generation=present.generation,
-            stage=present.stage,
+            version=current.version,
+            generation=current.generation,
+            stage=current.stage,
             method=method,
             path=exported.path,
             manifest=exported.manifest,
@@ -291,13 +291,13 @@ class Publisher:
             duration_s=self._clock.monotonic_s() - began_s,
         )
         # The files may lie under another name than before, if the ones under the old name were damaged.
-        same = next((event_before for event_before in older if event_before.generation == present.generation), None)
+        same = next((event_before for event_before in older if event_before.generation == current.generation), None)
         differing = [event_before for event_before in older if event_before is not same]
         old = [outdated for outdated in self._old() if outdated not in older]
         # One append for everything: each append wakes every follower of the weights.
         repeated = same is not None and msgspec.structs.replace(event, duration_s=same.duration_s) == same
         events: list[Event] = [] if repeated else [event]
-        events += [_answered(request, present.version)] if request is not None else []
+        events += [_answered(request, current.version)] if request is not None else []
         events += [_retired(event_before, "another generation differs") for event_before in differing]
         events += [_retired(outdated, "newer versions exist") for outdated in old]
         await self._append(events)
@@ -317,18 +317,18 @@ class Publisher:
         await asyncio.to_thread(self._channels.of(method).prepare)
         return newest
 
-    def _export(self, snapshot: WeightsSnapshot, present: Present) -> tuple[str, Exported]:
+    def _export(self, snapshot: WeightsSnapshot, current: CurrentWeights) -> tuple[str, Exported]:
         """Returns the channel's name and the exported weights; without room in the stage's channel, the durable one
         serves.
         """
-        method = self._method(present)
+        method = self._method(current)
         # Before the fallback: weights unsuitable for a channel are no lack of room.
         channel = self._channels.of(method)
         check_takes(channel, snapshot.kind, method)
         if isinstance(channel, ServiceChannel) and isinstance(snapshot, NamedSnapshot):
             return method, channel.publish_name(snapshot)
-        version = present.version
-        generation = present.generation
+        version = current.version
+        generation = current.generation
         if method != DURABLE:
             try:
                 if isinstance(channel, TensorChannel) and isinstance(snapshot, TensorSnapshot):
@@ -346,20 +346,20 @@ class Publisher:
         durable = self._channels.of(DURABLE)
         return DURABLE, durable.publish(snapshot.weights(), version=version, generation=generation)
 
-    def _method(self, present: Present) -> str:
+    def _method(self, current: CurrentWeights) -> str:
         """Returns the channel: durable for versions evaluated, or at the start of a stage, beyond the machine's memory.
 
         Versions damaged in memory are durable, too: memory is not trusted with them again.
         """
         spec = self._state.spine.spec or self._spec  # the end of a queue of tasks shortens the stage
-        stage = spec.stages[present.stage]
+        stage = spec.stages[current.stage]
         if stage.synchronizer.sync_method == SERVICE:
             return SERVICE  # a service outlives the machine's memory, and files cannot replace it
         if any(
-            earlier.path in self._damaged for earlier in self._announced(present.version) if earlier.method != DURABLE
+            earlier.path in self._damaged for earlier in self._announced(current.version) if earlier.method != DURABLE
         ):
             return DURABLE
-        step = present.version - self._state.spine.first_versions.get(present.stage, 0)
+        step = current.version - self._state.spine.first_versions.get(current.stage, 0)
         return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.synchronizer.sync_method
 
     def _old(self) -> list[WeightsPublished]:

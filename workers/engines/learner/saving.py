@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rftd.ops.errors import DataError
 from rftd.workers.conversion.hf_folder import dtype_of, is_whole, weight_files, write_hf_folder
-from rftd.workers.conversion.own import tensors_of_files
+from rftd.workers.conversion.native_checkpoint import tensors_of_files
 from rftd.workers.engines.learner.model import load_model, tensors_of, write_description
 from rftd.workers.engines.learner.optimizer import StageOptimizer
 from rftd.workers.engines.ranks.collectives import this_rank

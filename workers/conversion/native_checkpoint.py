@@ -16,12 +16,12 @@ _FILE = "model.safetensors"
 _KIND = "model"
 
 
-def is_own(actor: Path) -> bool:
+def is_native(actor: Path) -> bool:
     """True if the folder contains a model's tensors written by a trainer engine of rftd."""
     return (actor / _FILE).is_file() or is_sharded(actor, _KIND)
 
 
-def own_tensors(actor: Path) -> list[WholeTensor]:
+def native_tensors(actor: Path) -> list[WholeTensor]:
     """Returns the model's tensors. Raises DataError, naming a file missing, damaged or of another checkpoint."""
     if is_sharded(actor, _KIND):
         return _of_ranks(actor)
