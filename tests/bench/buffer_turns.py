@@ -78,13 +78,13 @@ class Load:
 
     def fold(self, part: str, events: Iterable[tuple[Event, UUID | None, Partition | None]]) -> None:
         """Writes them, and measures how long the folds take."""
-        tape, decoded = self.desk.tape, list[Decoded]()
+        recorder, decoded = self.desk.recorder, list[Decoded]()
         for event, key, partition in events:
-            place = tape.write(event, self.desk.id, key=key, partition=partition)
+            place = recorder.write(event, self.desk.id, key=key, partition=partition)
             self.desk.positions[place.partition] = place.offset + 1
-            decoded.append(decode(tape.records[-1]))
-        tape.records.clear()
-        tape.drafts.clear()
+            decoded.append(decode(recorder.records[-1]))
+        recorder.records.clear()
+        recorder.drafts.clear()
 
         def apply() -> Sequence[Event]:
             for each in decoded:
@@ -115,7 +115,7 @@ class Load:
     def decide(self) -> None:
         """The planner's turn, and what it wrote."""
         desk = self.desk
-        events = self.timed("decide", lambda: self.planner.decide(desk.positions, desk.tape.clock.now_ns()).events)
+        events = self.timed("decide", lambda: self.planner.decide(desk.positions, desk.recorder.clock.now_ns()).events)
         self.fold("fold batch.planned", ((event, None, None) for event in events))
 
     def train(self) -> None:
@@ -169,7 +169,7 @@ def main(ticks: int, waiting: int) -> None:
         while due >= 1:
             load.train()
             due -= 1
-        load.desk.tape.clock.advance(TICK_S)
+        load.desk.recorder.clock.advance(TICK_S)
     replay_buffer = load.desk.state.replay_buffer
     per = {part: load.arrived if part.endswith(("produced", "closed")) else load.read for part in load.took_s}
     figures = {

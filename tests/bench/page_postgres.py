@@ -24,8 +24,8 @@ from figures import tell
 from projector_postgres import server
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import REPEAT, SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.views.experiments import page_of
 from rftd.ops.clock import SystemClock
@@ -84,12 +84,12 @@ async def filled(log: MemoryLog, url: str, run: WideRun) -> dict[str, Any]:
 
 async def main(url: str, steps: int) -> dict[str, Any]:
     """All figures, in turn on one server."""
-    tape = Tape()
-    run = WideRun(tape, steps=steps, faults=False)
+    recorder = Recorder()
+    run = WideRun(recorder, steps=steps, faults=False)
     run.write()
     log = MemoryLog()
-    for first in range(0, len(tape.drafts), 1024):
-        await log.append(tape.drafts[first : first + 1024])
+    for first in range(0, len(recorder.drafts), 1024):
+        await log.append(recorder.drafts[first : first + 1024])
     engine = open_database(url)
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -102,7 +102,7 @@ async def main(url: str, steps: int) -> dict[str, Any]:
     table_statistics.FIRST_RECORDS = usual  # type: ignore[misc]
     measured = await filled(log, url, run)
     return {
-        "records": len(tape.drafts),
+        "records": len(recorder.drafts),
         "steps": steps,
         "experiences": steps * BATCH,
         "unmeasured": without,

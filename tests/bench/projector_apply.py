@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 from synthetic.log.lag import lag_records
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import derive
@@ -35,10 +35,10 @@ REPEAT, PROMPT, RESPONSE, BATCH = 8, 24, 1000, 64
 EXPLORER = source_of("explorer", UUID(int=1))
 
 
-def write(tape: Tape, count: int) -> None:
+def write(recorder: Recorder, count: int) -> None:
     """`count` experiences in closed groups of eight, planned into batches of 64."""
     random = np.random.default_rng(0)
-    run = tape.ids.new()
+    run = recorder.ids.new()
     tokens = Array.of(random.integers(0, 150_000, PROMPT + RESPONSE), "u4")
     logprobs = Array.of(random.normal(size=RESPONSE), "f4")
     mask = Array.of(np.ones(RESPONSE), "u1")
@@ -63,22 +63,22 @@ def write(tape: Tape, count: int) -> None:
                 reward=float(rollout % 2),
                 metrics={"accuracy": 1.0},
             )
-            place = tape.write(event, run, key=group, id=id, source=EXPLORER)
+            place = recorder.write(event, run, key=group, id=id, source=EXPLORER)
             where = place.partition.number
             members.append(task.Member(id, rollout, where, place.offset, 1.0, 0.0, 1024, 0, 0))
             items.append(batch.ExperienceItem(id, where, place.offset, len(groups), rollout, 0, 1))
         closed = task.GroupClosed(group=group, sequence=number, stage=0, members=tuple(members), failed=0)
-        place = tape.write(closed, run, key=group)
+        place = recorder.write(closed, run, key=group)
         groups.append(batch.GroupRef(group, place.partition.number, place.offset))
         if len(items) == BATCH:
-            plan(tape, run, items, groups)
+            plan(recorder, run, items, groups)
             items, groups = [], []
 
 
-def plan(tape: Tape, run: UUID, items: list[batch.ExperienceItem], groups: list[batch.GroupRef]) -> None:
+def plan(recorder: Recorder, run: UUID, items: list[batch.ExperienceItem], groups: list[batch.GroupRef]) -> None:
     """One batch."""
     planned = batch.BatchPlanned(
-        batch=tape.ids.new(),
+        batch=recorder.ids.new(),
         step=1,
         stage=0,
         experiences=tuple(items),
@@ -86,21 +86,21 @@ def plan(tape: Tape, run: UUID, items: list[batch.ExperienceItem], groups: list[
         observed=(),
         decided_at_ns=0,
     )
-    tape.write(planned, run)
+    recorder.write(planned, run)
 
 
-async def feed(log: MemoryLog, tape: Tape, rate_per_s: float) -> None:
+async def feed(log: MemoryLog, recorder: Recorder, rate_per_s: float) -> None:
     """Appends 64 at a time, at most so many events a second."""
     start = time.perf_counter()
-    for first in range(0, len(tape.drafts), 64):
-        await log.append(tape.drafts[first : first + 64])
+    for first in range(0, len(recorder.drafts), 64):
+        await log.append(recorder.drafts[first : first + 64])
         await asyncio.sleep(max(0.0, start + (first + 64) / rate_per_s - time.perf_counter()))
 
 
-async def live(tape: Tape, folder: Path, rate_per_s: float) -> dict[str, float]:
+async def live(recorder: Recorder, folder: Path, rate_per_s: float) -> dict[str, float]:
     """What following costs while events arrive in small appends, without what the feeding itself costs."""
     cpu = time.process_time()
-    await feed(MemoryLog(), tape, rate_per_s)
+    await feed(MemoryLog(), recorder, rate_per_s)
     feeding = time.process_time() - cpu
     log, engine = MemoryLog(), open_database(sqlite_url(folder / "live.db"))
     projector = Projector(log, engine, clock=SystemClock())
@@ -108,25 +108,29 @@ async def live(tape: Tape, folder: Path, rate_per_s: float) -> dict[str, float]:
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
         wall, cpu = time.perf_counter(), time.process_time()
-        await feed(log, tape, rate_per_s)
+        await feed(log, recorder, rate_per_s)
         lag = await lag_records(log, projector)
         await projector.catch_up()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu - feeding
         following.cancel()
     await engine.dispose()
-    return {"live_events_per_s": round(len(tape.drafts) / wall), "live_cores": round(cpu / wall, 2), "live_lag": lag}
+    return {
+        "live_events_per_s": round(len(recorder.drafts) / wall),
+        "live_cores": round(cpu / wall, 2),
+        "live_lag": lag,
+    }
 
 
 async def main(count: int) -> None:
-    tape = Tape()
-    write(tape, count)
+    recorder = Recorder()
+    write(recorder, count)
     started = time.perf_counter()
-    for first in range(0, len(tape.records), 1024):
-        TableFold({}).take(tape.records[first : first + 1024])
+    for first in range(0, len(recorder.records), 1024):
+        TableFold({}).take(recorder.records[first : first + 1024])
     fold_s = time.perf_counter() - started
     log = MemoryLog()
-    for first in range(0, len(tape.drafts), 1024):
-        await log.append(tape.drafts[first : first + 1024])
+    for first in range(0, len(recorder.drafts), 1024):
+        await log.append(recorder.drafts[first : first + 1024])
     with tempfile.TemporaryDirectory() as folder:
         engine = open_database(sqlite_url(Path(folder) / "state.db"))
         projector = Projector(log, engine, clock=SystemClock())
@@ -135,11 +139,11 @@ async def main(count: int) -> None:
         await projector.catch_up()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         await engine.dispose()
-        following = await live(tape, Path(folder), 7000.0)
+        following = await live(recorder, Path(folder), 7000.0)
     figures = {
         "experiences": count,
         "events": projector.applied_records,
-        "record_bytes": tape.drafts[0].size_bytes,
+        "record_bytes": recorder.drafts[0].size_bytes,
         "fold_us_per_experience": round(fold_s / count * 1e6, 1),
         "cpu_us_per_experience": round(cpu / count * 1e6, 1),
         "experiences_per_s": round(count / wall),

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 from projector_apply import write
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.daemon.stack.postgres import PostgresServer
 from rftd.ops.clock import SystemClock
@@ -58,13 +58,13 @@ def server(url: str | None) -> Iterator[str]:
             postgres.remove()
 
 
-async def live(tape: Tape, url: str, seconds: float, *, waited: bool) -> dict[str, Any]:
+async def live(recorder: Recorder, url: str, seconds: float, *, waited: bool) -> dict[str, Any]:
     """Lag of each event while they arrive ten at a time, and somebody waits for each, or nobody does."""
     log, engine = MemoryLog(), open_database(url)
     projector = Projector(log, engine, clock=SystemClock())
     await projector.reset()
     await projector.open()
-    drafts = tape.drafts[: int(RATE_PER_S * seconds)]
+    drafts = recorder.drafts[: int(RATE_PER_S * seconds)]
     lags: list[float] = []
 
     async def passed(position: Any, appended: float) -> None:
@@ -114,11 +114,11 @@ async def fill(log: MemoryLog, url: str) -> tuple[float, str]:
 
 async def main(url: str, events: int, seconds: float) -> dict[str, Any]:
     """All figures; of the rebuilds the median of five, in turns."""
-    tape = Tape()
-    write(tape, max(events, int(RATE_PER_S * seconds)))
+    recorder = Recorder()
+    write(recorder, max(events, int(RATE_PER_S * seconds)))
     log = MemoryLog()
-    for first in range(0, len(tape.drafts), 1024):
-        await log.append(tape.drafts[first : first + 1024])
+    for first in range(0, len(recorder.drafts), 1024):
+        await log.append(recorder.drafts[first : first + 1024])
     rates: dict[str, list[float]] = {"postgres": [], "sqlite": []}
     totals = set()
     with tempfile.TemporaryDirectory() as folder:
@@ -129,9 +129,9 @@ async def main(url: str, events: int, seconds: float) -> dict[str, Any]:
                 totals.add(total)
     medians = {name: float(np.median(found)) for name, found in rates.items()}
     return {
-        "events": len(tape.drafts),
-        "live": await live(tape, url, seconds, waited=True),
-        "live_unwaited": await live(tape, url, seconds, waited=False),
+        "events": len(recorder.drafts),
+        "live": await live(recorder, url, seconds, waited=True),
+        "live_unwaited": await live(recorder, url, seconds, waited=False),
         "rebuild_events_per_s": {name: round(rate) for name, rate in medians.items()},
         "rebuild_events_per_s_all": {name: [round(rate) for rate in found] for name, found in rates.items()},
         "postgres_to_sqlite": round(medians["postgres"] / medians["sqlite"], 2),

@@ -18,8 +18,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops import limits
 from rftd.streams.log.codec import decode
@@ -31,23 +31,23 @@ TIMES = 3
 
 async def written(folder: Path, events: int) -> int:
     """A log of so many events or a few more in `folder`; how many there are."""
-    tape, count = Tape(), 0
-    run = SyntheticRun(tape, name="million", steps=events)
+    recorder, count = Recorder(), 0
+    run = SyntheticRun(recorder, name="million", steps=events)
     log = await SqliteLog.open(folder)
 
     async def flush(least: int = 1) -> int:
-        flushed = len(tape.drafts) if len(tape.drafts) >= least else 0
+        flushed = len(recorder.drafts) if len(recorder.drafts) >= least else 0
         for first in range(0, flushed, limits.GROUP_COMMIT_RECORDS):
-            await log.append(tape.drafts[first : first + limits.GROUP_COMMIT_RECORDS])
+            await log.append(recorder.drafts[first : first + limits.GROUP_COMMIT_RECORDS])
         if flushed:
-            tape.drafts.clear()
-            tape.records.clear()
+            recorder.drafts.clear()
+            recorder.records.clear()
         return flushed
 
     try:
         run.begin()
         run.warm_up()
-        while count + len(tape.drafts) < events:
+        while count + len(recorder.drafts) < events:
             run.explore()
             run.explore()
             run.train()

@@ -83,30 +83,30 @@ def fill(desk: Desk, experiences: int, payload_bytes: int) -> int:
                 priority=float(random.integers(0, 8)),
             )
             desk.put(event, key=group)
-        passed += sum(len(record.value) for record in desk.tape.records)
+        passed += sum(len(record.value) for record in desk.recorder.records)
         members = tuple(desk.state.groups.open[group].members.values())
         closed = GroupClosed(group=group, sequence=sequence, stage=0, members=members, failed=0)
         desk.put(closed, partition=partition_of(topics.TASKS, desk.id))
-        desk.tape.records.clear()
-        desk.tape.drafts.clear()
+        desk.recorder.records.clear()
+        desk.recorder.drafts.clear()
     return passed
 
 
 def plan(desk: Desk, plans: int) -> tuple[list[float], int]:
     """Seconds of each of the planner's turns, and experiences planned."""
     planner, turns_s, planned = Planner(desk.state), [], 0
-    planner.decide(desk.positions, desk.tape.clock.now_ns())  # makes the pool
+    planner.decide(desk.positions, desk.recorder.clock.now_ns())  # makes the pool
     for _ in range(plans):
-        desk.tape.clock.advance(STEP_S)
+        desk.recorder.clock.advance(STEP_S)
         began_s = time.perf_counter()
-        events = planner.decide(desk.positions, desk.tape.clock.now_ns()).events
+        events = planner.decide(desk.positions, desk.recorder.clock.now_ns()).events
         turns_s.append(time.perf_counter() - began_s)
         for event in desk.obey(events):
             assert isinstance(event, BatchPlanned), event
             planned += len(event.experiences)
             desk.execute()
-        desk.tape.records.clear()
-        desk.tape.drafts.clear()
+        desk.recorder.records.clear()
+        desk.recorder.drafts.clear()
     return turns_s, planned
 
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 from synthetic.log.garbage import garbage
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
@@ -46,55 +46,57 @@ class Scene:
     """A run that goes on, and after it everything that must change nothing."""
 
     def __init__(self) -> None:
-        self.tape = Tape()
-        self.run = SyntheticRun(self.tape, faults=False)
+        self.recorder = Recorder()
+        self.run = SyntheticRun(self.recorder, faults=False)
         self.run.begin()
         self.run.warm_up()
         self.run.explore()
         for role, place in (("controller", self.run.spine), ("dispatcher", Partition(topics.TASKS, 0))):
-            self.tape.fence(role, self.run.id, place)
-        self.clean = list(self.tape.drafts)
+            self.recorder.fence(role, self.run.id, place)
+        self.clean = list(self.recorder.drafts)
         self._zombies()
         self._nobodies()
         self._strays()
-        for draft in garbage(self.run.id, SeededIds(self.tape.clock, 5), self.tape.clock):
-            self.tape.put(draft)
+        for draft in garbage(self.run.id, SeededIds(self.recorder.clock, 5), self.recorder.clock):
+            self.recorder.put(draft)
 
     def _zombies(self) -> None:
         """Replaced owners, a rival whose fence came too late, and the fence of a rival once more."""
-        tape, id, spine = self.tape, self.run.id, self.run.spine
+        recorder, id, spine = self.recorder, self.run.id, self.run.spine
         slot = Partition(topics.TASKS, 0)
-        tape.write(experiment.ExperimentFailed(code="X", reason="zombie"), id, role="controller", epoch=1)
-        closed = task.GroupClosed(group=tape.ids.new(), stage=1, sequence=7, members=(), failed=4, code="X", reason="z")
-        tape.write(closed, id, role="dispatcher", epoch=1, partition=slot)
-        rival = Fence(role="controller", epoch=3, previous=1, owner=tape.ids.new())
-        tape.write(rival, id, role="controller", epoch=3, partition=spine)
-        tape.write(experiment.ExperimentCompleted(), id, role="controller", epoch=3)
+        recorder.write(experiment.ExperimentFailed(code="X", reason="zombie"), id, role="controller", epoch=1)
+        closed = task.GroupClosed(
+            group=recorder.ids.new(), stage=1, sequence=7, members=(), failed=4, code="X", reason="z"
+        )
+        recorder.write(closed, id, role="dispatcher", epoch=1, partition=slot)
+        rival = Fence(role="controller", epoch=3, previous=1, owner=recorder.ids.new())
+        recorder.write(rival, id, role="controller", epoch=3, partition=spine)
+        recorder.write(experiment.ExperimentCompleted(), id, role="controller", epoch=3)
         first = next(draft for draft in self.clean if b"fence" in draft.head and draft.partition == spine)
-        tape.put(first)
+        recorder.put(first)
 
     def _nobodies(self) -> None:
         """An owner's decision by nobody, and notes that nobody owns under a role."""
-        tape, id = self.tape, self.run.id
-        plan = batch.BatchPlanned(batch=tape.ids.new(), step=3, stage=1, observed=(), decided_at_ns=1)
-        tape.write(plan, id, role="", epoch=0)
+        recorder, id = self.recorder, self.run.id
+        plan = batch.BatchPlanned(batch=recorder.ids.new(), step=3, stage=1, observed=(), decided_at_ns=1)
+        recorder.write(plan, id, role="", epoch=0)
         started = worker.WorkerStarted(
-            worker=tape.ids.new(), role="explorer", slot=5, host="h", pid=9, process_start_s=1
+            worker=recorder.ids.new(), role="explorer", slot=5, host="h", pid=9, process_start_s=1
         )
-        tape.write(started, id, role="trainer", epoch=1, key=started.worker)
+        recorder.write(started, id, role="trainer", epoch=1, key=started.worker)
         letter = worker.RecordDeadLettered(
             stream=self.run.spine.stream, partition=0, offset=0, consumer="projector", code="X", reason="no"
         )
-        tape.write(letter, None, role="controller", epoch=1, partition=HOME)
+        recorder.write(letter, None, role="controller", epoch=1, partition=HOME)
 
     def _strays(self) -> None:
         """Records without effect: one where its type does not belong, under its owner's epoch; another experiment's."""
-        tape, id = self.tape, self.run.id
+        recorder, id = self.recorder, self.run.id
         saved = next(draft for draft in self.clean if b"checkpoint.committed" in draft.head)
         other = msgspec.msgpack.decode(saved.value) | {"path": "elsewhere", "step": 9}
-        stray = Draft(partition_of(topics.WEIGHTS, id), tape.ids.new(), saved.head, msgspec.msgpack.encode(other))
-        tape.put(stray)
-        tape.write(experiment.ExperimentPaused(reason="theirs"), tape.ids.new())
+        stray = Draft(partition_of(topics.WEIGHTS, id), recorder.ids.new(), saved.head, msgspec.msgpack.encode(other))
+        recorder.put(stray)
+        recorder.write(experiment.ExperimentPaused(reason="theirs"), recorder.ids.new())
 
 
 @pytest.fixture
@@ -206,8 +208,8 @@ READERS: dict[str, Reader] = {
 @pytest.mark.parametrize("name", READERS)
 async def test_every_reader_takes_in_the_same_events(scene: Scene, name: str) -> None:
     id = scene.run.id
-    written = {Position(each.partition, each.offset) for each in scene.tape.records[: len(scene.clean)]}
-    planted = await log_of(scene.tape.drafts)
+    written = {Position(each.partition, each.offset) for each in scene.recorder.records[: len(scene.clean)]}
+    planted = await log_of(scene.recorder.drafts)
     found = await READERS[name](planted, id)
     if name == "metrics":  # whole experiences are counted without being decoded
         written = {each for each in written if each.partition.stream != topics.EXPERIENCES}
@@ -245,7 +247,7 @@ async def answers(log: EventLog, id: UUID) -> dict[str, Any]:
 
 async def test_what_has_no_effect_changes_no_answer(scene: Scene) -> None:
     clean = await answers(await log_of(scene.clean), scene.run.id)
-    planted = await answers(await log_of(scene.tape.drafts), scene.run.id)
+    planted = await answers(await log_of(scene.recorder.drafts), scene.run.id)
     for name, answer in clean.items():
         assert planted[name] == answer, name
 
@@ -264,7 +266,7 @@ async def test_a_repeated_event_comes_again_and_a_repeated_fence_does_not(scene:
 
 
 def newer(scene: Scene, type: str, partition: Partition, of: UUID | None) -> Draft:
-    head = Head(id=scene.tape.ids.new(), type=type, version=99, experiment=of, source="later", time_ns=1)
+    head = Head(id=scene.recorder.ids.new(), type=type, version=99, experiment=of, source="later", time_ns=1)
     return Draft(partition, head.id, msgspec.msgpack.encode(head), b"\x80")
 
 

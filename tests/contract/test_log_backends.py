@@ -11,8 +11,8 @@ import pytest
 from synthetic.daemon.command_line import Rftd, Said
 from synthetic.daemon.scene import EXPERIMENT
 from synthetic.docs.package import install_rehearsal_log
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import poll
 
 from rftd.daemon.cli.cli import main
@@ -41,7 +41,7 @@ def rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RFTD_DATA", raising=False)
     backend_of(LogUrl("rehearsal", ONE)).logs.clear()  # type: ignore[attr-defined]
-    drafts = SyntheticRun(Tape(), name="small").write().tape.drafts
+    drafts = SyntheticRun(Recorder(), name="small").write().recorder.drafts
 
     async def fill() -> None:
         await (await opened(ONE)).append(drafts)

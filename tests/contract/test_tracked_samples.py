@@ -64,7 +64,7 @@ async def planned_rollouts(log: EventLog, run: SyntheticRun, step: int) -> list[
 async def test_every_step_asked_for_and_every_evaluation_has_a_table(
     run: SyntheticRun, log: EventLog, tmp_path: Path
 ) -> None:
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, SAMPLED)
     tables = tables_in(tmp_path)
     rollouts = {table["step"]: table["rows"] for table in tables if table["table"] == "samples/rollouts"}
@@ -107,7 +107,7 @@ async def test_texts_that_are_gone_hold_up_no_figure(
         if path.is_file():
             path.unlink()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, SAMPLED)
     assert tables_in(tmp_path) == []
     assert shown_by("jsonl", tmp_path / "monitor" / "jsonl") == await expected("jsonl", run, log)
@@ -118,7 +118,7 @@ async def test_nothing_that_a_model_writes_marks_up_the_table(
 ) -> None:
     monkeypatch.setattr(Numbers, "decode", lambda self, tokens, special=False: "<script>|\n# `a`")
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="tensorboard", samples=1, sample_interval=4))
     written = b"".join(path.read_bytes() for path in (tmp_path / "monitor" / "tensorboard").rglob("events*"))
     assert b"| row | prompt | answer | reward | tokens | finish | truth |" in written

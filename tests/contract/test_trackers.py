@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", FILES)]
 
 async def test_what_is_shown_is_what_the_tables_have(kind: str, log: EventLog, tmp_path: Path) -> None:
     run = written(tmp_path)
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind=kind))
     shown = shown_by(kind, tmp_path / "monitor" / kind)
     assert shown == await expected(kind, run, log)
@@ -43,7 +43,7 @@ async def test_a_follower_that_dies_twenty_times_loses_and_doubles_nothing(
 async def test_an_ended_run_is_followed_once(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     count = await follow(log, run, TrackerSpec(kind=kind))
     assert await follow(log, run, TrackerSpec(kind=kind)) == count
     assert shown_by(kind, tmp_path / "monitor" / kind) == await expected(kind, run, log)
@@ -52,7 +52,7 @@ async def test_an_ended_run_is_followed_once(kind: str, tmp_path: Path) -> None:
 async def test_two_processes_never_write_one_folder(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     held = CursorFile(tmp_path, kind, str(run.id)[:8])
     held.take()
     with pytest.raises(ConflictError, match="another process"):
@@ -64,11 +64,11 @@ async def test_two_processes_never_write_one_folder(kind: str, tmp_path: Path) -
 async def test_a_file_that_lost_its_end_is_named(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts[:200])
+    await log.append(run.recorder.drafts[:200])
     await follow(log, run, TrackerSpec(kind=kind))
     (path,) = (path for path in (tmp_path / "monitor" / kind).rglob("*") if path.is_file() and "trainer" in str(path))
     path.write_bytes(path.read_bytes()[:-5])
-    await log.append(run.tape.drafts[200:])
+    await log.append(run.recorder.drafts[200:])
     with pytest.raises(DataError, match=r"has \d+ bytes, and had \d+"):
         await follow(log, run, TrackerSpec(kind=kind))
 
@@ -76,7 +76,7 @@ async def test_a_file_that_lost_its_end_is_named(kind: str, tmp_path: Path) -> N
 async def test_a_damaged_cursor_is_named(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     file = CursorFile(tmp_path, kind, str(run.id)[:8])
     file.path.parent.mkdir(parents=True)
     file.path.write_bytes(b"\xc1 no cursor")
@@ -87,7 +87,7 @@ async def test_a_damaged_cursor_is_named(kind: str, tmp_path: Path) -> None:
 async def test_one_run_has_explorer_and_trainer(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind=kind, single_run=True))
     folder = tmp_path / "monitor" / kind
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 1
@@ -98,7 +98,7 @@ async def test_one_run_has_explorer_and_trainer(kind: str, tmp_path: Path) -> No
 async def test_a_removed_folder_is_written_once_more(kind: str, tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
 
     def removed(point: str) -> None:
         if point == "tracker.before_cursor":
@@ -113,7 +113,7 @@ async def test_a_removed_folder_is_written_once_more(kind: str, tmp_path: Path) 
 async def test_a_full_disk_is_waited_out(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     append = KeptFile.append
     calls = 0
 

@@ -11,13 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-from synthetic.daemon.house import open_house  # noqa: E402
+from synthetic.daemon.daemon_parts import open_daemon  # noqa: E402
 
 
 async def document() -> str:
     """The document of a daemon over a small history, with sorted keys."""
     with tempfile.TemporaryDirectory() as folder:
-        async with open_house(Path(folder)) as house, house.client() as client:
+        async with open_daemon(Path(folder)) as parts, parts.client() as client:
             return json.dumps((await client.get("/openapi.json")).json(), indent=1, sort_keys=True) + "\n"
 
 

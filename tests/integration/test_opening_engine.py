@@ -11,8 +11,8 @@ from uuid import UUID
 
 import httpx
 import pytest
+from synthetic.daemon.daemon_parts import BASE
 from synthetic.daemon.fork_desk import ForkDesk
-from synthetic.daemon.house import BASE
 from synthetic.until import until
 
 from rftd.daemon.http.api.app import make_app

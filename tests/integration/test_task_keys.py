@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.scene import QUEUE
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 from synthetic.until import until
 
 from rftd.daemon.run.supervisor.supervisor import Supervisor
@@ -29,25 +29,25 @@ MANY = 5_000
 FULL = 40
 
 
-def of_requests(count: int) -> tuple[Commands, Tape]:
+def of_requests(count: int) -> tuple[Commands, Recorder]:
     """The fold of as many requests, each with a task."""
-    tape = Tape()
+    recorder = Recorder()
     fold = Commands()
-    experiment = tape.ids.new()
-    writer = Writer(source="daemon/1", clock=tape.clock, ids=tape.ids, role="controller", epoch=1)
+    experiment = recorder.ids.new()
+    writer = Writer(source="daemon/1", clock=recorder.clock, ids=recorder.ids, role="controller", epoch=1)
     for number in range(count):
         event = TasksAdded(stage=0, tasks=(str(number),))
-        tape.put(writer.draft(event, experiment=experiment, correlation=derive(experiment, number)))
-        fold.take(Ruling(decode(tape.records[-1]), True))
-    return fold, tape
+        recorder.put(writer.draft(event, experiment=experiment, correlation=derive(experiment, number)))
+        fold.take(Ruling(decode(recorder.records[-1]), True))
+    return fold, recorder
 
 
 def test_every_key_is_known_however_many_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "UNPACKED", 8)
-    fold, tape = of_requests(100)
+    fold, recorder = of_requests(100)
     again = from_pieces(pieces_of(fold), Commands)
     assert again == fold
-    for number, decoded in enumerate(map(decode, tape.records)):
+    for number, decoded in enumerate(map(decode, recorder.records)):
         key = decoded.head.correlation
         assert key is not None
         for known in (fold, again):
@@ -56,7 +56,7 @@ def test_every_key_is_known_however_many_came_after_it(monkeypatch: pytest.Monke
             assert (use.event, use.position.offset, use.time_ns) == (decoded.head.id, number, decoded.head.time_ns)
             assert (use.verb, use.experiment, use.effective) == ("add tasks", decoded.head.experiment, True)
             assert known.at(key, key) is None
-    assert fold.of(derive(tape.ids.new(), "another")) == []
+    assert fold.of(derive(recorder.ids.new(), "another")) == []
 
 
 def test_a_key_costs_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

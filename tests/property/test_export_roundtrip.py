@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic.log.recorder import Recorder, interleaved
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UnreachableError
@@ -66,10 +66,10 @@ async def history(log: MemoryLog, run: SyntheticRun) -> list[tuple[object, ...]]
     ]
 
 
-async def written(tape: Tape) -> MemoryLog:
+async def written(recorder: Recorder) -> MemoryLog:
     log = MemoryLog()
-    for start in range(0, len(tape.drafts), 1000):
-        await log.append(tape.drafts[start : start + 1000])
+    for start in range(0, len(recorder.drafts), 1000):
+        await log.append(recorder.drafts[start : start + 1000])
     return log
 
 
@@ -83,13 +83,13 @@ async def written(tape: Tape) -> MemoryLog:
 )
 def test_an_import_holds_the_same_history(seed: int, steps: int, before: bool, deaths: list[int]) -> None:
     async def scenario(folder: Path) -> None:
-        clock, tape = ManualClock(), Tape(seed)
-        first = SyntheticRun(tape, name="first", steps=1, seed=seed).write()
-        run = SyntheticRun(tape, name="moved", steps=steps, seed=seed + 1).write()
-        source = await written(tape)
+        clock, recorder = ManualClock(), Recorder(seed)
+        first = SyntheticRun(recorder, name="first", steps=1, seed=seed).write()
+        run = SyntheticRun(recorder, name="moved", steps=steps, seed=seed + 1).write()
+        source = await written(recorder)
         path = folder / "x.rftd"
         await export_experiment(source, run.id, path, release="1", clock=clock, checkpoints="none")
-        other = Tape(seed + 7)
+        other = Recorder(seed + 7)
         SyntheticRun(other, name="there", steps=1, seed=seed).write()
         faults = MemoryFaults(seed=seed, unknown_p=0.1, fail_p=0.1, duplicate_p=0.2)
         target = Dying(0, faults)

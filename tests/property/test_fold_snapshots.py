@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, seen, written
-from synthetic.log.tape import interleaved
+from synthetic.log.recorder import interleaved
 
 from rftd.ops.errors import CodecError
 from rftd.streams.folds import pieces
@@ -49,9 +49,9 @@ def packed(experiment: UUID, state: RunState, fences: FenceView) -> bytes:
 def test_going_on_from_snapshots_is_folding_everything(
     seed: int, steps: int, mix: int, cuts: list[float], ended: bool, entries: int
 ) -> None:
-    experiment, tape = written(seed, steps, ended=ended)
-    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    records = [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]
+    experiment, recorder = written(seed, steps, ended=ended)
+    record_of = {draft.id: record for draft, record in zip(recorder.drafts, recorder.records, strict=True)}
+    records = [record_of[draft.id] for draft in interleaved(recorder.drafts, mix)]
     places = sorted({int(cut * len(records)) for cut in cuts})
     state, fences = RunState(experiment), FenceView()
     for start, end in zip([0, *places], [*places, len(records)], strict=True):
@@ -62,7 +62,7 @@ def test_going_on_from_snapshots_is_folding_everything(
         state.adopt(snapshot.parts)
     whole, whole_fences = RunState(experiment), FenceView()
     go_on(whole, whole_fences, records)
-    assert seen(state) == seen(whole) == seen(fold(experiment, tape.records))
+    assert seen(state) == seen(whole) == seen(fold(experiment, recorder.records))
     assert everything(state) == everything(whole)
     assert list(state.replay_buffer.waiting) == list(whole.replay_buffer.waiting)
     assert sorted(fences.owners(), key=repr) == sorted(whole_fences.owners(), key=repr)
@@ -72,15 +72,15 @@ def test_going_on_from_snapshots_is_folding_everything(
 @given(seed=st.integers(0, 1 << 16), cut=st.floats(0, 1))
 def test_a_worker_takes_the_part_of_its_partitions(seed: int, cut: float) -> None:
     """A trainer goes on from the daemon's snapshot, and knows what one knows that folded its three partitions."""
-    experiment, tape = written(seed, 2, ended=False)
-    place = int(cut * len(tape.records))
+    experiment, recorder = written(seed, 2, ended=False)
+    place = int(cut * len(recorder.records))
     state, fences = RunState(experiment), FenceView()
-    go_on(state, fences, tape.records[:place])
+    go_on(state, fences, recorder.records[:place])
     snapshot = unpack(packed(experiment, state, fences), Snapshot[SpineParts])
-    own = [record for record in tape.records if record.partition.stream in (EXPERIMENTS, WEIGHTS, CHECKPOINTS)]
+    own = [record for record in recorder.records if record.partition.stream in (EXPERIMENTS, WEIGHTS, CHECKPOINTS)]
     restored, whole = (RunState(experiment, spine_only=True) for _ in range(2))
     restored.adopt(snapshot.parts)
-    later = {id(record) for record in tape.records[place:]}
+    later = {id(record) for record in recorder.records[place:]}
     go_on(restored, FenceView(snapshot.fences), [record for record in own if id(record) in later])
     go_on(whole, FenceView(), own)
     assert everything(restored) == everything(whole)
@@ -89,8 +89,8 @@ def test_a_worker_takes_the_part_of_its_partitions(seed: int, cut: float) -> Non
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 16), at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_no_changed_byte_is_read(seed: int, at: float, flip: int) -> None:
-    experiment, tape = written(seed % 4, 1, ended=False)
-    data = bytearray(packed(experiment, fold(experiment, tape.records), FenceView()))
+    experiment, recorder = written(seed % 4, 1, ended=False)
+    data = bytearray(packed(experiment, fold(experiment, recorder.records), FenceView()))
     data[int(at * len(data))] ^= flip
     for damaged in (bytes(data), bytes(data[: int(at * len(data))])):
         try:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, seen, written
-from synthetic.log.tape import interleaved
+from synthetic.log.recorder import interleaved
 
 from rftd.streams.log.envelope import Record
 
@@ -25,10 +25,10 @@ from rftd.streams.log.envelope import Record
 def test_state_does_not_depend_on_how_the_partitions_interleave(
     seed: int, steps: int, mix: int, ended: bool, forked: bool
 ) -> None:
-    experiment, tape = written(seed, steps, ended=ended, forked=forked)
-    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    straight = seen(fold(experiment, tape.records))
-    mixed = seen(fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]))
+    experiment, recorder = written(seed, steps, ended=ended, forked=forked)
+    record_of = {draft.id: record for draft, record in zip(recorder.drafts, recorder.records, strict=True)}
+    straight = seen(fold(experiment, recorder.records))
+    mixed = seen(fold(experiment, [record_of[draft.id] for draft in interleaved(recorder.drafts, mix)]))
     assert {name: mixed[name] for name in straight if mixed[name] != straight[name]} == {}
 
 
@@ -36,18 +36,18 @@ def test_state_does_not_depend_on_how_the_partitions_interleave(
 @given(seed=st.integers(0, 1 << 16), first=st.permutations(["rftd.experiments", "rftd.tasks", "rftd.experiences"]))
 def test_a_stream_may_be_read_to_its_end_before_another_is_begun(seed: int, first: list[str]) -> None:
     """Plans before the groups that they name, retirements before groups, groups before their members."""
-    experiment, tape = written(seed, 2, ended=False)
+    experiment, recorder = written(seed, 2, ended=False)
     ranks = {stream: rank for rank, stream in enumerate(first)}
-    ordered = sorted(tape.records, key=lambda record: ranks.get(record.partition.stream, -1))
-    assert seen(fold(experiment, ordered)) == seen(fold(experiment, tape.records))
+    ordered = sorted(recorder.records, key=lambda record: ranks.get(record.partition.stream, -1))
+    assert seen(fold(experiment, ordered)) == seen(fold(experiment, recorder.records))
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1 << 16), mix=st.integers(0, 1 << 16))
 def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
-    experiment, tape = written(seed, 2, ended=False)
-    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    replay_buffer = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]).replay_buffer
+    experiment, recorder = written(seed, 2, ended=False)
+    record_of = {draft.id: record for draft, record in zip(recorder.drafts, recorder.records, strict=True)}
+    replay_buffer = fold(experiment, [record_of[draft.id] for draft in interleaved(recorder.drafts, mix)]).replay_buffer
     sizes = [entry.group_size for entry in replay_buffer.waiting.values()]
     assert replay_buffer.counts()["balance"] == 0
     assert dict(zip(*np.unique(sizes, return_counts=True), strict=True)) == dict(replay_buffer.group_sizes)
@@ -58,9 +58,9 @@ def test_what_is_counted_is_what_waits(seed: int, mix: int) -> None:
 def test_what_is_kept_of_groups_is_what_a_look_at_all_of_them_finds(
     seed: int, mix: int, upto: float, twice: bool
 ) -> None:
-    experiment, tape = written(seed, 2, ended=False)
-    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    records = [record_of[draft.id] for draft in interleaved(tape.drafts, mix)]
+    experiment, recorder = written(seed, 2, ended=False)
+    record_of = {draft.id: record for draft, record in zip(recorder.drafts, recorder.records, strict=True)}
+    records = [record_of[draft.id] for draft in interleaved(recorder.drafts, mix)]
     records = records[: int(len(records) * upto)]
     state = fold(experiment, records + records if twice else records)
     groups = state.groups
@@ -82,9 +82,9 @@ def test_what_is_kept_of_groups_is_what_a_look_at_all_of_them_finds(
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1 << 16), mix=st.integers(0, 1 << 16))
 def test_an_index_that_follows_the_changes_holds_what_the_ledger_holds(seed: int, mix: int) -> None:
-    experiment, tape = written(seed, 2, ended=False)
-    record_of = {draft.id: record for draft, record in zip(tape.drafts, tape.records, strict=True)}
-    state = fold(experiment, [record_of[draft.id] for draft in interleaved(tape.drafts, mix)])
+    experiment, recorder = written(seed, 2, ended=False)
+    record_of = {draft.id: record for draft, record in zip(recorder.drafts, recorder.records, strict=True)}
+    state = fold(experiment, [record_of[draft.id] for draft in interleaved(recorder.drafts, mix)])
     assert state.touched
     index = {id: entry for id, entry in state.touched.items() if entry is not None}
     assert index == state.replay_buffer.waiting | state.replay_buffer.cooling
@@ -102,25 +102,25 @@ def test_a_record_that_comes_again_later_changes_nothing(
     seed: int, steps: int, chance: int, ended: bool, forked: bool
 ) -> None:
     """The same event comes once more, as Kafka may deliver it, at some later place of its partition."""
-    experiment, tape = written(seed, steps, ended=ended, forked=forked)
+    experiment, recorder = written(seed, steps, ended=ended, forked=forked)
     random = np.random.default_rng(chance)
-    repeated = list(tape.records)
+    repeated = list(recorder.records)
     for _ in range(int(random.integers(1, 40))):
         chosen = int(random.integers(len(repeated)))
         again = repeated[chosen]
         place = int(random.integers(chosen + 1, len(repeated) + 1))
         repeated.insert(place, Record(again.partition, 1_000_000 + place, again.chain, again.head, again.value))
-    straight, seen_again = seen(fold(experiment, tape.records)), seen(fold(experiment, repeated))
+    straight, seen_again = seen(fold(experiment, recorder.records)), seen(fold(experiment, repeated))
     assert {name: (seen_again[name], straight[name]) for name in straight if seen_again[name] != straight[name]} == {}
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1 << 16), forked=st.booleans())
 def test_everything_twice_is_the_same_as_once(seed: int, forked: bool) -> None:
-    experiment, tape = written(seed, 3, ended=False, forked=forked)
+    experiment, recorder = written(seed, 3, ended=False, forked=forked)
     twice = [
-        *tape.records,
-        *(Record(r.partition, r.offset + 1_000_000, r.chain, r.head, r.value) for r in tape.records),
+        *recorder.records,
+        *(Record(r.partition, r.offset + 1_000_000, r.chain, r.head, r.value) for r in recorder.records),
     ]
-    straight, seen_again = seen(fold(experiment, tape.records)), seen(fold(experiment, twice))
+    straight, seen_again = seen(fold(experiment, recorder.records)), seen(fold(experiment, twice))
     assert {name: (seen_again[name], straight[name]) for name in straight if seen_again[name] != straight[name]} == {}

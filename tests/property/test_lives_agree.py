@@ -8,8 +8,8 @@ from typing import Final
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database
@@ -39,17 +39,17 @@ EVENTS: Final = (COMPLETED, CANCELLED, PAUSED, RESUMED, FAILED, AGAIN, RESTORED,
 @example(events=[AGAIN])
 @example(events=[CANCELLED, REMOVED, RESTORED])
 def test_every_reader_says_the_same_of_an_experiment(events: list[Event]) -> None:
-    tape = Tape()
-    run = SyntheticRun(tape)
+    recorder = Recorder()
+    run = SyntheticRun(recorder)
     run.begin()
     for event in events:
         role = "controller" if event in (COMPLETED, FAILED) else ""
-        tape.write(event, run.id, role=role)
-    spine = fold(run.id, tape.records).spine
+        recorder.write(event, run.id, role=role)
+    spine = fold(run.id, recorder.records).spine
 
     async def read() -> tuple[str, str, str]:
         log, engine = MemoryLog(), open_database("sqlite:///:memory:")
-        await log.append(tape.drafts)
+        await log.append(recorder.drafts)
         projector = Projector(log, engine, clock=ManualClock())
         await projector.catch_up()
         async with engine.connect() as connection:

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from synthetic.log.mutation import mutants, whole_run
 from synthetic.log.readers import fold_and_decide, of_a_log, quietly, records_of
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 from synthetic.worlds.desk import REPEAT, Desk, lease_of, scores_of, stage_of
 
 from rftd.ops.clock import ManualClock
@@ -51,9 +51,9 @@ async def test_tables_verify_and_forks_survive_them(seed: int) -> None:
 
 
 def test_every_event_type_is_mutated() -> None:
-    _, tape = whole_run(0)
+    _, recorder = whole_run(0)
     found = {decode(record).head.type for seed in range(2) for record in whole_run(seed)[1].records}
-    assert found == {definition.name for definition in definitions()}, len(tape.records)
+    assert found == {definition.name for definition in definitions()}, len(recorder.records)
 
 
 def closed(**changes: Any) -> GroupClosed:
@@ -62,25 +62,25 @@ def closed(**changes: Any) -> GroupClosed:
 
 @pytest.mark.parametrize("failed", [-1, 100_001, 10**9, 1 << 62])
 def test_what_cannot_be_is_not_written_and_a_dead_letter_if_it_is_there(failed: int) -> None:
-    tape = Tape()
-    id = tape.ids.new()
+    recorder = Recorder()
+    id = recorder.ids.new()
     with pytest.raises(CodecError, match=r"group.closed cannot be written: .*\$\.failed"):
-        tape.write(closed(failed=failed), id)
-    tape.write(closed(failed=99_999), id)
-    assert understood(tape.records[-1]) is not None
+        recorder.write(closed(failed=failed), id)
+    recorder.write(closed(failed=99_999), id)
+    assert understood(recorder.records[-1]) is not None
 
 
 @pytest.mark.parametrize("duration_s", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_no_duration_is_endless_or_negative(duration_s: float) -> None:
-    tape = Tape()
+    recorder = Recorder()
     with pytest.raises(CodecError, match="duration_s"):
-        tape.write(produced(UUID(int=1), 0, duration_s=duration_s), tape.ids.new(), key=UUID(int=1))
+        recorder.write(produced(UUID(int=1), 0, duration_s=duration_s), recorder.ids.new(), key=UUID(int=1))
 
 
 def test_a_fold_allocates_nothing_by_what_a_record_claims() -> None:
-    groups, tape = GroupFold(), Tape()
-    tape.write(closed(failed=99_999), tape.ids.new())
-    decoded = decode(tape.records[-1])
+    groups, recorder = GroupFold(), Recorder()
+    recorder.write(closed(failed=99_999), recorder.ids.new())
+    decoded = decode(recorder.records[-1])
     tracemalloc.start()
     groups.apply(decoded)
     assert tracemalloc.get_traced_memory()[1] < 500_000

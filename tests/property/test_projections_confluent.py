@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, written
 from synthetic.log.rebuilds import rebuilt, tape_of
-from synthetic.log.tape import interleaved
+from synthetic.log.recorder import interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database
@@ -103,12 +103,12 @@ def test_tables_on_postgres_equal_those_on_sqlite(postgres_url: str) -> None:
 @given(seed=st.integers(0, 1 << 16), steps=st.integers(0, 3))
 def test_the_books_of_the_tables_are_those_of_the_fold(seed: int, steps: int) -> None:
     """Also where a batch is given up while somebody executes it: what comes first on the spine counts."""
-    experiment, tape = written(seed, steps, ended=False)
-    state = fold(experiment, tape.records)
+    experiment, recorder = written(seed, steps, ended=False)
+    state = fold(experiment, recorder.records)
 
     async def read() -> tuple[dict[str, int], set[int]]:
         log, engine = MemoryLog(), open_database("sqlite:///:memory:")
-        await log.append(tape.drafts)
+        await log.append(recorder.drafts)
         projector = Projector(log, engine, clock=ManualClock())
         await projector.catch_up()
         async with engine.connect() as connection:

@@ -3,7 +3,7 @@
 `tests/` is on the path (`tests/conftest.py`; a bench or a torture program appends it), so every reader imports
 `synthetic.<subject>.<file>`. Each folder below is one subject:
 
-    log/        records without a daemon. `tape` is a log on a table, `synthetic_run` writes one small experiment to it,
+    log/        records without a daemon. `recorder` writes drafts at known positions, `synthetic_run` one experiment,
                 `busy_run` a run that is looked at before its end, `long_history` a run of any length. `garbage` and
                 `mutation` are records that nobody should have written; `readers` and `rebuilds` read them all.
                 `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify;
@@ -11,7 +11,7 @@
     worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state, and `signal_lab`
                 trains its batches; `entries` what a policy sees; `policy_world`, `sync_model` and `hold_world` let dice
                 take the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of
-                launchers needs of each, `harbour` a fleet whose processes do nothing.
+                launchers needs of each, `bench` a fleet whose processes do nothing.
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
@@ -19,7 +19,7 @@
                 that vLLM runs, `vllm_engines` start it, `vllm_starts` counts that, and `policy_bench` has
                 transformers beside one.
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
-                `log_operations` and `house` (log, tables and API, no workers), `served_house` on a port,
+                `log_operations` and `parts` (log, tables and API, no workers), `served_daemon` on a port,
                 `command_line`, `terminal` (a real one, of any size), `http_probe`,
                 `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,
                 `torch_world` puts it on torch; `third_party` installs plug-ins. `gauges` holds a scrape against a

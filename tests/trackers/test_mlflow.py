@@ -114,7 +114,7 @@ async def test_five_hundred_refusals_lose_nothing(uri: str, tmp_path: Path) -> N
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with gateway(uri, refused) as tracker:
         await follow(log, run, tracker)
     assert troubles.refusals == 500
@@ -160,7 +160,7 @@ async def test_a_server_that_is_away_for_a_minute_is_waited_for(uri: str, tmp_pa
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with gateway(uri, away) as tracker:
         await follow(log, run, tracker, clock=clock)
     assert 3 <= troubles.absences <= 20

@@ -33,7 +33,7 @@ async def run(tmp_path: Path) -> SyntheticRun:
 async def tracked(run: SyntheticRun, tracker: TrackerSpec) -> MemoryLog:
     """The log of the run, which this tracker has shown."""
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, tracker)
     return log
 

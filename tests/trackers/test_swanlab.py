@@ -22,7 +22,7 @@ OFFLINE = TrackerSpec(kind="swanlab", args={"mode": "offline", "tags": ["mine"],
 async def test_the_record_files_have_every_figure(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, OFFLINE)
     folder = tmp_path / "monitor" / "swanlab"
     assert shown_in(folder) == await expected("swanlab", run, log)
@@ -52,7 +52,7 @@ async def test_a_follower_that_dies_loses_no_figure_and_no_remark(tmp_path: Path
 async def test_one_run_has_both(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="swanlab", args={"mode": "offline"}, single_run=True))
     assert shown_in(tmp_path / "monitor" / "swanlab") == await expected("swanlab", run, log, single_run=True)
 
@@ -61,6 +61,6 @@ async def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SWANLAB_ROOT", str(tmp_path))
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with pytest.raises(ConfigError, match="SwanLab begins no run"):
         await follow(log, run, TrackerSpec(kind="swanlab"))

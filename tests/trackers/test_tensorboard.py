@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_tensorboard_reads_every_figure(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="tensorboard"))
     shown: list[Shown] = []
     for role in ("explorer", "trainer"):

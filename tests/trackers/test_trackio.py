@@ -51,7 +51,7 @@ async def test_a_cursor_that_was_removed_doubles_nothing(tmp_path: Path) -> None
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TRACKIO)
     alerts = Api().alerts("p")
     (tmp_path / "monitor" / "cursors" / f"trackio.{str(run.id)[:8]}").unlink()
@@ -64,7 +64,7 @@ async def test_a_cursor_that_was_removed_doubles_nothing(tmp_path: Path) -> None
 async def test_its_command_reads_a_figure(tmp_path: Path, folder: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TRACKIO)
     command = [sys.executable, "-P", "-m", "trackio.cli", "get", "metric", "--project", "p", "--json"]
     command += ["--run", "small_trainer", "--metric", "perf/tokens"]
@@ -80,7 +80,7 @@ async def test_a_database_that_is_held_is_waited_for(tmp_path: Path, monkeypatch
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     write = SQLiteStorage.bulk_log
     calls = 0
 

@@ -25,7 +25,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_record_files_have_every_figure(tmp_path: Path) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="wandb"))
     folder = tmp_path / "monitor" / "wandb"
     assert shown_in(folder) == await expected("wandb", run, log)

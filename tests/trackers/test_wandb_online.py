@@ -45,7 +45,7 @@ async def test_a_service_that_refuses_or_ends_before_it_answers_loses_and_double
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with stand_in(troubled) as service:
         await follow(log, run, tracker_of(service.address))
         assert service.shown() == await expected("wandb", run, log)
@@ -60,7 +60,7 @@ async def test_a_service_that_is_away_at_the_beginning_is_waited_for(
     back_s = clock.monotonic_s() + 0.5
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with stand_in(lambda path: 503 if clock.monotonic_s() < back_s else None) as service:
         await follow(log, run, tracker_of(service.address), clock=clock)
         assert service.shown() == await expected("wandb", run, log)
@@ -74,7 +74,7 @@ async def test_a_wrong_key_ends_the_tracker_and_is_not_told(
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "5")
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with stand_in(lambda path: status) as service, pytest.raises(ConfigError) as refusal:
         await follow(log, run, tracker_of(service.address))
     assert "WANDB_API_KEY" in str(refusal.value)

@@ -27,7 +27,7 @@ class GoneError(Exception):
     """Nobody is there, or not any more, or the client had enough."""
 
 
-class Door:
+class SimPort:
     """A port that a process listens on."""
 
     def __init__(self, process: SimProcess, shared: bool) -> None:
@@ -78,48 +78,48 @@ class Request:
             self.reply.set_result((self._status, self._said))
 
 
-class Street:
-    """The doors of a world, and the way to them."""
+class SimNetwork:
+    """The ports of a world, and the way to them."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world, self._chance = world, chance
-        self.doors: list[Door] = []
+        self.ports: list[SimPort] = []
 
-    def bind(self, _address: str, _port: int, *, shared: bool = False) -> Door:
+    def bind(self, _address: str, _port: int, *, shared: bool = False) -> SimPort:
         """A socket of the simulated network, in place of `rftd.ops.http_server.bind`: workers are on one machine."""
-        door = Door(PROCESS.get(), shared)
-        taken = [each for each in self.doors if each.process.alive and not (shared and each.shared)]
+        port = SimPort(PROCESS.get(), shared)
+        taken = [each for each in self.ports if each.process.alive and not (shared and each.shared)]
         if taken and not self._world.scenario.external:
             raise ConflictError("cannot listen: the address is in use", field="--port", fix="end what listens there")
-        self.doors.append(door)
-        return door
+        self.ports.append(port)
+        return port
 
     @asynccontextmanager
-    async def serving(self, app: Any, door: Door, **_: Any) -> AsyncIterator[None]:
+    async def serving(self, app: Any, port: SimPort, **_: Any) -> AsyncIterator[None]:
         """Serves over the simulated network, in place of `rftd.ops.http_server.serving_http`."""
-        door.app = app
+        port.app = app
         try:
             yield
         finally:
-            door.close()
-            if door.under_way:
-                await asyncio.wait(list(door.under_way), timeout=GRACE_S)
-            for request in door.under_way:
+            port.close()
+            if port.under_way:
+                await asyncio.wait(list(port.under_way), timeout=GRACE_S)
+            for request in port.under_way:
                 request.cancel()
-            self.doors.remove(door)
+            self.ports.remove(port)
 
-    async def ask(self, door: Door, method: str, path: str, said: Any, patience_s: float) -> tuple[int, bytes]:
+    async def ask(self, port: SimPort, method: str, path: str, said: Any, patience_s: float) -> tuple[int, bytes]:
         """The status and the body of a reply. Raises GoneError."""
         loop = self._world.loop
         await asyncio.sleep(self._chance.uniform(0.0, 0.01))
-        if door.app is None or not door.process.alive:
+        if port.app is None or not port.process.alive:
             raise GoneError
         request = Request(loop, method, path, b"" if said is None else json.dumps(said).encode())
-        serving = door.process.spawn(request.serve(door.app))
-        door.under_way.add(serving)
-        serving.add_done_callback(door.under_way.discard)
+        serving = port.process.spawn(request.serve(port.app))
+        port.under_way.add(serving)
+        serving.add_done_callback(port.under_way.discard)
         until_s = loop.time() + patience_s
-        while not request.reply.done() and door.process.alive and loop.time() < until_s:
+        while not request.reply.done() and port.process.alive and loop.time() < until_s:
             if serving.done() and not request.reply.done():
                 break
             await asyncio.wait({request.reply}, timeout=min(LOOK_S, patience_s))
@@ -133,10 +133,10 @@ class Street:
 
     async def anybody(self, method: str, path: str, said: Any, patience_s: float = PATIENCE_S) -> tuple[int, bytes]:
         """The reply of whichever server the connection reaches. Raises GoneError."""
-        doors = [each for each in self.doors if each.process.alive and each.app is not None]
-        if not doors:
+        ports = [each for each in self.ports if each.process.alive and each.app is not None]
+        if not ports:
             raise GoneError
-        return await self.ask(self._chance.choice(doors), method, path, said, patience_s)
+        return await self.ask(self._chance.choice(ports), method, path, said, patience_s)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Told:
     """Everything that the world needs was judged and committed, and they were told so."""
 
 
-class Crowd:
+class SimClients:
     """Strangers who bring a world as many conversations as its experiment trains on."""
 
     def __init__(self, world: World, *, runs: int, together: int, impatient_p: float, chance: random.Random) -> None:
@@ -180,7 +180,7 @@ class Crowd:
         self._todo = deque(range(runs))
         self._left = runs
         self._rewards = 0
-        self.street = Street(world, chance)
+        self.network = SimNetwork(world, chance)
         self.told = Told()
         self.repeat_p = 0.0
         """Of a question: it is asked again word for word, and the conversation goes on from either answer."""
@@ -267,7 +267,7 @@ class Crowd:
 
     async def _judge(self, said: dict[str, Any]) -> bool:
         try:
-            status, body = await self.street.anybody("POST", "/feedback", said)
+            status, body = await self.network.anybody("POST", "/feedback", said)
         except GoneError:
             return False
         if status not in (200, 503):
@@ -278,7 +278,7 @@ class Crowd:
         """The same again changes nothing, and says so; anything else is refused."""
         same = self._chance.random() < 0.5
         try:
-            status, body = await self.street.anybody("POST", "/feedback", said if same else {**said, "reward": -1.0})
+            status, body = await self.network.anybody("POST", "/feedback", said if same else {**said, "reward": -1.0})
         except GoneError:
             return
         right = (status, json.loads(body).get("recorded")) == (200, False) if same else status == 409
@@ -288,7 +288,7 @@ class Crowd:
     async def _commit(self) -> bool:
         known = frozenset(each.reward for each in self.told.judged)
         try:
-            status, body = await self.street.anybody("POST", "/commit", None)
+            status, body = await self.network.anybody("POST", "/commit", None)
         except GoneError:
             return False
         if status != 200:
@@ -303,7 +303,7 @@ class Crowd:
         """The id and the text of an answer."""
         for _ in range(times):
             try:
-                status, body = await self.street.anybody("POST", path, said, patience_s)
+                status, body = await self.network.anybody("POST", path, said, patience_s)
             except GoneError:
                 self._world.chaos.hits["hung up"] += 1
                 await asyncio.sleep(0.3)
@@ -319,14 +319,14 @@ class Crowd:
         """Whoever could answer once can answer until it leaves: new weights take no engine out of service."""
         while not self._over:
             await asyncio.sleep(0.2)
-            for door in [each for each in self.street.doors if each.app is not None and each.process.running]:
+            for port in [each for each in self.network.ports if each.app is not None and each.process.running]:
                 try:
-                    status, body = await self.street.ask(door, "GET", "/health", None, PATIENCE_S)
+                    status, body = await self.network.ask(port, "GET", "/health", None, PATIENCE_S)
                 except GoneError:
                     continue
-                if door.was_healthy and status != 200 and door.app is not None:
-                    self.told.broken.append(f"{door.process.name} could answer, and cannot any more: {body!r}")
-                door.was_healthy = door.was_healthy or status == 200
+                if port.was_healthy and status != 200 and port.app is not None:
+                    self.told.broken.append(f"{port.process.name} could answer, and cannot any more: {body!r}")
+                port.was_healthy = port.was_healthy or status == 200
 
 
 def _read(body: bytes, *, stream: bool) -> tuple[str, str]:

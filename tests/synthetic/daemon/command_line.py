@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Served:
     """One daemon that answers."""
 
     url: str
-    house: House
+    parts: DaemonParts
 
 
 @dataclass(frozen=True)

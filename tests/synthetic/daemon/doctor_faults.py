@@ -123,14 +123,14 @@ def in_data(name: str, content: str | bytes = "") -> Seed:
 def a_root_that_is_a_link(world: DoctorWorld) -> list[str]:
     link = world.folder / "link"
     link.symlink_to(world.folder)
-    operations = world.served.house.operations
+    operations = world.served.daemon_parts.operations
     world.patch.setattr(operations, "allowances", Allowances(roots=(str(world.folder), str(link))))
     return ["--server", world.served.url]
 
 
 def rules(keeping: Keeping, log_excess_bytes: int = 0) -> Seed:
     def seed(world: DoctorWorld) -> list[str]:
-        operations = world.served.house.operations
+        operations = world.served.daemon_parts.operations
         world.patch.setattr(operations, "keeping", keeping)
         world.patch.setattr(operations, "log_excess_bytes", log_excess_bytes)
         return ["--server", world.served.url]

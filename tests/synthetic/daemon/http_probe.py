@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from schemathesis import engine
 from schemathesis.engine import events
 from synthetic.log.garbage import garbage
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.api import services
 from rftd.daemon.http.api.app import make_app
@@ -82,20 +82,20 @@ async def served(folder: Path, role: str) -> AsyncIterator[Place]:
     """
     clock = SystemClock()
     ids = SystemIds(clock)
-    tape = Tape()
-    runs = [SyntheticRun(tape, job_dir=str(folder / "small")).write()]
-    runs.append(SyntheticRun(tape, name="twig", seed=1, parent=runs[0].id, job_dir=str(folder / "twig")).write())
+    recorder = Recorder()
+    runs = [SyntheticRun(recorder, job_dir=str(folder / "small")).write()]
+    runs.append(SyntheticRun(recorder, name="twig", seed=1, parent=runs[0].id, job_dir=str(folder / "twig")).write())
     for name in ("halted", "going"):
-        run = SyntheticRun(tape, name=name, seed=len(runs), job_dir=str(folder / name))
+        run = SyntheticRun(recorder, name=name, seed=len(runs), job_dir=str(folder / name))
         run.begin()
         run.warm_up()
         run.explore()
         run.explore(failed=3)
         runs.append(run)
-    tape.write(ExperimentPaused(reason="asked"), runs[2].id)
+    recorder.write(ExperimentPaused(reason="asked"), runs[2].id)
     log, tables = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
-    for start in range(0, len(tape.drafts), 100):
-        await log.append(tape.drafts[start : start + 100])
+    for start in range(0, len(recorder.drafts), 100):
+        await log.append(recorder.drafts[start : start + 100])
     await log.append(garbage(runs[0].id, ids, clock))
     writer = Writer(source="daemon/probe", clock=clock, ids=ids)
     projector = Projector(log, tables, clock=clock, report=DeadLetterBox(log, writer, clock=clock).report)

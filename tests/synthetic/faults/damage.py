@@ -17,8 +17,8 @@ from uuid import UUID
 
 import msgspec
 from synthetic.faults.log_workload import PARTITIONS, draft
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import CodecError, RftdError
@@ -150,16 +150,16 @@ def _records(folder: Path) -> object:
     return asyncio.run(read())
 
 
-def _run() -> tuple[UUID, Tape]:
-    tape = Tape(3)
-    return SyntheticRun(tape, name="small", steps=1, seed=3).write().id, tape
+def _run() -> tuple[UUID, Recorder]:
+    recorder = Recorder(3)
+    return SyntheticRun(recorder, name="small", steps=1, seed=3).write().id, recorder
 
 
 def _export(folder: Path) -> None:
     async def make() -> None:
-        id, tape = _run()
+        id, recorder = _run()
         log = MemoryLog()
-        await log.append(tape.drafts)
+        await log.append(recorder.drafts)
         await export_experiment(log, id, folder / "x.rftd", release="1", clock=ManualClock(), checkpoints="none")
 
     asyncio.run(make())

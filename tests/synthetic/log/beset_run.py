@@ -27,7 +27,7 @@ class BesetRun(SyntheticRun):
             super().produce(group, rollout, lease, source=stranger)
         self.random = own
         failed = RolloutFailed(group=group, rollout=rollout, stage=1, lease=lease, code="X", reason="no")
-        self.tape.write(failed, self.id, key=group, source=source_of("explorer", STRANGER))
+        self.recorder.write(failed, self.id, key=group, source=source_of("explorer", STRANGER))
         return super().produce(group, rollout, lease, source=source)
 
     def train(self) -> None:
@@ -44,5 +44,5 @@ class BesetRun(SyntheticRun):
             rewards=Array.of([9.0] * 4, "f4"),
             tokens=Array.of([1] * 4, "u4"),
         )
-        self.tape.write(scored, self.id, key=evaluation, source=source_of("explorer", STRANGER))
+        self.recorder.write(scored, self.id, key=evaluation, source=source_of("explorer", STRANGER))
         super().train()

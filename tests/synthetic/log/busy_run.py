@@ -6,8 +6,8 @@ from uuid import UUID
 
 import msgspec
 from synthetic.log.eval_lease import eval_lease
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.events import batch, experience, task, weights, worker
@@ -48,7 +48,7 @@ class BusyRun(SyntheticRun):
         if self.waiting:
             stale = self.waiting.pop().member.experience
             retired = batch.ExperienceRetired(experiences=(stale,), reason="stale", uses=0, decided_at_ns=7)
-            self.tape.write(retired, self.id, role="planner")
+            self.recorder.write(retired, self.id, role="planner")
         self._evaluate()
 
     def answer_uninvited(self, group: UUID, rollout: int, lease: UUID) -> None:
@@ -70,7 +70,7 @@ class BusyRun(SyntheticRun):
                 if self.random.random() < 0.4:
                     step = self.version + len(self.ahead)
                     given_up = batch.BatchAbandoned(batch=id, step=step, code="X", reason="no")
-                    self.tape.write(given_up, self.id, role="planner")
+                    self.recorder.write(given_up, self.id, role="planner")
                     self.batches.pop()
                     self.ahead.pop()
                     break
@@ -79,31 +79,31 @@ class BusyRun(SyntheticRun):
                     self.complete(stage=1, items=len(again))
                     if self.random.random() < 0.3:
                         late = batch.BatchAbandoned(batch=executed, step=self.version, code="X", reason="too late")
-                        self.tape.write(late, self.id, role="planner")
+                        self.recorder.write(late, self.id, role="planner")
                 if use < 3 and self.random.random() < 0.3:
                     used = tuple(entry.member.experience for entry in taken)
                     retired = batch.ExperienceRetired(experiences=used, reason="stale", uses=use, decided_at_ns=7)
-                    self.tape.write(retired, self.id, role="planner")
+                    self.recorder.write(retired, self.id, role="planner")
                     break
 
     def synchronise(self) -> None:
         """Explorers ask for weights, twice for one window, and do not wait for ever."""
         for window, number in ((1, 0), (2, 0), (2, 1)):
             asked = weights.WeightsRequested(stage=1, window=window, number=number, version=self.version)
-            self.tape.write(asked, self.id, role="dispatcher")
+            self.recorder.write(asked, self.id, role="dispatcher")
             if self.random.random() < 0.7:
                 told = weights.WeightsAnswered(stage=1, window=window, number=number, version=self.version)
-                self.tape.write(told, self.id, role="trainer")
+                self.recorder.write(told, self.id, role="trainer")
             else:
                 late = weights.WeightsOverdue(
                     stage=1, window=window, wanted=-1, version=number - 1, waited_s=1.0, reason="late"
                 )
-                self.tape.write(late, self.id, role="dispatcher")
+                self.recorder.write(late, self.id, role="dispatcher")
 
     def prioritize(self, group: UUID, priority: float) -> None:
         """A group gets another tag."""
         changed = batch.ExperiencePrioritized(group=group, priority=priority, by="test")
-        self.tape.write(changed, self.id, role="controller")
+        self.recorder.write(changed, self.id, role="controller")
 
     def _lease(
         self,
@@ -137,11 +137,11 @@ class BusyRun(SyntheticRun):
             reissue=reissue,
         )
         place = Partition(TASKS, slot)
-        self.tape.write(leased, self.id, role="dispatcher", partition=place)
+        self.recorder.write(leased, self.id, role="dispatcher", partition=place)
         if expire:
             gone = bool(self.random.integers(0, 2))
             expired = task.TaskExpired(lease=lease, slot=slot, reason=f"attempt {attempt}", worker_gone=gone)
-            self.tape.write(expired, self.id, role="dispatcher", partition=place)
+            self.recorder.write(expired, self.id, role="dispatcher", partition=place)
         return lease
 
     def _evaluate(self) -> None:
@@ -149,7 +149,7 @@ class BusyRun(SyntheticRun):
         id = derive(self.id, "eval", "late")
         for slot, start, attempt in ((0, 0, 1), (1, 0, 2), (2, 4, 1)):
             leased = eval_lease(id, self.workers[0], self.version, row_start=start, attempt=attempt, slot=slot)
-            self.tape.write(leased, self.id, role="dispatcher", partition=Partition(TASKS, slot))
+            self.recorder.write(leased, self.id, role="dispatcher", partition=Partition(TASKS, slot))
         for attempt in (1, 2):
             scored = experience.EvalScored(
                 eval=id,
@@ -162,8 +162,8 @@ class BusyRun(SyntheticRun):
                 rewards=Array.of([attempt] * 4, "f4"),
                 tokens=Array.of([5] * 4, "u4"),
             )
-            self.tape.write(scored, self.id, key=id, source="stranger")
-            self.tape.write(scored, self.id, key=id)
+            self.recorder.write(scored, self.id, key=id, source="stranger")
+            self.recorder.write(scored, self.id, key=id)
 
 
 def fold(experiment: UUID, records: list[Record]) -> RunState:
@@ -204,12 +204,12 @@ def seen(state: RunState) -> dict[str, object]:
     }
 
 
-def written(seed: int, steps: int, *, ended: bool, forked: bool = False) -> tuple[UUID, Tape]:
-    """A tape with two experiments, and the id of the one that is folded; `forked` from the other one."""
-    tape = Tape(seed)
-    other = SyntheticRun(tape, name="other", steps=1, seed=seed + 1).write()
+def written(seed: int, steps: int, *, ended: bool, forked: bool = False) -> tuple[UUID, Recorder]:
+    """A recorder with two experiments, and the id of the one that is folded; `forked` from the other one."""
+    recorder = Recorder(seed)
+    other = SyntheticRun(recorder, name="other", steps=1, seed=seed + 1).write()
     parent = other.id if forked else None
-    run = (SyntheticRun if ended else BusyRun)(tape, name="one", steps=steps, seed=seed, parent=parent).write()
+    run = (SyntheticRun if ended else BusyRun)(recorder, name="one", steps=steps, seed=seed, parent=parent).write()
     lost = worker.WorkerLost(worker=run.workers[1], role="explorer", slot=1, reason="killed")
-    tape.write(lost, run.id, key=run.workers[1])
-    return run.id, tape
+    recorder.write(lost, run.id, key=run.workers[1])
+    return run.id, recorder

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 from synthetic.log.busy_run import written
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.streams.events.catalogue import definition_named, definitions
 from rftd.streams.events.experiment import ExperimentSubmitted
@@ -28,13 +28,13 @@ ENDS: Final = frozenset(f"experiment.{how}" for how in ("failed", "cancelled", "
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 
 
-def whole_run(seed: int) -> tuple[UUID, Tape]:
+def whole_run(seed: int) -> tuple[UUID, Recorder]:
     """Two experiments and one event more of each type that they lack; the id of the one to look at."""
-    id, tape = written(seed, seed % 3, ended=seed % 4 == 0, forked=seed % 5 == 1)
+    id, recorder = written(seed, seed % 3, ended=seed % 4 == 0, forked=seed % 5 == 1)
     chance = random.Random(f"ids {seed}")
-    tape.records = [_with_tasks(record) for record in tape.records]
-    known = {decode_type(record) for record in tape.records}
-    pool = list(ids_of(tape.records))
+    recorder.records = [_with_tasks(record) for record in recorder.records]
+    known = {decode_type(record) for record in recorder.records}
+    pool = list(ids_of(recorder.records))
     for definition in definitions():
         if definition.name in known or definition.anywhere:
             continue
@@ -42,8 +42,8 @@ def whole_run(seed: int) -> tuple[UUID, Tape]:
         fields = msgspec.msgpack.decode(bytes.fromhex(golden["value_hex"]))
         _replace(fields, lambda value: chance.choice(pool) if isinstance(value, bytes) and len(value) == 16 else value)
         _replace(fields, lambda value: chance.choice((0, 1, 2)) if type(value) is int else value)
-        tape.write(definition.decode(_encode(fields)), id)
-    return id, tape
+        recorder.write(definition.decode(_encode(fields)), id)
+    return id, recorder
 
 
 def _with_tasks(record: Record) -> Record:
@@ -63,12 +63,12 @@ def _with_tasks(record: Record) -> Record:
 
 def mutants(seed: int, share: float = 0.6) -> tuple[UUID, list[Draft], int]:
     """A run with mutants between its records, which each partition keeps in order, and how many there are."""
-    id, tape = whole_run(seed)
+    id, recorder = whole_run(seed)
     chance = random.Random(f"mutants {seed}")
-    pool = list(ids_of(tape.records))
+    pool = list(ids_of(recorder.records))
     drafts: list[Draft] = []
     made = 0
-    for number, (draft, record) in enumerate(zip(tape.drafts, tape.records, strict=True)):
+    for number, (draft, record) in enumerate(zip(recorder.drafts, recorder.records, strict=True)):
         if number < 2 or chance.random() > 0.03:
             drafts.append(Draft(draft.partition, draft.id, record.head, record.value))  # else it is gone
         often = share * (0.2 if decode_type(record) in ENDS else 1.0)  # else little is alive of most runs

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
@@ -43,10 +43,10 @@ from rftd.workers.rollout.view import ExplorerView
 
 def records_of(drafts: list[Draft]) -> list[Record]:
     """The drafts at the places that an empty log gives them."""
-    tape = Tape()
+    recorder = Recorder()
     for draft in drafts:
-        tape.put(draft)
-    return tape.records
+        recorder.put(draft)
+    return recorder.records
 
 
 def feed(records: list[Record], experiment: UUID, fold: Fold, each: Callable[[int, Record], None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from sqlalchemy import text
+from synthetic.log.recorder import Recorder, interleaved
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database
@@ -19,10 +19,10 @@ IN_MEMORY = "sqlite:///:memory:"
 
 def tape_of(seed: int, steps: int) -> list[Draft]:
     """Two experiments, one after the other, on the same partitions; the second is a fork of the first or is none."""
-    tape = Tape(seed)
-    first = SyntheticRun(tape, name="a", steps=steps, seed=seed).write()
-    SyntheticRun(tape, name="b", steps=1, seed=seed, faults=False, parent=first.id if seed % 2 else None).write()
-    return tape.drafts
+    recorder = Recorder(seed)
+    first = SyntheticRun(recorder, name="a", steps=steps, seed=seed).write()
+    SyntheticRun(recorder, name="b", steps=1, seed=seed, faults=False, parent=first.id if seed % 2 else None).write()
+    return recorder.drafts
 
 
 async def rebuilt(seed: int, *, spoil: bool = False) -> RebuildReport:

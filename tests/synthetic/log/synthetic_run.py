@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from synthetic.log.eval_lease import eval_lease
 from synthetic.log.eval_texts import eval_completed, eval_texts
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.ops.ids import derive
 from rftd.storage.files.artifacts import ArtifactStore
@@ -62,9 +62,9 @@ class Member:
 
 @dataclass
 class SyntheticRun:
-    """Writes one experiment to a tape; `waiting` are the experiences of closed groups that no batch has taken."""
+    """Writes one experiment to a recorder; `waiting` are the experiences of closed groups that no batch has taken."""
 
-    tape: Tape
+    recorder: Recorder
     name: str = "small"
     steps: int = 3
     seed: int = 0
@@ -111,11 +111,11 @@ class SyntheticRun:
 
     def begin(self) -> None:
         """Submitted, fenced, accepted, started, workers there."""
-        tape = self.tape
+        recorder = self.recorder
         self.random = np.random.default_rng(self.seed)
-        self.id = tape.ids.new()
+        self.id = recorder.ids.new()
         self.spine = partition_of(topics.EXPERIMENTS, self.id)
-        tape.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps, self.job_dir)), self.id)
+        recorder.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps, self.job_dir)), self.id)
         if self.parent is not None:
             forked = experiment.ExperimentForked(
                 parent=self.parent,
@@ -126,17 +126,17 @@ class SyntheticRun:
                 decided_at_ns=5,
                 next_sequence=4 * SFT_STEPS,
             )
-            tape.write(forked, self.id)
+            recorder.write(forked, self.id)
         for role in ("controller", "planner", "trainer", "dispatcher"):
-            tape.fence(role, self.id, self.spine)
+            recorder.fence(role, self.id, self.spine)
         for slot in range(topics.TOPICS[topics.TASKS].partitions):
-            tape.fence("dispatcher", self.id, Partition(topics.TASKS, slot))
+            recorder.fence("dispatcher", self.id, Partition(topics.TASKS, slot))
         for stream in (topics.WEIGHTS, topics.CHECKPOINTS):
-            tape.fence("trainer", self.id, partition_of(stream, self.id))
-        tape.write(experiment.ExperimentAccepted(start=()), self.id, role="controller")
-        tape.write(experiment.ExperimentStarted(), self.id, role="controller")
+            recorder.fence("trainer", self.id, partition_of(stream, self.id))
+        recorder.write(experiment.ExperimentAccepted(start=()), self.id, role="controller")
+        recorder.write(experiment.ExperimentStarted(), self.id, role="controller")
         for number, role in enumerate(("explorer", "explorer", "trainer")):
-            self.workers.append(tape.ids.new())
+            self.workers.append(recorder.ids.new())
             started = worker.WorkerStarted(
                 worker=self.workers[-1],
                 role=role,
@@ -146,24 +146,26 @@ class SyntheticRun:
                 process_start_s=1.5,
                 capacity=8,
             )
-            tape.write(started, self.id, key=self.workers[-1])
+            recorder.write(started, self.id, key=self.workers[-1])
 
     def warm_up(self) -> None:
         """The SFT stage: two batches of rows, one checkpoint."""
-        tape = self.tape
+        recorder = self.recorder
         if self.parent is not None:
             self.inherit()
             return
-        tape.write(step.GenerationStarted(generation=0, version=0), self.id, role="trainer")
+        recorder.write(step.GenerationStarted(generation=0, version=0), self.id, role="trainer")
         self.publish(0)
-        tape.write(experiment.StageStarted(stage=0, name="warmup", first_version=0), self.id, role="controller")
+        recorder.write(experiment.StageStarted(stage=0, name="warmup", first_version=0), self.id, role="controller")
         for number in range(SFT_STEPS):
             rows = tuple(batch.RowItem(0, row, 0) for row in range(4 * number, 4 * number + 4))
             self.plan(stage=0, rows=rows)
             self.complete(stage=0, items=4)
         self.commit(stage=0, final=True)
-        tape.write(experiment.StageCompleted(stage=0, last_version=SFT_STEPS), self.id, role="controller")
-        tape.write(experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS), self.id, role="controller")
+        recorder.write(experiment.StageCompleted(stage=0, last_version=SFT_STEPS), self.id, role="controller")
+        recorder.write(
+            experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS), self.id, role="controller"
+        )
         self.publish(0)
 
     def inherit(self) -> None:
@@ -172,16 +174,16 @@ class SyntheticRun:
         started = step.GenerationStarted(
             generation=0, version=SFT_STEPS, checkpoint="/parent/global_step_2", checksum="shared"
         )
-        self.tape.write(started, self.id, role="trainer")
+        self.recorder.write(started, self.id, role="trainer")
         start = experiment.StageStarted(stage=1, name="rft", first_version=SFT_STEPS)
-        self.tape.write(start, self.id, role="controller")
+        self.recorder.write(start, self.id, role="controller")
         self.publish(0)
 
     def explore(self, *, failed: int = 0) -> UUID:
         """One group: leased, rolled out, closed; the last `failed` rollouts fail."""
-        tape, slot = self.tape, self.groups % 2
+        recorder, slot = self.recorder, self.groups % 2
         group = group_of(self.id, self.groups)
-        self.lease = lease = tape.ids.new()
+        self.lease = lease = recorder.ids.new()
         leased = task.TaskLeased(
             lease=lease,
             slot=slot,
@@ -197,17 +199,17 @@ class SyntheticRun:
             deadline_s=60.0,
             min_version=self.version,
         )
-        tape.write(leased, self.id, role="dispatcher", partition=Partition(topics.TASKS, slot))
+        recorder.write(leased, self.id, role="dispatcher", partition=Partition(topics.TASKS, slot))
         members = [self.produce(group, rollout, lease) for rollout in range(REPEAT - failed)]
         for rollout in range(REPEAT - failed, REPEAT):
             error = experience.RolloutFailed(
                 group=group, rollout=rollout, stage=1, lease=lease, code="RFTD-WRK-003", reason="too\x00late"
             )
-            tape.write(error, self.id, key=group)
+            recorder.write(error, self.id, key=group)
         closed = task.GroupClosed(
             group=group, sequence=self.groups, stage=1, members=tuple(members), failed=failed, busy_ms=len(members)
         )
-        place = tape.write(closed, self.id, role="dispatcher")
+        place = recorder.write(closed, self.id, role="dispatcher")
         self.closed_at[group] = (place.partition.number, place.offset)
         self.waiting += [Member(member, group, index) for index, member in enumerate(members)]
         self.groups += 1
@@ -234,7 +236,7 @@ class SyntheticRun:
             reward=reward,
             metrics={"accuracy": reward},
         )
-        place = self.tape.write(produced, self.id, key=group, id=None if source else id, source=source)
+        place = self.recorder.write(produced, self.id, key=group, id=None if source else id, source=source)
         number = place.partition.number
         return task.Member(id, rollout, number, place.offset, reward, 0.0, 3 + length, self.version, self.version)
 
@@ -252,7 +254,7 @@ class SyntheticRun:
         """A plan of the next step, of rows or of the oldest waiting experiences, or of some `again`."""
         taken = again or self.waiting[:take]
         groups = list(dict.fromkeys(entry.group for entry in taken))
-        id = self.tape.ids.new()
+        id = self.recorder.ids.new()
         planned = batch.BatchPlanned(
             batch=id,
             step=self.version + len(self.ahead) + 1,
@@ -273,11 +275,11 @@ class SyntheticRun:
             ),
             groups=tuple(batch.GroupRef(group, *self.closed_at[group]) for group in groups),
             observed=(),
-            decided_at_ns=self.tape.clock.now_ns(),
+            decided_at_ns=self.recorder.clock.now_ns(),
             max_uses=max_uses,
-            eligible_at_ns=self.tape.clock.now_ns() + 5 if max_uses != 1 else 0,
+            eligible_at_ns=self.recorder.clock.now_ns() + 5 if max_uses != 1 else 0,
         )
-        self.tape.write(planned, self.id, role="planner", epoch=epoch)
+        self.recorder.write(planned, self.id, role="planner", epoch=epoch)
         if epoch is None:
             self.batches.append(id)
             self.ahead.append(id)
@@ -299,7 +301,7 @@ class SyntheticRun:
             metrics={"loss": 1.0 / self.version, "bad": float("nan"), **self.figures},
             announced=self.announced,
         )
-        self.tape.write(completed, self.id, role="trainer")
+        self.recorder.write(completed, self.id, role="trainer")
 
     def publish(self, generation: int, *, version: int | None = None) -> None:
         """Announces the newest version (or one that no step made)."""
@@ -314,7 +316,7 @@ class SyntheticRun:
             checksum=f"c{version}.{generation}",
             size_bytes=1000,
         )
-        self.tape.write(published, self.id, role="trainer")
+        self.recorder.write(published, self.id, role="trainer")
         self.announced = announcement_digest(published)
         for id in self.workers[:2]:
             activated = weights.WeightsActivated(
@@ -325,7 +327,7 @@ class SyntheticRun:
                 checksum=f"c{version}.{generation}",
                 duration_s=0.1,
             )
-            self.tape.write(activated, self.id)
+            self.recorder.write(activated, self.id)
 
     def commit(self, *, stage: int, final: bool) -> None:
         """A checkpoint of the newest version."""
@@ -341,18 +343,18 @@ class SyntheticRun:
             sha256="s" * 64,
             final=final,
         )
-        self.tape.write(committed, self.id, role="trainer")
+        self.recorder.write(committed, self.id, role="trainer")
 
     def train(self) -> None:
         """One RFT step and an evaluation of it."""
         self.plan(stage=1, take=2 * REPEAT)
         self.complete(stage=1, items=2 * REPEAT)
         self.publish(0)
-        lease, eval_id = self.tape.ids.new(), derive(self.id, "eval", self.version)
+        lease, eval_id = self.recorder.ids.new(), derive(self.id, "eval", self.version)
         leased = eval_lease(eval_id, self.workers[0], self.version, lease=lease)
         # One row is wrong, in each version another one.
         rewards = [float(row != self.version % 4) for row in range(4)]
-        self.tape.write(leased, self.id, partition=Partition(topics.TASKS, 0))
+        self.recorder.write(leased, self.id, partition=Partition(topics.TASKS, 0))
         scored = experience.EvalScored(
             eval=eval_id,
             lease=lease,
@@ -366,29 +368,29 @@ class SyntheticRun:
             right=Array.of(rewards, "u1"),
             answers=None if self.artifacts is None else eval_texts(rewards, self.artifacts),
         )
-        self.tape.write(scored, self.id, key=eval_id)
-        self.tape.write(eval_completed(eval_id, self.version), self.id, role="dispatcher")
+        self.recorder.write(scored, self.id, key=eval_id)
+        self.recorder.write(eval_completed(eval_id, self.version), self.id, role="dispatcher")
 
     def go_wrong(self) -> None:
         """A failed rollout, a late one, a retirement, an abandoned batch, zombies, an announcement without a step."""
-        tape = self.tape
+        recorder = self.recorder
         group = self.explore(failed=1)
         self.late = self.produce(group, REPEAT, self.lease).experience
         stale = self.waiting.pop()
         retired = batch.ExperienceRetired(
-            experiences=(stale.member.experience,), reason="stale", uses=0, decided_at_ns=tape.clock.now_ns()
+            experiences=(stale.member.experience,), reason="stale", uses=0, decided_at_ns=recorder.clock.now_ns()
         )
-        tape.write(retired, self.id, role="planner")
+        recorder.write(retired, self.id, role="planner")
         back = list(self.waiting)
         abandoned = self.plan(stage=1, take=len(back))
         gone = batch.BatchAbandoned(batch=abandoned, step=self.version + 1, code="X", reason="no")
-        tape.write(gone, self.id, role="planner")
+        recorder.write(gone, self.id, role="planner")
         self.waiting, self.abandoned = back, self.batches.pop()
         self.ahead.pop()
-        tape.fence("planner", self.id, self.spine)
+        recorder.fence("planner", self.id, self.spine)
         self.zombie = self.plan(stage=1, take=len(back), epoch=1)
         self.publish(0, version=self.version + 50)
-        tape.write(
+        recorder.write(
             worker.WorkerLost(worker=self.workers[0], role="explorer", slot=0, reason="killed"),
             self.id,
             key=self.workers[0],
@@ -397,10 +399,10 @@ class SyntheticRun:
     def finish(self) -> None:
         """The last checkpoint, and the end."""
         self.commit(stage=1, final=True)
-        self.tape.write(experiment.StageCompleted(stage=1, last_version=self.version), self.id, role="controller")
-        self.tape.write(experiment.ExperimentCompleted(), self.id, role="controller")
+        self.recorder.write(experiment.StageCompleted(stage=1, last_version=self.version), self.id, role="controller")
+        self.recorder.write(experiment.ExperimentCompleted(), self.id, role="controller")
         stopped = worker.WorkerStopped(worker=self.workers[2], role="trainer", slot=-1)
-        self.tape.write(stopped, self.id, key=self.workers[2])
+        self.recorder.write(stopped, self.id, key=self.workers[2])
 
 
 def group_of(experiment: UUID, sequence: int) -> UUID:

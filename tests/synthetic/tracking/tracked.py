@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.tracking.event_files import scalars_of
 
 from rftd.ops.clock import ManualClock
@@ -64,13 +64,13 @@ class Deaths:
 def written(folder: Path) -> SyntheticRun:
     """A run of two SFT and twelve RFT steps, with figures of rollouts and the things that go wrong."""
     figures = {"critic/rewards/mean": 0.5, "response_length/mean": 7.0}
-    return SyntheticRun(Tape(), job_dir=str(folder), steps=12, figures=figures).write()
+    return SyntheticRun(Recorder(), job_dir=str(folder), steps=12, figures=figures).write()
 
 
 def answered(folder: Path) -> SyntheticRun:
     """Such a run without figures of rollouts, whose evaluations keep the texts of their answers."""
     store = ArtifactStore(folder / "artifacts")
-    return SyntheticRun(Tape(), job_dir=str(folder), steps=12, artifacts=store).write()
+    return SyntheticRun(Recorder(), job_dir=str(folder), steps=12, artifacts=store).write()
 
 
 async def expected(kind: str, run: SyntheticRun, log: EventLog, *, single_run: bool = False) -> list[Shown]:
@@ -124,8 +124,8 @@ async def follow_and_die(
     log: EventLog, run: SyntheticRun, tracker: TrackerSpec, deaths: Deaths, *, portion: int = PORTION
 ) -> None:
     """Follows a run whose records arrive in portions, in one process after another."""
-    for first in range(0, len(run.tape.drafts), portion):
-        await log.append(run.tape.drafts[first : first + portion])
+    for first in range(0, len(run.recorder.drafts), portion):
+        await log.append(run.recorder.drafts[first : first + portion])
         while True:
             try:
                 await follow(log, run, tracker, deaths.point)

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from synthetic.daemon.house import BASE
-from synthetic.log.tape import Tape
+from synthetic.daemon.daemon_parts import BASE
+from synthetic.log.recorder import Recorder
 from synthetic.worlds.desk import published
 
 from rftd.daemon.http.api.app import make_app
@@ -165,9 +165,9 @@ class Gate:
 
     async def announce_base(self, experiment: UUID) -> None:
         """Puts an experiment's base model into the log, from which it can be forked; and everything into the tables."""
-        tape = Tape()
-        tape.write(published(0), experiment)
-        await self.log.append(tape.drafts)
+        recorder = Recorder()
+        recorder.write(published(0), experiment)
+        await self.log.append(recorder.drafts)
         await self.projector.catch_up()
 
     def files(self) -> dict[str, tuple[int, int, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.ops.ids import derive
 from rftd.streams.events import experience, experiment, step, worker
@@ -116,8 +116,8 @@ class Desk:
         on_sign_of_life: Callable[[worker.Heartbeat | worker.WorkerStarted], None] | None = None,
     ) -> None:
         """The first stage has begun; those `later` begin as a test says (`next_stage`)."""
-        self.tape = Tape()
-        self.id = self.tape.ids.new()
+        self.recorder = Recorder()
+        self.id = self.recorder.ids.new()
         self.state = RunState(self.id, on_sign_of_life=on_sign_of_life)
         self.positions: dict[Partition, int] = {}
         self._fences = FenceView()
@@ -131,9 +131,9 @@ class Desk:
 
     def put(self, event: Event, *, key: UUID | None = None, partition: Partition | None = None) -> Position:
         """Writes an event and folds it."""
-        before = len(self.tape.records)
-        place = self.tape.write(event, self.id, key=key, partition=partition)
-        for record in self.tape.records[before:]:
+        before = len(self.recorder.records)
+        place = self.recorder.write(event, self.id, key=key, partition=partition)
+        for record in self.recorder.records[before:]:
             self.fold(record)
         self.positions[place.partition] = place.offset + 1
         return place
@@ -146,9 +146,9 @@ class Desk:
 
     def fence(self, role: str) -> None:
         """A new owner takes a role on the spine."""
-        before = len(self.tape.records)
-        self.tape.fence(role, self.id, partition_of(topics.EXPERIMENTS, self.id))
-        for record in self.tape.records[before:]:
+        before = len(self.recorder.records)
+        self.recorder.fence(role, self.id, partition_of(topics.EXPERIMENTS, self.id))
+        for record in self.recorder.records[before:]:
             self.fold(record)
 
     def obey(self, decisions: Iterable[Decision | Event]) -> list[Event]:
@@ -164,7 +164,7 @@ class Desk:
 
     def join(self, slot: int = 0, capacity: int = 64) -> UUID:
         """An explorer."""
-        id = self.tape.ids.new()
+        id = self.recorder.ids.new()
         started = worker.WorkerStarted(
             worker=id, role="explorer", slot=slot, host="h", pid=1, process_start_s=1.0, capacity=capacity
         )

@@ -60,13 +60,13 @@ class HoldWorld:
         for _ in range(turns):
             self.random.choice(actors)()
             self._now_s += self.random.choice((0.1, 0.1, 5.0))
-            self.desk.tape.clock.advance(self.random.choice((0.0, 0.1, 5.0)))
+            self.desk.recorder.clock.advance(self.random.choice((0.0, 0.1, 5.0)))
             self._words()
         return self.seen
 
     def _look(self, events: list[Event], *holds: Any) -> None:
         """A decider's events and hold are looked at before any of them is written."""
-        claims = Claims(self.desk.state, self.desk.tape.clock.now_ns())
+        claims = Claims(self.desk.state, self.desk.recorder.clock.now_ns())
         for hold in holds:
             if hold is None:
                 continue
@@ -76,14 +76,14 @@ class HoldWorld:
 
     def _control(self) -> None:
         trouble = of_error("planner", ZeroDivisionError()) if self._chance(0.02) else None
-        said = self._controller.decide(trouble, now_ns=self.desk.tape.clock.now_ns())
+        said = self._controller.decide(trouble, now_ns=self.desk.recorder.clock.now_ns())
         self._said.controller = said
         assert bool(said.events) != (said.hold is not None), "the life of an experiment has one next event, or a hold"
         self._look(list(said.events), said.hold)
         self.desk.obey(said.events)
 
     def _plan(self) -> None:
-        now_ns = self.desk.tape.clock.now_ns()
+        now_ns = self.desk.recorder.clock.now_ns()
         said = self._said.planner = self._planner.decide(self.desk.positions, now_ns)
         assert said.events or said.hold is not None
         self._look(list(said.events), said.hold)
@@ -121,7 +121,7 @@ class HoldWorld:
             said=self._said,
             liveness=self._liveness,
             now_s=self._now_s,
-            now_ns=self.desk.tape.clock.now_ns(),
+            now_ns=self.desk.recorder.clock.now_ns(),
         )
         untold = [wait for wait in waits_of(scene) if wait.role == "daemon"]
         assert not untold, untold

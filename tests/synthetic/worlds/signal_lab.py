@@ -132,8 +132,8 @@ class Lab:
         self.desk.obey(self.planner.decide(self.desk.positions, self.now_ns).events)
         if (step := spine.version + 1) not in spine.plans:
             return
-        await self.log.append(self.desk.tape.drafts[self.copied :])
-        self.copied = len(self.desk.tape.drafts)
+        await self.log.append(self.desk.recorder.drafts[self.copied :])
+        self.copied = len(self.desk.recorder.drafts)
         plan = spine.plans[step].event
         batch = await self.assembly.batch(plan, 0)
         result = self.engine.train(batch)

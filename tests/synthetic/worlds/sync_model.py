@@ -57,7 +57,7 @@ class SyncModel:
         """A new one folds what there is; it must find what the one before knew."""
         before, self.desk.state = self.desk.state, RunState(self.desk.id)
         fences = FenceView()
-        for record in self.desk.tape.records:
+        for record in self.desk.recorder.records:
             decoded = effective(record, fences)
             if decoded is not None:
                 self.desk.state.apply(decoded)

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import httpx
 import pytest
+from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
 from synthetic.daemon.experiment_files import config
-from synthetic.daemon.house import House, open_house
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 
 @pytest.fixture
-async def house(tmp_path: Path, anyio_backend: str) -> AsyncIterator[House]:
-    """One open house."""
-    async with open_house(tmp_path) as opened:
+async def parts(tmp_path: Path, anyio_backend: str) -> AsyncIterator[DaemonParts]:
+    """One open parts."""
+    async with open_daemon(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
+async def client(parts: DaemonParts) -> AsyncIterator[httpx.AsyncClient]:
     """Its client."""
-    async with house.client() as opened:
+    async with parts.client() as opened:
         yield opened
 
 
 @pytest.fixture
 async def swept(client: httpx.AsyncClient) -> str:
-    """The name of a sweep in the house, of two rates with two seeds each, which nobody runs."""
+    """The name of a sweep in the parts, of two rates with two seeds each, which nobody runs."""
     points = [
         {
             "settings": {"algorithm.optimizer.lr": rate},
@@ -45,9 +45,9 @@ async def swept(client: httpx.AsyncClient) -> str:
 
 
 @pytest.fixture
-async def longer(house: House) -> SyntheticRun:
-    """A second run in the house, named `longer`, of more steps."""
-    run = SyntheticRun(Tape(seed=7), name="longer", steps=5, seed=7, faults=False).write()
-    await house.log.append(run.tape.drafts)
-    await house.projector.catch_up()
+async def longer(parts: DaemonParts) -> SyntheticRun:
+    """A second run in the parts, named `longer`, of more steps."""
+    run = SyntheticRun(Recorder(seed=7), name="longer", steps=5, seed=7, faults=False).write()
+    await parts.log.append(run.recorder.drafts)
+    await parts.projector.catch_up()
     return run

@@ -1,4 +1,4 @@
-"""Databases of both kinds and a way to fill them from a tape."""
+"""Databases of both kinds and a way to fill them from a recorder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.storage.database.engine import open_database, sqlite_url
 
@@ -48,4 +48,4 @@ async def either(either_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngi
 @pytest.fixture(scope="session")
 def run() -> SyntheticRun:
     """One small complete run with everything that goes wrong; read only."""
-    return SyntheticRun(Tape()).write()
+    return SyntheticRun(Recorder()).write()

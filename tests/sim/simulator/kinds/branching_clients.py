@@ -74,9 +74,9 @@ class BranchingClients(Kind):
 
     def begin(self, world: World, plot: Habits) -> None:
         """Tells the strangers, who are there already."""
-        crowd = world.extras["served"]
-        crowd.repeat_p = plot.repeat_p
-        crowd.branch_p = plot.branch_p
+        sim_clients = world.extras["served"]
+        sim_clients.repeat_p = plot.repeat_p
+        sim_clients.branch_p = plot.branch_p
 
 
 def _sequences(event: ExperienceProduced) -> Iterator[Sequenced]:

@@ -22,7 +22,7 @@ from rftd.streams.events.task import TaskLeased, TasksOffered
 from rftd.streams.folds.spine import Status
 from rftd.workers.rollout.serving import server
 from rftd.workers.rollout.serving.history import History
-from simulator.clients import Crowd
+from simulator.clients import SimClients
 from simulator.kinds.foreigners import FOREIGNER
 from simulator.kinds.kind import Kind
 from simulator.loop import PROCESS
@@ -56,30 +56,30 @@ class Run:
 
 def kept(world: World) -> Iterator[str]:
     """What was acknowledged is in the history: feedback with its answers, and no commit left a full group behind."""
-    if (crowd := _crowd(world)) is None:
+    if (sim_clients := _sim_clients(world)) is None:
         return
-    yield from crowd.told.broken[:3]
+    yield from sim_clients.told.broken[:3]
     runs = _runs(world)
     by_reward = {run.reward: run for run in runs}
     if len(by_reward) != len(runs):
         yield "two runs have one reward: feedback counts twice"
-    for judged in crowd.told.judged:
+    for judged in sim_clients.told.judged:
         run = by_reward.get(judged.reward)
         if run is None or run.answers != judged.answers:
             yield f"feedback {judged.reward} for {sorted(judged.answers)} was acknowledged, and {run} is kept"
             return
     together = world.spec.stages[0].algorithm.repeat_times
-    for commit in crowd.told.commits:
+    for commit in sim_clients.told.commits:
         left = Counter(by_reward[reward].task for reward in commit.known if by_reward[reward].row is None)
         if over := [task for task, count in left.items() if count >= together]:
             yield f"a commit was acknowledged, and runs of {over} are not committed"
-    if sum(commit.runs for commit in crowd.told.commits) > sum(run.row is not None for run in runs):
+    if sum(commit.runs for commit in sim_clients.told.commits) > sum(run.row is not None for run in runs):
         yield "more runs were said to be committed than are"
 
 
 def of_its_row(world: World) -> Iterator[str]:
     """Each experience is the run at its place of its row, no run is two of them, and a batch has each once."""
-    if _crowd(world) is None:
+    if _sim_clients(world) is None:
         return
     runs = {(run.row, run.place): run for run in _runs(world) if run.row is not None}
     rows = Counter(row for row, _ in runs)
@@ -139,12 +139,12 @@ class Served(Kind):
         stage = world.spec.stages[0]
         together = stage.algorithm.repeat_times
         runs = stage.total_steps * stage.batch_size * together
-        crowd = Crowd(world, runs=runs, together=together, impatient_p=plot.impatient_p, chance=chance)
-        world.extras[self.name] = crowd
+        sim_clients = SimClients(world, runs=runs, together=together, impatient_p=plot.impatient_p, chance=chance)
+        world.extras[self.name] = sim_clients
         stack = ExitStack()
         for name, made in (
-            ("bind", crowd.street.bind),
-            ("serving_http", crowd.street.serving),
+            ("bind", sim_clients.network.bind),
+            ("serving_http", sim_clients.network.serving),
             ("url_of", lambda _door: "http://127.0.0.1:8010"),
             ("logger", lambda: PROCESS.get().logger),
         ):
@@ -176,9 +176,9 @@ class Served(Kind):
         return written
 
 
-def _crowd(world: World) -> Crowd | None:
+def _sim_clients(world: World) -> SimClients | None:
     found = world.extras.get(Served.name)
-    return found if isinstance(found, Crowd) else None
+    return found if isinstance(found, SimClients) else None
 
 
 def _runs(world: World) -> list[Run]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic.daemon import experiment_files
 from synthetic.daemon.command_line import Rftd, Said, Served
-from synthetic.daemon.served_house import served_house
+from synthetic.daemon.served_daemon import served_daemon
 from synthetic.daemon.stranger import Stranger, stranger_at_work
 
 from rftd.daemon.cli.cli import main
@@ -17,14 +17,14 @@ from rftd.daemon.cli.cli import main
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The API over one complete run named `small`."""
-    with served_house(tmp_path_factory.mktemp("house")) as one:
+    with served_daemon(tmp_path_factory.mktemp("parts")) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The same, of a daemon whose token is `right`."""
-    with served_house(tmp_path_factory.mktemp("guarded"), token="right") as one:
+    with served_daemon(tmp_path_factory.mktemp("guarded"), token="right") as one:
         yield one
 
 

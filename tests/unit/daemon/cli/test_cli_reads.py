@@ -138,7 +138,7 @@ def test_watch_of_an_ended_experiment_ends(rftd: Rftd) -> None:
 
 
 def test_logs(rftd: Rftd, served: Served) -> None:
-    folder = served.house.job_dir / "log"
+    folder = served.daemon_parts.job_dir / "log"
     folder.mkdir(parents=True, exist_ok=True)
     line = {"time": "2026-01-01T00:00:01Z", "level": "info", "event": "step", "step": 3, "api_key": "sk-1234567"}
     (folder / "trainer.log").write_text(json.dumps(line) + "\n")
@@ -160,7 +160,7 @@ def test_logs_of_the_daemon(rftd: Rftd, served: Served, monkeypatch: pytest.Monk
         {"time": "2026-01-01T00:00:02Z", "level": "error", "event": "part.failed", "role": "daemon", "why": "a\nb\x1b"},
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (served.house.job_dir.parent / "daemon.log").write_text(text)
+    (served.daemon_parts.job_dir.parent / "daemon.log").write_text(text)
     whole = rftd("logs", "--daemon")
     assert [line.split()[3] for line in whole.out.splitlines()] == ["worker.process", "part.failed"]
     assert "\x1b" not in whole.out

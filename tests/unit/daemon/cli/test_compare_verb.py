@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.command_line import Rftd, Served
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import poll
 
 from rftd.daemon.cli.verbs.compare import differing
@@ -17,9 +17,9 @@ from rftd.daemon.cli.verbs.compare import differing
 
 @pytest.fixture(scope="module")
 def longer(served: Served) -> SyntheticRun:
-    """A second run in the house, named `longer`, of more steps."""
-    run = SyntheticRun(Tape(seed=7), name="longer", steps=5, seed=7, faults=False).write()
-    asyncio.run(served.house.log.append(run.tape.drafts))
+    """A second run in the parts, named `longer`, of more steps."""
+    run = SyntheticRun(Recorder(seed=7), name="longer", steps=5, seed=7, faults=False).write()
+    asyncio.run(served.parts.log.append(run.recorder.drafts))
     return run
 
 

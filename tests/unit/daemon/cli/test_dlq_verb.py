@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.command_line import Rftd, Served
 from synthetic.log.garbage import garbage
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
@@ -32,9 +32,9 @@ def folder(tmp_path: Path) -> DataFolder:
     async def fill() -> None:
         await asyncio.to_thread(made.prepare)
         log, engine = await SqliteLog.open(made.log), open_database(made.state_url)
-        run = SyntheticRun(Tape()).write()
+        run = SyntheticRun(Recorder()).write()
         run.explore(failed=4)
-        await log.append(run.tape.drafts)
+        await log.append(run.recorder.drafts)
         await log.append(garbage(run.id, SystemIds(clock), clock)[:3])
         letters = DeadLetterBox(log, Writer(source="test", clock=clock, ids=SystemIds(clock)), clock=clock)
         await Projector(log, engine, clock=clock, report=letters.report).catch_up()

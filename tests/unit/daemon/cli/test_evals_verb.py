@@ -127,7 +127,7 @@ def test_what_is_not_there_is_named(rftd: Rftd, options: list[str], status: int,
 
 
 def test_texts_that_are_gone_or_damaged_leave_the_scores(rftd: Rftd, served: Served) -> None:
-    files = sorted((served.house.job_dir / "artifacts").glob("*/*"))
+    files = sorted((served.daemon_parts.job_dir / "artifacts").glob("*/*"))
     before = {path: path.read_bytes() for path in files}
     try:
         files[0].unlink()

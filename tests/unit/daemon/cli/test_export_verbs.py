@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 from synthetic.daemon.command_line import Rftd
 from synthetic.log import synthetic_run
+from synthetic.log.recorder import Recorder
 from synthetic.log.scan_chain import scan_chain
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import ConflictError
@@ -23,12 +23,12 @@ from rftd.streams.sqlite.log import SqliteLog
 
 
 def filled(root: Path, *runs: SyntheticRun) -> DataFolder:
-    """A data folder with a log of these runs' tape."""
+    """A data folder with a log of these runs' recorder."""
     folder = DataFolder(root)
 
     async def fill() -> None:
         log = await SqliteLog.open(folder.log)
-        await log.append(runs[0].tape.drafts)
+        await log.append(runs[0].recorder.drafts)
         await log.close()
 
     asyncio.run(fill())
@@ -37,13 +37,15 @@ def filled(root: Path, *runs: SyntheticRun) -> DataFolder:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> DataFolder:
-    tape = Tape()
-    return filled(tmp_path / "one", SyntheticRun(tape, name="small").write(), SyntheticRun(tape, name="other").write())
+    recorder = Recorder()
+    return filled(
+        tmp_path / "one", SyntheticRun(recorder, name="small").write(), SyntheticRun(recorder, name="other").write()
+    )
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> DataFolder:
-    run = SyntheticRun(Tape(), name="busy")
+    run = SyntheticRun(Recorder(), name="busy")
     run.begin()
     return filled(tmp_path / "running", run)
 
@@ -195,7 +197,7 @@ def test_an_import_names_every_input_that_is_not_here(
         )
         return replace(spec, stages=(spec.stages[0], stage))
 
-    run = SyntheticRun(Tape(), name="busy")
+    run = SyntheticRun(Recorder(), name="busy")
     with monkeypatch.context() as patched:
         patched.setattr(synthetic_run, "spec_of", spec_of)
         run.begin()

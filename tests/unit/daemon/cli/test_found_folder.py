@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.command_line import Rftd
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.folder_log import keep_for
@@ -24,11 +24,11 @@ URL = "http://127.0.0.1:7071"
 def elsewhere(rftd: Rftd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     """The folder of this user's daemon, which is not the one where the command line runs."""
     folder = DataFolder(tmp_path / "elsewhere")
-    run = SyntheticRun(Tape(), name="small").write()
+    run = SyntheticRun(Recorder(), name="small").write()
 
     async def fill() -> None:
         log = await SqliteLog.open(folder.log)
-        await log.append(run.tape.drafts)
+        await log.append(run.recorder.drafts)
         await log.close()
 
     asyncio.run(fill())

@@ -26,8 +26,8 @@ def test_one_direction_bounds_and_everything(rftd: Rftd, served: Served) -> None
     up = rftd("lineage", "small/weights/4", "--direction", "up", "--depth", "1")
     assert "became:" not in up.out
     assert up.out.rstrip().endswith("…")
-    run = rftd("lineage", str(served.house.run.id), "--direction", "down", "--depth", "1")
-    assert run.out.count("of: task") == served.house.run.groups
+    run = rftd("lineage", str(served.parts.run.id), "--direction", "down", "--depth", "1")
+    assert run.out.count("of: task") == served.parts.run.groups
     everything = rftd("lineage", "small", "--all", "--depth", "2", "--direction", "down")
     assert everything.status == 0
     assert "more of kind" not in everything.out
@@ -49,7 +49,7 @@ def test_what_is_refused(rftd: Rftd, served: Served) -> None:
         ("nobody", 3, "no experiment 'nobody'"),
         ("small/step/99", 3, "no small/step/99"),
         ("small/mood/1", 2, "NAME/task/STAGE.SEQUENCE"),
-        (served.house.run.id.hex[:8], 2, "names several things"),
+        (served.parts.run.id.hex[:8], 2, "names several things"),
         ("", 2, "id"),
     ):
         said = rftd("lineage", wanted)

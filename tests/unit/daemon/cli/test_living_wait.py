@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from synthetic.daemon.served_house import served_house
+from synthetic.daemon.served_daemon import served_daemon
 
 from rftd.daemon.cli import living_wait
 from rftd.daemon.cli.living_wait import EVERY_S, run_to_end
@@ -111,7 +111,7 @@ def test_progress_asks_for_what_is_cheap_and_for_no_page(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(httpx.Client, "send", record)
     written: list[str] = []
-    with served_house(tmp_path) as served:
+    with served_daemon(tmp_path) as served:
         talk = Talk(Host(Settings(server=served.url)))
         progress = Progress(written.append, width=lambda: None, monotonic_s=talk.clock.monotonic_s)
         follow_progress(talk.questions, "small", progress, sleep=talk.clock.advance)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.command_line import Rftd
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> DataFolder:
     async def fill() -> None:
         await asyncio.to_thread(made.prepare)
         log, engine = await SqliteLog.open(made.log), open_database(made.state_url)
-        await log.append(SyntheticRun(Tape()).write().tape.drafts)
+        await log.append(SyntheticRun(Recorder()).write().recorder.drafts)
         await Projector(log, engine, clock=SystemClock()).catch_up()
         await engine.dispose()
         await log.close()

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from synthetic.daemon.command_line import Rftd
 from synthetic.log import synthetic_run
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.log_identity import identity_of
@@ -64,14 +64,14 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     reader = Reader(tmp_path / "one")
-    run = SyntheticRun(Tape(), name="busy", job_dir=str(reader.job))
+    run = SyntheticRun(Recorder(), name="busy", job_dir=str(reader.job))
     with monkeypatch.context() as patched:
         patched.setattr(synthetic_run, "spec_of", reader.spec)
         run.begin()
 
     async def fill() -> None:
         log = await SqliteLog.open(reader.folder.log)
-        await log.append(run.tape.drafts)
+        await log.append(run.recorder.drafts)
         await log.close()
 
     asyncio.run(fill())

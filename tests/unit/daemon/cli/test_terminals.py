@@ -18,11 +18,11 @@ from typing import Final
 import click
 import pytest
 from synthetic.daemon import experiment_files
-from synthetic.daemon.served_house import served_house
+from synthetic.daemon.served_daemon import served_daemon
 from synthetic.daemon.terminal import Drawn, Terminal
 from synthetic.log.garbage import garbage
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.cli import cli
 from rftd.daemon.serve.data_folder import DataFolder
@@ -32,7 +32,7 @@ from rftd.streams.log.envelope import Draft
 from rftd.streams.sqlite.log import SqliteLog
 
 SIZES: Final = (Terminal(80, 24), Terminal(200, 50))
-TOKEN: Final = "a-token-of-the-house"
+TOKEN: Final = "the-owners-token"
 LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "serve": (
         "serve --roles explorer",
@@ -192,30 +192,30 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("a-folder-with-a-rather-long-name-as-people-have-them")
     data = DataFolder(folder / "data")
-    run = SyntheticRun(Tape(), job_dir=str(folder / "job")).write()
+    run = SyntheticRun(Recorder(), job_dir=str(folder / "job")).write()
     run.explore(failed=4)
 
     async def fill() -> None:
         log = await SqliteLog.open(data.log)
-        await log.append(run.tape.drafts)
+        await log.append(run.recorder.drafts)
         await log.append(letters_of(run))
         await log.close()
 
     asyncio.run(fill())
     (folder / "exp.yaml").write_text(experiment_files.TEXT)
     (folder / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
-    for name in ("empty", "house"):
+    for name in ("empty", "parts"):
         (folder / name).mkdir()
     broken = folder / "checkpoints" / "project" / "experiment" / "global_step_20" / "actor"
     broken.mkdir(parents=True)
     (broken / "model_world_size_2_rank_0.pt").write_bytes(b"not a checkpoint")
-    with served_house(folder / "house", token=TOKEN) as served:
-        (folder / "house" / "job" / "log").mkdir(parents=True)
+    with served_daemon(folder / "parts", token=TOKEN) as served:
+        (folder / "parts" / "job" / "log").mkdir(parents=True)
         line = {"time": "2026-01-01T00:00:00.000000Z", "level": "warning", "event": "step.completed", "role": "trainer"}
         more = {f"a_figure_with_a_name_{number}": 0.123456789 for number in range(30)}
-        path = folder / "house" / "job" / "log" / "trainer.log"
+        path = folder / "parts" / "job" / "log" / "trainer.log"
         path.write_text(json.dumps(line | more) + "\nTraceback, of one \x1b[31mlong\x1b[0m word: " + "x" * 500 + "\n")
-        experience = str(served.house.run.late)
+        experience = str(served.parts.run.late)
         names = {
             "data": str(folder / "data"),
             "empty": str(folder / "empty"),

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.daemon.run.registry import Entry, Registry
@@ -81,10 +81,10 @@ class Hindered:
 
 async def test_nothing_is_noted_of_a_run_that_was_stopped() -> None:
     """It was stopped because the log has lost something of it: nothing may be appended."""
-    run = SyntheticRun(Tape())
+    run = SyntheticRun(Recorder())
     run.begin()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     registry, made = Registry(log), Hindered(run.id)
     noted: list[BaseException] = []
     await registry.catch_up()

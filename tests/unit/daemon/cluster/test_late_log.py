@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.cli.output.failure import leaves
 from rftd.daemon.cli.service_options import ServiceOptions
@@ -118,7 +118,7 @@ async def test_tables_of_the_embedded_log_are_no_witness_against_one_elsewhere(t
     late.refusals = 0
     folder, log = DataFolder(tmp_path), MemoryLog()
     folder.log.mkdir()
-    await log.append(SyntheticRun(Tape(), faults=False).write().tape.drafts)
+    await log.append(SyntheticRun(Recorder(), faults=False).write().recorder.drafts)
     engine = open_database(folder.state_url)
     projector = Projector(log, engine, clock=SystemClock())
     await projector.catch_up()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic.daemon.daemon_parts import open_daemon
 from synthetic.daemon.experiment_files import config, overlaid
-from synthetic.daemon.house import open_house
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import check_config, load_text, portable_overrides
@@ -104,7 +104,7 @@ def sections(kind: type[Section]) -> list[type[Section]]:
 
 @pytest.mark.anyio
 async def test_the_api_never_says_it(tmp_path: Path) -> None:
-    async with open_house(tmp_path) as house, house.client() as client:
+    async with open_daemon(tmp_path) as parts, parts.client() as client:
         for path in ("/v1/experiments", "/v1/experiments/check"):
             for name in SPELLINGS:
                 tree = laid(f"{TASKSET}.reward_fn_args", {name: CANARY})

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.cells import cell_len
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 
 from rftd.daemon.cli.output.terminal import fitted
 from rftd.daemon.demo.outcome import DemoOutcome, Example, text_of
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def reading(house: House) -> DemoReading:
-    async with house.engine.connect() as connection:
-        page = await page_of(connection, house.run.id, RewardCurves())
+async def reading(parts: DaemonParts) -> DemoReading:
+    async with parts.engine.connect() as connection:
+        page = await page_of(connection, parts.run.id, RewardCurves())
     rewards = [point.reward_mean for point in page.reward_curve]
     return DemoReading(summary=page.experiment.summary, rewards=rewards, evals=page.evals)
 

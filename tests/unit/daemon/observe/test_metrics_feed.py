@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
-from synthetic.log.tape import Tape
 from synthetic.worlds.desk import lease_of
 
 from rftd.daemon.observe.metrics_counted import Counted, Shape
@@ -47,7 +47,7 @@ BUDGET_SERIES = 5000
 
 @pytest.fixture(scope="module")
 def run() -> SyntheticRun:
-    return SyntheticRun(Tape()).write()
+    return SyntheticRun(Recorder()).write()
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -63,7 +63,7 @@ def samples(metrics: Metrics) -> dict[str, float]:
 
 def fed(run: SyntheticRun) -> MetricsFeed:
     feed, fences = MetricsFeed(Metrics(version="1")), FenceView()
-    for record in run.tape.records:
+    for record in run.recorder.records:
         decoded = decode(record)
         effective = fences.admit(record.partition, decoded.head, decoded.event)
         feed.void.take(decoded, fences, effective=effective)
@@ -91,18 +91,21 @@ def test_it_is_the_same_without_decoding_all_and_in_any_order_of_streams(run: Sy
         "names": lambda record: record.partition.stream != EXPERIMENTS,
     }[first]
     feed = MetricsFeed(Metrics(version="1"))
-    show(sorted(run.tape.records, key=key), feed, FenceView())
+    show(sorted(run.recorder.records, key=key), feed, FenceView())
     assert samples(feed.metrics) == samples(fed(run).metrics)
 
 
 def test_experiences_of_a_foreign_program_count_nothing(run: SyntheticRun) -> None:
-    tape = Tape()
+    recorder = Recorder()
     head = msgspec.msgpack.encode((b"id", "experience.produced", 1, b"no id", "somebody", 0))
-    produced = next(record for record in run.tape.records if decode_head(record).type == "experience.produced")
-    for broken in (Draft(produced.partition, tape.ids.new(), head, produced.value), replaced(produced, value=b"\x81")):
-        tape.put(broken)
+    produced = next(record for record in run.recorder.records if decode_head(record).type == "experience.produced")
+    for broken in (
+        Draft(produced.partition, recorder.ids.new(), head, produced.value),
+        replaced(produced, value=b"\x81"),
+    ):
+        recorder.put(broken)
     feed = MetricsFeed(Metrics(version="1"))
-    show(tape.records, feed, FenceView())
+    show(recorder.records, feed, FenceView())
     assert not any(name.startswith("rftd_rollouts") for name in samples(feed.metrics))
 
 
@@ -146,21 +149,21 @@ def test_a_traced_rollout_is_named_beside_its_buckets_and_in_open_metrics_alone(
 
 
 def test_dropped_spans_of_workers_are_counted() -> None:
-    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
-    experiment, worker = tape.ids.new(), tape.ids.new()
+    recorder, feed = Recorder(), MetricsFeed(Metrics(version="1"))
+    experiment, worker = recorder.ids.new(), recorder.ids.new()
     for dropped in (0, 5, 9):
         beat = Heartbeat(worker=worker, role="explorer", slot=2, state="busy", spans_dropped_total=dropped)
-        tape.write(beat, experiment, key=worker)
-        feed.observe(decode(tape.records[-1]))
+        recorder.write(beat, experiment, key=worker)
+        feed.observe(decode(recorder.records[-1]))
     values = samples(feed.metrics)
     assert values[f"rftd_trace_spans_dropped_total{{experiment={experiment},role=explorer,slot=2}}"] == 9
 
 
 def test_a_specification_without_a_stage_stops_nobody() -> None:
-    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
-    id = tape.ids.new()
-    tape.write(ExperimentSubmitted(spec=msgspec.structs.replace(spec_of("none", 3), stages=())), id)
-    feed.observe(decode(tape.records[-1]))
+    recorder, feed = Recorder(), MetricsFeed(Metrics(version="1"))
+    id = recorder.ids.new()
+    recorder.write(ExperimentSubmitted(spec=msgspec.structs.replace(spec_of("none", 3), stages=())), id)
+    feed.observe(decode(recorder.records[-1]))
     assert not feed.declared[id].accelerators
     assert feed.declared[id].stage(0) is None
 
@@ -194,14 +197,14 @@ def replaced(record: Record, *, value: bytes) -> Draft:
 
 
 def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
-    run = SyntheticRun(Tape()).write()
-    feed, tape = fed(run), run.tape
-    group = tape.ids.new()
+    run = SyntheticRun(Recorder()).write()
+    feed, recorder = fed(run), run.recorder
+    group = recorder.ids.new()
     leased = lease_of(group, worker=run.workers[0], sequence=99, stage=1, rollouts=(0,), attempt=2, reissue=True)
     closed = GroupClosed(group=group, sequence=99, stage=1, members=(), failed=4, code=OverRolloutError.code)
     for event in (leased, closed):
-        tape.write(event, run.id, role="dispatcher", partition=Partition(TASKS, 0))
-        feed.observe(decode(tape.records[-1]))
+        recorder.write(event, run.id, role="dispatcher", partition=Partition(TASKS, 0))
+        feed.observe(decode(recorder.records[-1]))
     values = samples(feed.metrics)
     assert values["rftd_task_leases_total{experiment=small,kind=second}"] == 1
     assert values["rftd_task_leases_total{experiment=small,kind=first}"] > 0
@@ -210,13 +213,13 @@ def test_what_is_given_up_or_given_out_twice_is_counted() -> None:
 
 def test_rollouts_that_nobody_finishes_are_cancelled_and_each_is_counted_once() -> None:
     """Of groups of four: given up, closed in order, closed before its lease was read, and under way at the end."""
-    feed, tape = MetricsFeed(Metrics(version="1")), Tape()
-    id, worker = tape.ids.new(), tape.ids.new()
-    dropped, whole, early, last = (tape.ids.new() for _ in range(4))
+    feed, recorder = MetricsFeed(Metrics(version="1")), Recorder()
+    id, worker = recorder.ids.new(), recorder.ids.new()
+    dropped, whole, early, last = (recorder.ids.new() for _ in range(4))
 
     def tell(event: Event, **where: Any) -> None:
-        tape.write(event, id, role="dispatcher", **where)
-        feed.observe(decode(tape.records[-1]))
+        recorder.write(event, id, role="dispatcher", **where)
+        feed.observe(decode(recorder.records[-1]))
 
     def leased(group: UUID, attempt: int = 1) -> TaskLeased:
         return lease_of(group, worker=worker, stage=1, attempt=attempt)
@@ -254,19 +257,19 @@ def test_rollouts_that_nobody_finishes_are_cancelled_and_each_is_counted_once() 
     assert feed.groups.ending
     while feed.groups.ending:
         feed.settle()
-    tell(leased(tape.ids.new()), **tasks)  # decided before the end, and read after it
+    tell(leased(recorder.ids.new()), **tasks)  # decided before the end, and read after it
     assert cancelled() == 2 + 3
     tell(closed(last), **tasks)
     assert cancelled() == 2 + 3
 
 
 def test_sync_points_that_took_too_long_are_counted() -> None:
-    run = SyntheticRun(Tape()).write()
-    feed, tape = fed(run), run.tape
+    run = SyntheticRun(Recorder()).write()
+    feed, recorder = fed(run), run.recorder
     for window, version in ((1, 0), (2, -1), (3, -1)):
         event = WeightsOverdue(stage=1, window=window, wanted=4, version=version, waited_s=60.0, reason="late")
-        tape.write(event, run.id, role="dispatcher")
-        feed.observe(decode(tape.records[-1]))
+        recorder.write(event, run.id, role="dispatcher")
+        feed.observe(decode(recorder.records[-1]))
     values = samples(feed.metrics)
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=goes_on}"] == 1
     assert values["rftd_weight_sync_overdue_total{experiment=small,then=waits}"] == 2
@@ -289,7 +292,7 @@ def test_labels_are_few(run: SyntheticRun) -> None:
 
 def test_an_ended_experiment_is_forgotten_after_an_hour(run: SyntheticRun) -> None:
     feed = fed(run)
-    ended_ns = run.tape.clock.now_ns()
+    ended_ns = run.recorder.clock.now_ns()
     feed.expire(ended_ns)
     assert any("small" in name for name in samples(feed.metrics))
     feed.expire(ended_ns + KEPT_AFTER_END_NS + 10**9)
@@ -297,17 +300,17 @@ def test_an_ended_experiment_is_forgotten_after_an_hour(run: SyntheticRun) -> No
 
 
 def test_what_workers_use_comes_from_heartbeats(run: SyntheticRun) -> None:
-    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
-    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
-    worker = tape.ids.new()
+    recorder, feed = Recorder(), MetricsFeed(Metrics(version="1"))
+    writer = Writer(source="t", clock=recorder.clock, ids=recorder.ids)
+    worker = recorder.ids.new()
 
     def beats(cpu_s: float, tokens: int) -> None:
         beat = Heartbeat(
             worker=worker, role="explorer", slot=2, state="unheard", tokens_total=tokens, memory_bytes=1000, cpu_s=cpu_s
         )
-        tape.put(writer.draft(beat, experiment=run.id, key=worker))
-        feed.observe(decode(tape.records[-1]))
-        tape.clock.advance(1.0)
+        recorder.put(writer.draft(beat, experiment=run.id, key=worker))
+        feed.observe(decode(recorder.records[-1]))
+        recorder.clock.advance(1.0)
 
     for cpu_s, tokens in ((5.0, 100), (7.0, 160), (1.0, 0), (2.5, 10)):
         beats(cpu_s, tokens)
@@ -318,20 +321,20 @@ def test_what_workers_use_comes_from_heartbeats(run: SyntheticRun) -> None:
     assert values[f"rftd_worker_memory_bytes{{{place}}}"] == 1000
     assert values[f"rftd_role_state_seconds_total{{experiment={run.id},role=explorer,state=other}}"] == 3
     lost = WorkerLost(worker=worker, role="explorer", slot=2, reason="killed")
-    tape.put(writer.draft(lost, experiment=run.id, key=worker))
-    feed.observe(decode(tape.records[-1]))
+    recorder.put(writer.draft(lost, experiment=run.id, key=worker))
+    feed.observe(decode(recorder.records[-1]))
     assert samples(feed.metrics)[f"rftd_worker_memory_bytes{{{place}}}"] == 0
 
 
 def test_time_in_each_state_comes_from_heartbeats(run: SyntheticRun) -> None:
-    tape, feed = Tape(), MetricsFeed(Metrics(version="1"))
-    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
-    worker = tape.ids.new()
+    recorder, feed = Recorder(), MetricsFeed(Metrics(version="1"))
+    writer = Writer(source="t", clock=recorder.clock, ids=recorder.ids)
+    worker = recorder.ids.new()
     for state in ("busy", "wait_tasks", "busy"):
         beat = Heartbeat(worker=worker, role="explorer", slot=0, state=state)
-        tape.put(writer.draft(beat, experiment=run.id, key=worker))
-        tape.clock.advance(2.0)
-    for record in tape.records:
+        recorder.put(writer.draft(beat, experiment=run.id, key=worker))
+        recorder.clock.advance(2.0)
+    for record in recorder.records:
         feed.observe(decode(record))
     values = samples(feed.metrics)
     assert values[f"rftd_role_state_seconds_total{{experiment={run.id},role=explorer,state=busy}}"] == 2
@@ -362,8 +365,8 @@ class Told(MetricsFeed):
 @pytest.mark.anyio
 async def test_the_follower_knows_the_past_and_counts_the_future(run: SyntheticRun) -> None:
     log, feed = MemoryLog(), Told()
-    half = len(run.tape.drafts) // 2
-    await log.append(run.tape.drafts[:half])
+    half = len(run.recorder.drafts) // 2
+    await log.append(run.recorder.drafts[:half])
     registry = Registry(log)
 
     async def known() -> Registry:
@@ -374,7 +377,7 @@ async def test_the_follower_knows_the_past_and_counts_the_future(run: SyntheticR
         following = tasks.create_task(follow_metrics(log, feed, known))
         await feed.remembered.wait()
         assert "rftd_train_steps_total{experiment=small}" not in samples(feed.metrics)
-        await log.append(run.tape.drafts[half:])
+        await log.append(run.recorder.drafts[half:])
         await feed.heard[ExperimentCompleted].wait()
         following.cancel()
     values = samples(feed.metrics)

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import click
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import spec_of
-from synthetic.log.tape import Tape
 
 from rftd.daemon.cli.price import Price
 from rftd.daemon.observe.metrics_declared import Declared, declared_by
@@ -30,23 +30,23 @@ class Workers:
     """An experiment whose workers come and go, and what a daemon that begins now shows of them."""
 
     def __init__(self) -> None:
-        self.tape = Tape()
-        self.id = self.tape.ids.new()
-        self.tape.write(ExperimentSubmitted(spec=spec_of("e", 3)), self.id)
+        self.recorder = Recorder()
+        self.id = self.recorder.ids.new()
+        self.recorder.write(ExperimentSubmitted(spec=spec_of("e", 3)), self.id)
         self.declared = Declared(declared_by(self.id, spec_of("e", 3)).stages, {"explorer": 2, "trainer": 0})
 
     def start(self, role: str) -> UUID:
         """A worker of the role, that begins now."""
-        id = self.tape.ids.new()
+        id = self.recorder.ids.new()
         started = WorkerStarted(worker=id, role=role, slot=0, host="h", pid=1, process_start_s=1.0)
-        self.tape.write(started, self.id, key=id)
+        self.recorder.write(started, self.id, key=id)
         return id
 
     async def shown(self, prices: dict[str, float]) -> dict[str, float]:
         """The totals at this moment, by name and role."""
-        log, engine, clock = MemoryLog(), open_database("sqlite:///:memory:"), self.tape.clock
+        log, engine, clock = MemoryLog(), open_database("sqlite:///:memory:"), self.recorder.clock
         projector = Projector(log, engine, clock=clock)
-        await log.append(self.tape.drafts)
+        await log.append(self.recorder.drafts)
         await projector.catch_up()
         metrics = Metrics(version="1")
         async with engine.connect() as connection:
@@ -70,25 +70,25 @@ async def test_workers_hold_accelerators_from_their_start_to_their_end() -> None
     """A role's GPUs count once for each of its workers; one without a GPU counts as one of kind cpu."""
     workers = Workers()
     gone, killed, trainer = (workers.start(role) for role in ("explorer", "explorer", "trainer"))
-    begun_ns = workers.tape.clock.now_ns()
-    workers.tape.clock.advance(100.0)
-    workers.tape.write(WorkerStopped(worker=gone, role="explorer", slot=0), workers.id, key=gone)
-    workers.tape.clock.advance(50.0)
-    workers.tape.write(WorkerLost(worker=killed, role="explorer", slot=0, reason="r"), workers.id, key=killed)
-    assert workers.tape.clock.now_ns() - begun_ns < 151 * S_NS
+    begun_ns = workers.recorder.clock.now_ns()
+    workers.recorder.clock.advance(100.0)
+    workers.recorder.write(WorkerStopped(worker=gone, role="explorer", slot=0), workers.id, key=gone)
+    workers.recorder.clock.advance(50.0)
+    workers.recorder.write(WorkerLost(worker=killed, role="explorer", slot=0, reason="r"), workers.id, key=killed)
+    assert workers.recorder.clock.now_ns() - begun_ns < 151 * S_NS
     seen = await workers.shown({"gpu": 3.6})
     assert seen["rftd_accelerator_seconds_total explorer gpu"] == pytest.approx(2 * (100 + 150), abs=0.5)
     assert seen["rftd_cost_usd_total explorer"] == pytest.approx(0.5, abs=0.001)
     assert seen["rftd_accelerator_seconds_total trainer cpu"] == pytest.approx(150 - HEARD_S, abs=0.5)
     assert "rftd_cost_usd_total trainer" not in seen, "nobody gave a price for it"
-    workers.tape.clock.advance(10.0)
+    workers.recorder.clock.advance(10.0)
     later = await workers.shown({"gpu": 3.6, "cpu": 0.0})
     assert later["rftd_accelerator_seconds_total explorer gpu"] == seen["rftd_accelerator_seconds_total explorer gpu"]
     assert later["rftd_accelerator_seconds_total trainer cpu"] == pytest.approx(160 - HEARD_S, abs=0.5)
     assert later["rftd_cost_usd_total trainer"] == 0
     # The end of the experiment ends what nobody has seen end.
-    workers.tape.write(ExperimentCancelled(reason="enough"), workers.id, role="controller")
-    workers.tape.clock.advance(1000.0)
+    workers.recorder.write(ExperimentCancelled(reason="enough"), workers.id, role="controller")
+    workers.recorder.clock.advance(1000.0)
     ended = await workers.shown({})
     assert ended["rftd_accelerator_seconds_total trainer cpu"] == pytest.approx(160, abs=0.5)
     assert trainer

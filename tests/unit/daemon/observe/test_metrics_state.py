@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic.daemon.gauges import expected, shown, standing
 from synthetic.daemon.metrics_table import PROMISED
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.views.experiments import page_of
 from rftd.daemon.observe import metrics_scrape
@@ -136,10 +136,10 @@ async def desk_in(folder: Path, clock: ManualClock) -> AsyncIterator[Desk]:
 
 
 async def test_whenever_a_daemon_starts_its_gauges_are_those_of_the_page(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape()).write()
-    drafts = run.tape.drafts
+    run = SyntheticRun(Recorder()).write()
+    drafts = run.recorder.drafts
     seen: set[str] = set()
-    async with desk_in(tmp_path, run.tape.clock) as desk:
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
         moments = [len(drafts) * part // 8 for part in range(1, 9)]
         for last, moment in zip([0, *moments], moments, strict=False):
             await desk.put(drafts[last:moment])
@@ -153,10 +153,10 @@ async def test_whenever_a_daemon_starts_its_gauges_are_those_of_the_page(tmp_pat
 
 
 async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     figures = {"actor/ppo_kl": 0.0, "mismatch/k3/mean": 0.25, "mismatch/ess": 0.5, "correction/masked_negative": 0.125}
     done = StepCompleted(
-        batch=run.tape.ids.new(),
+        batch=run.recorder.ids.new(),
         step=50,
         stage=1,
         generation=0,
@@ -166,15 +166,15 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
         duration_s=1.0,
         metrics={**figures, "signal/prompts_cut": 1.0, "actor/lr": 1e-6, "actor/kl_loss": 0.75},
     )
-    run.tape.write(done, run.id, role="trainer")
+    run.recorder.write(done, run.id, role="trainer")
     lost = SignalLost(number=1, stage=1, step=50, cause="prompts_cut", reason="r", fix="f")
-    run.tape.write(lost, run.id, role="controller")
-    told = len(run.tape.drafts)
-    run.tape.write(msgspec.structs.replace(lost, number=2, step=51, cause=SOLVED), run.id, role="controller")
-    async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts[:told])
+    run.recorder.write(lost, run.id, role="controller")
+    told = len(run.recorder.drafts)
+    run.recorder.write(msgspec.structs.replace(lost, number=2, step=51, cause=SOLVED), run.id, role="controller")
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
+        await desk.put(run.recorder.drafts[:told])
         values = shown(await desk.scrape())
-        await desk.put(run.tape.drafts[told:])
+        await desk.put(run.recorder.drafts[told:])
         later = shown(await desk.scrape())
     assert values["rftd_train_kl_nats{experiment=small,ref=behaviour}"] == 0.25
     assert values["rftd_train_kl_nats{experiment=small,ref=reference}"] == 0.75
@@ -193,12 +193,12 @@ async def test_the_last_step_is_told_whole(tmp_path: Path) -> None:
 
 def tell_everything(run: SyntheticRun) -> None:
     """Writes what the run left out: figures of a real trainer, phases of syncs, states of workers, other failures."""
-    tape = run.tape
-    writer = Writer(source="t", clock=tape.clock, ids=tape.ids)
-    batch, group = tape.ids.new(), tape.ids.new()
+    recorder = run.recorder
+    writer = Writer(source="t", clock=recorder.clock, ids=recorder.ids)
+    batch, group = recorder.ids.new(), recorder.ids.new()
     tokens, ones = Array.of([1, 2, 3], "u4"), Array.of([1, 1], "u1")
     produced = ExperienceProduced(
-        experience=tape.ids.new(), group=group, rollout=0, stage=1, lease=batch, tokens=tokens, prompt_tokens=1,
+        experience=recorder.ids.new(), group=group, rollout=0, stage=1, lease=batch, tokens=tokens, prompt_tokens=1,
         loss_mask=ones, logprobs=Array.of([0.0, 0.0], "f4"), spans=(), reward=-1.0, finish="length", turns=2,
     )  # fmt: skip
     failed = RolloutFailed(group=group, rollout=1, stage=1, lease=batch, code="RFTD-WRK-001", reason="r")
@@ -218,17 +218,17 @@ def tell_everything(run: SyntheticRun) -> None:
         duration_s=3.0,
     )  # fmt: skip
     for event in (produced, failed):
-        tape.write(event, run.id, key=group, source=source_of("explorer", run.workers[0]))
-    tape.write(activated, run.id)
+        recorder.write(event, run.id, key=group, source=source_of("explorer", run.workers[0]))
+    recorder.write(activated, run.id)
     for event in (done, published, saved):
-        tape.write(event, run.id, role="trainer")
+        recorder.write(event, run.id, role="trainer")
     for role, slot, never in (("explorer", 0, OF_TRAINERS), ("trainer", -1, OF_EXPLORERS)):
         for state in set(WorkerState) - never - ELSEWHERE:
             beat = Heartbeat(
                 worker=run.workers[0], role=role, slot=slot, state=state.value, memory_bytes=1,
                 sync_failures=(("load", 2),),
             )  # fmt: skip
-            tape.put(writer.draft(beat, experiment=run.id, key=run.workers[0]))
+            recorder.put(writer.draft(beat, experiment=run.id, key=run.workers[0]))
 
 
 def offers(text: str) -> Iterator[tuple[str, tuple[str, frozenset[str]]]]:
@@ -240,12 +240,12 @@ def offers(text: str) -> Iterator[tuple[str, tuple[str, frozenset[str]]]]:
 
 async def test_an_experiment_has_few_series(tmp_path: Path) -> None:
     """All of one that explores, trains, evaluates and loses rollouts, with every histogram and state of its workers."""
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     tell_everything(run)
-    async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts)
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
+        await desk.put(run.recorder.drafts)
         feed = MetricsFeed(Metrics(version="1"))
-        show(run.tape.records, feed, FenceView())
+        show(run.recorder.records, feed, FenceView())
         scrape = desk.scrape_of(feed, {"cpu": 1.0})
         text = (await scrape.text()).decode()
     found = [name for name in shown(text) if "experiment=small" in name]
@@ -264,20 +264,20 @@ async def test_an_experiment_has_few_series(tmp_path: Path) -> None:
 
 async def test_turns_checkpoints_and_phases_of_a_sync_are_counted(tmp_path: Path) -> None:
     """Of a run whose other events are of a release that told none of it."""
-    run = SyntheticRun(Tape()).write()
-    before = len(run.tape.records)
+    run = SyntheticRun(Recorder()).write()
+    before = len(run.recorder.records)
     tell_everything(run)
-    run.tape.write(WeightsRetired(version=50, generation=0, reason="r", lost=True), run.id, role="trainer")
+    run.recorder.write(WeightsRetired(version=50, generation=0, reason="r", lost=True), run.id, role="trainer")
     feed = MetricsFeed(Metrics(version="1"))
-    show(run.tape.records[:before], feed, FenceView())
+    show(run.recorder.records[:before], feed, FenceView())
     plain = shown(feed.metrics.expose().decode())
     assert not any(name.startswith(("rftd_checkpoint_duration", "rftd_rollout_turns_count{s")) for name in plain)
     assert not any("phase=publish" in name or "phase=transfer" in name for name in plain)
-    tape, writer = run.tape, Writer(source="t", clock=run.tape.clock, ids=run.tape.ids)
+    recorder, writer = run.recorder, Writer(source="t", clock=run.recorder.clock, ids=run.recorder.ids)
     for failures in ((("load", 2),), (("load", 5), ("fell_back", 1), ("of a newer release", 4))):
         beat = Heartbeat(worker=run.workers[1], role="explorer", slot=1, state="busy", sync_failures=failures)
-        tape.put(writer.draft(beat, experiment=run.id, key=run.workers[1]))
-    show(tape.records[before:], feed, FenceView(midway=True))
+        recorder.put(writer.draft(beat, experiment=run.id, key=run.workers[1]))
+    show(recorder.records[before:], feed, FenceView(midway=True))
     values = shown(feed.metrics.expose().decode())
     sync = "rftd_weight_sync_duration_seconds_sum{experiment=small,method=checkpoint,phase="
     assert {phase: values[f"{sync}{phase}}}"] for phase in ("publish", "transfer", "resume")} == {
@@ -298,12 +298,12 @@ async def test_turns_checkpoints_and_phases_of_a_sync_are_counted(tmp_path: Path
 
 
 async def test_the_buffer_is_told_by_priority_and_held_against_its_bounds(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     policy = PolicySpec(capacity=300, max_staleness_versions=5)
     feed = MetricsFeed(Metrics(version="1"))
-    async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts)
-        show(run.tape.records, feed, FenceView())
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
+        await desk.put(run.recorder.drafts)
+        show(run.recorder.records, feed, FenceView())
         spec = spec_of("small", 3)
         stages = tuple(msgspec.structs.replace(stage, policy=policy) for stage in spec.stages)
         feed.declared[run.id] = declared_by(run.id, msgspec.structs.replace(spec, stages=stages))
@@ -320,10 +320,10 @@ async def test_the_buffer_is_told_by_priority_and_held_against_its_bounds(tmp_pa
 
 async def test_equal_names_are_told_apart_and_hostile_ones_are_escaped(tmp_path: Path) -> None:
     hostile = 'a"} 1\nrftd_train_step{experiment="b\\'
-    tape = Tape()
-    runs = [SyntheticRun(tape, name=name).write() for name in (hostile, "same", "same")]
-    async with desk_in(tmp_path, tape.clock) as desk:
-        await desk.put(tape.drafts)
+    recorder = Recorder()
+    runs = [SyntheticRun(recorder, name=name).write() for name in (hostile, "same", "same")]
+    async with desk_in(tmp_path, recorder.clock) as desk:
+        await desk.put(recorder.drafts)
         scraped = await desk.scrape()
         steps = {name: value for name, value in shown(scraped).items() if name.startswith("rftd_train_step{")}
         # The parser of `prometheus_client` takes the escapes back.
@@ -333,15 +333,15 @@ async def test_equal_names_are_told_apart_and_hostile_ones_are_escaped(tmp_path:
 
 
 async def test_an_end_is_shown_for_an_hour_and_a_database_that_is_away_is_told(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape()).write()
-    async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts)
+    run = SyntheticRun(Recorder()).write()
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
+        await desk.put(run.recorder.drafts)
         feed = MetricsFeed(Metrics(version="1"))
         scrape = Scrape(
             feed, log=desk.log, engine=desk.engine, applied=desk.projector, clock=desk.clock, processor_s=lambda: 0.0
         )
         assert standing((await scrape.text()).decode(), "small")
-        run.tape.clock.advance(3601.0)
+        run.recorder.clock.advance(3601.0)
         assert not standing(await desk.scrape(), "small")
         async with desk.engine.begin() as connection:
             await connection.exec_driver_sql("DROP TABLE experiments")
@@ -349,27 +349,27 @@ async def test_an_end_is_shown_for_an_hour_and_a_database_that_is_away_is_told(t
 
 
 async def test_nothing_is_read_again_of_an_experiment_that_has_not_changed(tmp_path: Path) -> None:
-    tape = Tape()
-    still = SyntheticRun(tape, name="still").write()
-    moving = SyntheticRun(tape, name="moving", seed=1)
+    recorder = Recorder()
+    still = SyntheticRun(recorder, name="still").write()
+    moving = SyntheticRun(recorder, name="moving", seed=1)
     moving.begin()
     moving.warm_up()
     feed = MetricsFeed(Metrics(version="1"))
-    async with desk_in(tmp_path, tape.clock) as desk:
-        await desk.put(tape.drafts)
+    async with desk_in(tmp_path, recorder.clock) as desk:
+        await desk.put(recorder.drafts)
         scrape = desk.scrape_of(feed, {})
         before = standing((await scrape.text()).decode(), "still")
-        told = len(tape.drafts)
+        told = len(recorder.drafts)
         for _ in range(2):  # the first time that it is seen, nobody knows since when it has stood still
             moving.explore()
-            await desk.put(tape.drafts[told:])
-            told = len(tape.drafts)
+            await desk.put(recorder.drafts[told:])
+            told = len(recorder.drafts)
             await scrape.text()
         async with desk.engine.begin() as connection:
             for table in ("experiences", "batch_items", "evals"):
                 await connection.exec_driver_sql(f"DELETE FROM {table}")
         moving.train()
-        await desk.put(tape.drafts[told:])
+        await desk.put(recorder.drafts[told:])
         after = (await scrape.text()).decode()
         assert standing(after, "still") == before
         assert shown(after)["rftd_train_step{experiment=moving}"] == moving.version
@@ -380,14 +380,14 @@ async def test_nothing_is_read_again_of_an_experiment_that_has_not_changed(tmp_p
 async def test_a_buffer_that_cannot_be_counted_in_time_leaves_the_rest_to_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = SyntheticRun(Tape()).write()
-    async with desk_in(tmp_path, run.tape.clock) as desk:
-        await desk.put(run.tape.drafts)
+    run = SyntheticRun(Recorder()).write()
+    async with desk_in(tmp_path, run.recorder.clock) as desk:
+        await desk.put(run.recorder.drafts)
         scrape = desk.scrape_of(MetricsFeed(Metrics(version="1")), {})
         monkeypatch.setattr(metrics_scrape, "COUNTING_S", 0.0)
         first = (await scrape.text()).decode()
         assert "rftd_buffer_experiences{" not in first
         assert shown(first)["rftd_train_step{experiment=small}"] == run.version
         monkeypatch.undo()
-        run.tape.clock.advance(3600.0 / 2)
+        run.recorder.clock.advance(3600.0 / 2)
         assert "rftd_buffer_experiences{" in (await scrape.text()).decode(), "although the tables did not move"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from synthetic.log.beset_run import BesetRun
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
@@ -21,18 +21,18 @@ from rftd.streams.log.topics import EXPERIMENTS
 @pytest.fixture
 def run() -> SyntheticRun:
     """A run that has begun."""
-    run = SyntheticRun(Tape(), faults=False)
+    run = SyntheticRun(Recorder(), faults=False)
     run.begin()
     return run
 
 
 def test_records_of_strangers_and_of_replaced_processes_are_counted_apart(run: SyntheticRun) -> None:
-    run.tape.fence("controller", run.id, run.spine)
+    run.recorder.fence("controller", run.id, run.spine)
     for epoch in (1, 2):
-        run.tape.write(ExperimentCancelled(), run.id, role="controller", epoch=epoch, source="stranger")
-    run.tape.write(ExperimentCancelled(), run.id, role="controller", epoch=1)
+        run.recorder.write(ExperimentCancelled(), run.id, role="controller", epoch=epoch, source="stranger")
+    run.recorder.write(ExperimentCancelled(), run.id, role="controller", epoch=1)
     feed = MetricsFeed(Metrics(version="1"))
-    show(run.tape.records, feed, FenceView())
+    show(run.recorder.records, feed, FenceView())
     for cause, count in (("foreign", 2), ("replaced", 1)):
         labels = {"stream": EXPERIMENTS, "cause": cause}
         assert feed.metrics.registry.get_sample_value("rftd_stream_void_records_total", labels) == count
@@ -42,7 +42,7 @@ def test_records_of_strangers_and_of_replaced_processes_are_counted_apart(run: S
 def test_plans_that_are_void_are_not_counted(run: SyntheticRun, begins_midway: bool) -> None:
     run.warm_up()
     run.explore()
-    begin = len(run.tape.records) if begins_midway else 0
+    begin = len(run.recorder.records) if begins_midway else 0
     run.plan(stage=1, again=run.waiting[:])
     version = run.version
     for step in (1, version, version + 1, version + 40):
@@ -50,7 +50,7 @@ def test_plans_that_are_void_are_not_counted(run: SyntheticRun, begins_midway: b
         run.version = step - 1
         run.plan(stage=1, again=run.waiting[:])
     feed = MetricsFeed(Metrics(version="1"))
-    show(run.tape.records[begin:], feed, FenceView(midway=begins_midway))
+    show(run.recorder.records[begin:], feed, FenceView(midway=begins_midway))
     name = str(run.id) if begins_midway else "small"
     labels = {"experiment": name, "stage": "plan", "outcome": "ok"}
     assert feed.metrics.registry.get_sample_value("rftd_experiences_total", labels) == len(run.waiting)
@@ -59,12 +59,12 @@ def test_plans_that_are_void_are_not_counted(run: SyntheticRun, begins_midway: b
 @pytest.mark.parametrize("looks", [1, 2])
 def test_answers_of_strangers_are_no_experiences(looks: int) -> None:
     """In one look and record by record, with leases of others and with leases that nobody gave."""
-    run = BesetRun(Tape()).write()
-    plain = SyntheticRun(Tape()).write()
+    run = BesetRun(Recorder()).write()
+    plain = SyntheticRun(Recorder()).write()
     feeds = []
-    for tape in (run.tape, plain.tape):
+    for recorder in (run.recorder, plain.recorder):
         feed, fences = MetricsFeed(Metrics(version="1")), FenceView()
-        for records in [tape.records] if looks == 1 else [[record] for record in tape.records]:
+        for records in [recorder.records] if looks == 1 else [[record] for record in recorder.records]:
             show(records, feed, fences)
         feeds.append(feed)
     name = "small"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import spec_of
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import Registry
 from rftd.streams.events import experiment
@@ -18,24 +18,24 @@ from rftd.streams.spec.budgets import Budgets
 
 @pytest.mark.anyio
 async def test_hours_end_with_the_last_record_of_a_daemon_that_died() -> None:
-    tape = Tape()
-    id = tape.ids.new()
+    recorder = Recorder()
+    id = recorder.ids.new()
     spine = partition_of(topics.EXPERIMENTS, id)
     spec = msgspec.structs.replace(spec_of("small", 1), limits=Budgets(hours=9.0))
-    tape.write(experiment.ExperimentSubmitted(spec=spec), id)
+    recorder.write(experiment.ExperimentSubmitted(spec=spec), id)
     for role in ("controller", "planner"):
-        tape.fence(role, id, spine)
-    tape.write(experiment.ExperimentAccepted(start=()), id, role="controller")
-    tape.write(experiment.ExperimentStarted(), id, role="controller")
-    tape.clock.advance(3600.0)
-    plan = BatchPlanned(batch=tape.ids.new(), step=1, stage=0, observed=(), decided_at_ns=0)
-    tape.write(plan, id, role="planner")
-    tape.clock.advance(50 * 3600.0)
-    tape.fence("controller", id, spine)
-    tape.clock.advance(1800.0)
-    tape.write(experiment.ExperimentPaused(reason="lunch"), id, role="controller")
+        recorder.fence(role, id, spine)
+    recorder.write(experiment.ExperimentAccepted(start=()), id, role="controller")
+    recorder.write(experiment.ExperimentStarted(), id, role="controller")
+    recorder.clock.advance(3600.0)
+    plan = BatchPlanned(batch=recorder.ids.new(), step=1, stage=0, observed=(), decided_at_ns=0)
+    recorder.write(plan, id, role="planner")
+    recorder.clock.advance(50 * 3600.0)
+    recorder.fence("controller", id, spine)
+    recorder.clock.advance(1800.0)
+    recorder.write(experiment.ExperimentPaused(reason="lunch"), id, role="controller")
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     registry = Registry(log)
     await registry.catch_up()
     assert round(registry.entries[id].spine.spending.ran_ns / 1e9 / 3600, 2) == 1.5

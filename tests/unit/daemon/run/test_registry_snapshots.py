@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import Registry
 from rftd.ops import limits
@@ -37,14 +37,14 @@ def plain(registry: Registry) -> object:
 
 async def test_a_start_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_RECORDS", 10)
-    tape = Tape()
-    runs = [SyntheticRun(tape, name=name, steps=1).write() for name in ("one", "two")]
-    log, half = WatchedLog(), len(tape.drafts) // 2
-    await log.append(tape.drafts[:half])
+    recorder = Recorder()
+    runs = [SyntheticRun(recorder, name=name, steps=1).write() for name in ("one", "two")]
+    log, half = WatchedLog(), len(recorder.drafts) // 2
+    await log.append(recorder.drafts[:half])
     first = Registry(log, tmp_path)
     await first.catch_up()
     ends = {each: mark.next_offset for each, mark in (await log.heads()).items() if each.stream == EXPERIMENTS}
-    await log.append(tape.drafts[half:])
+    await log.append(recorder.drafts[half:])
     whole, again = Registry(log), Registry(log, tmp_path)
     entries = again.entries
     await whole.catch_up()
@@ -66,11 +66,11 @@ async def test_what_cannot_be_believed_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_RECORDS", 10)
-    tape, other = Tape(), Tape(7)
-    for each in (tape, other):
+    recorder, other = Recorder(), Recorder(7)
+    for each in (recorder, other):
         SyntheticRun(each, steps=1).write()
     log, elsewhere = WatchedLog(), WatchedLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     await elsewhere.append(other.drafts)
     await Registry(elsewhere if spoil == "log" else log, tmp_path).catch_up()
     if spoil == "byte":

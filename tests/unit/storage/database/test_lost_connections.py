@@ -29,8 +29,8 @@ async def test_dropped_connections_are_waited_out(
     projector = Projector(log, postgres, clock=SystemClock(), max_records=3)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
-        for first in range(0, len(run.tape.drafts), 30):
-            positions = await log.append(run.tape.drafts[first : first + 30])
+        for first in range(0, len(run.recorder.drafts), 30):
+            positions = await log.append(run.recorder.drafts[first : first + 30])
             async with postgres.connect() as connection:
                 others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 await connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
@@ -48,7 +48,7 @@ async def test_a_killed_server_is_waited_out(run: SyntheticRun, engine: AsyncEng
     postgres = open_database(server.url_of("postgres"))
     log = MemoryLog()
     projector = Projector(log, postgres, clock=SystemClock(), max_records=5)
-    *drafts, last = run.tape.drafts
+    *drafts, last = run.recorder.drafts
     pieces = [drafts[first : first + 40] for first in range(0, len(drafts), 40)]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
@@ -72,7 +72,7 @@ async def test_a_killed_server_is_waited_out(run: SyntheticRun, engine: AsyncEng
 
 async def test_a_second_projector_is_refused_until_the_first_lets_go(run: SyntheticRun, postgres_url: str) -> None:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     engines = [open_database(postgres_url) for _ in range(2)]
     first, second = (Projector(log, engine, clock=ManualClock()) for engine in engines)
     await first.open()
@@ -100,7 +100,7 @@ async def test_a_second_projector_waits_and_takes_over(run: SyntheticRun, postgr
         await until(lambda: second.last_error)
         assert "another daemon keeps the tables" in str(second.last_error)
         await first.close()
-        positions = await log.append(run.tape.drafts)
+        positions = await log.append(run.recorder.drafts)
         for position in positions:
             await second.wait_for(position.partition, position.offset, timeout_s=240)
         following.cancel()
@@ -115,10 +115,10 @@ async def test_waits_on_locks_are_bounded(
 
     monkeypatch.setitem(settings._SETTINGS, "lock_timeout", "100")
     log = MemoryLog()
-    await log.append(run.tape.drafts[:1])
+    await log.append(run.recorder.drafts[:1])
     projector = Projector(log, postgres, clock=SystemClock())
     await projector.catch_up()
-    await log.append(run.tape.drafts[1:])
+    await log.append(run.recorder.drafts[1:])
     async with asyncio.TaskGroup() as group:
         async with postgres.begin() as connection:
             await connection.execute(text("LOCK TABLE positions IN ACCESS EXCLUSIVE MODE"))

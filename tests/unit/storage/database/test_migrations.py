@@ -46,7 +46,7 @@ def downgrade() -> None:
 @pytest.fixture
 async def log(run: SyntheticRun, anyio_backend: str) -> MemoryLog:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     return log
 
 

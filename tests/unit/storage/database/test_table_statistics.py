@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def drafts() -> list[Draft]:
     """A run of more than twice, and less than four times, as many records as tables that are measured at all."""
-    found = SyntheticRun(Tape(), steps=FIRST_RECORDS // 7, faults=False).write().tape.drafts
+    found = SyntheticRun(Recorder(), steps=FIRST_RECORDS // 7, faults=False).write().recorder.drafts
     assert 2 * FIRST_RECORDS + 100 < len(found) < 4 * FIRST_RECORDS
     return found
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.errors import DataError, WorkError
 from rftd.storage.files.own_places import check_weights, checkpoint_folder, is_own_checkpoint, is_own_weights
@@ -23,7 +23,7 @@ class World:
     """A specification whose files lie in a folder, and an announcement of each kind."""
 
     def __init__(self, folder: Path) -> None:
-        events = [decode(record).event for record in SyntheticRun(Tape()).write().tape.records]
+        events = [decode(record).event for record in SyntheticRun(Recorder()).write().recorder.records]
         submitted = next(event for event in events if isinstance(event, ExperimentSubmitted))
         self.job = folder / "job"
         self.spec: ExperimentSpec = msgspec.structs.replace(submitted.spec, job_dir=str(self.job))

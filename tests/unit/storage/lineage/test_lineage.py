@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import REPEAT, SyntheticRun, group_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
@@ -29,15 +29,15 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def connection(run: SyntheticRun, either: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    await fill(run.tape, either)
+    await fill(run.recorder, either)
     async with either.connect() as connection:
         yield connection
 
 
-async def fill(tape: Tape, engine: AsyncEngine) -> None:
+async def fill(recorder: Recorder, engine: AsyncEngine) -> None:
     log = MemoryLog()
-    for start in range(0, len(tape.drafts), 500):
-        await log.append(tape.drafts[start : start + 500])
+    for start in range(0, len(recorder.drafts), 500):
+        await log.append(recorder.drafts[start : start + 500])
     projector = Projector(log, engine, clock=ManualClock())
     await projector.catch_up()
     await projector.close()
@@ -49,8 +49,8 @@ def kinds(graph: LineageGraph, direction: str) -> set[str]:
     return {by_id[link.cause if direction == "up" else link.effect] for link in links}
 
 
-def event_id(tape: Tape, kind: type[Event], number: int = 0) -> UUID:
-    return [decode(record).head.id for record in tape.records if isinstance(decode(record).event, kind)][number]
+def event_id(recorder: Recorder, kind: type[Event], number: int = 0) -> UUID:
+    return [decode(record).head.id for record in recorder.records if isinstance(decode(record).event, kind)][number]
 
 
 async def test_weights_go_back_to_tasks_and_to_the_weights_that_drew(
@@ -90,7 +90,7 @@ async def test_what_became_of_a_rollout(connection: AsyncConnection, run: Synthe
 
 async def test_every_kind_has_two_directions(connection: AsyncConnection, run: SyntheticRun) -> None:
     group = group_of(run.id, 0)
-    lease = event_of(run.tape, task.TaskLeased).lease
+    lease = event_of(run.recorder, task.TaskLeased).lease
     wanted = {
         str(run.id): (set(), {"task", "step", "checkpoint", "eval", "worker"}),
         str(group): ({"experiment"}, {"rollout"}),
@@ -116,8 +116,8 @@ async def test_every_kind_has_two_directions(connection: AsyncConnection, run: S
     assert seen == {kind.value for kind in Kind}
 
 
-def event_of(tape: Tape, kind: type) -> task.TaskLeased:
-    return next(decode(record).event for record in tape.records if isinstance(decode(record).event, kind))  # type: ignore[return-value]
+def event_of(recorder: Recorder, kind: type) -> task.TaskLeased:
+    return next(decode(record).event for record in recorder.records if isinstance(decode(record).event, kind))  # type: ignore[return-value]
 
 
 async def test_a_failed_rollout_an_abandoned_batch_and_a_retired_experience_say_why(
@@ -170,9 +170,9 @@ async def test_a_bound_within_a_level_says_so(connection: AsyncConnection, monke
 
 
 async def test_events_are_found_by_what_they_announce(connection: AsyncConnection, run: SyntheticRun) -> None:
-    published = event_id(run.tape, weights.WeightsPublished, 2)
+    published = event_id(run.recorder, weights.WeightsPublished, 2)
     assert (await lineage(connection, str(published), depth=0)).root == "small/weights/3.0"
-    committed = event_id(run.tape, CheckpointCommitted)
+    committed = event_id(run.recorder, CheckpointCommitted)
     assert (await lineage(connection, str(committed), depth=0)).root == "small/checkpoint/2.0"
 
 
@@ -213,24 +213,24 @@ async def test_what_names_nothing(connection: AsyncConnection, wanted: str, erro
 
 async def test_generations_and_forks(either: AsyncEngine) -> None:
     """A trainer that took version 2 up again, and a child that shares the history up to version 2."""
-    tape = Tape()
-    run = SyntheticRun(tape, faults=False, steps=1)
+    recorder = Recorder()
+    run = SyntheticRun(recorder, faults=False, steps=1)
     run.begin()
     run.warm_up()
     started = step.GenerationStarted(generation=1, version=2, checkpoint="/jobs/global_step_2")
-    tape.write(started, run.id, role="trainer")
+    recorder.write(started, run.id, role="trainer")
     run.explore()
     run.explore()
     run.plan(stage=1, take=2 * REPEAT)
     run.complete(stage=1, items=2 * REPEAT, generation=1)
-    child = tape.ids.new()
-    spec = event_of(tape, experiment.ExperimentSubmitted).spec  # type: ignore[attr-defined]
-    tape.write(experiment.ExperimentSubmitted(spec=spec), child)
+    child = recorder.ids.new()
+    spec = event_of(recorder, experiment.ExperimentSubmitted).spec  # type: ignore[attr-defined]
+    recorder.write(experiment.ExperimentSubmitted(spec=spec), child)
     forked = experiment.ExperimentForked(
         parent=run.id, at_step=2, checksum="c2.0", stage=0, first_versions=(0,), decided_at_ns=0
     )
-    tape.write(forked, child)
-    await fill(tape, either)
+    recorder.write(forked, child)
+    await fill(recorder, either)
     async with either.connect() as connection:
         up = await lineage(connection, "small@1/step/3", direction="up", depth=1)
         causes = {(link.what, link.cause) for link in up.up}

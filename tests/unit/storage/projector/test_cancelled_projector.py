@@ -12,8 +12,8 @@ import pytest
 from aiosqlite import Connection
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.ops.clock import SystemClock
@@ -93,8 +93,8 @@ def caught_up(projector: Projector, log: MemoryLog) -> bool:
 
 @pytest.mark.slow
 async def test_a_cancelled_projector_ends_at_whatever_statement(either_url: str) -> None:
-    run = SyntheticRun(Tape()).write()
-    log, rest = MemoryLog(), list(run.tape.drafts)
+    run = SyntheticRun(Recorder()).write()
+    log, rest = MemoryLog(), list(run.recorder.drafts)
     async with opened(either_url) as engine:
         await caught_up_once(log, engine)
     share = -(-len(rest) // STRIKES)
@@ -106,7 +106,7 @@ async def test_a_cancelled_projector_ends_at_whatever_statement(either_url: str)
         gc.collect()  # what was cut holds its connection until it is gone; a daemon that was told to stop ends here
     assert hits > 10, "few statements were struck"
     whole = MemoryLog()
-    await whole.append(list(run.tape.drafts))
+    await whole.append(list(run.recorder.drafts))
     async with opened(either_url) as engine, opened("sqlite:///:memory:") as fresh:
         await caught_up_once(log, engine)
         await caught_up_once(whole, fresh)

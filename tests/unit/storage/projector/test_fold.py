@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.storage.projector.fold import FenceState, Folded, TableFold
 from rftd.storage.projector.projections import PROJECTIONS, batches, experiences, experiments, progress
@@ -26,14 +26,14 @@ def rows(folded: Folded, upsert: Upsert) -> list[dict[str, object]]:
 
 def test_records_that_were_applied_change_nothing(run: SyntheticRun) -> None:
     fold = TableFold({})
-    first = fold.take([record for record in run.tape.records for _ in range(2)])
-    again = fold.take(run.tape.records)
-    assert first.rows == TableFold({}).take(run.tape.records).rows
+    first = fold.take([record for record in run.recorder.records for _ in range(2)])
+    again = fold.take(run.recorder.records)
+    assert first.rows == TableFold({}).take(run.recorder.records).rows
     assert (again.rows, again.after, again.applied.total()) == ({}, {}, 0)
 
 
 def test_a_fold_taken_up_from_its_fences_goes_on_the_same(run: SyntheticRun) -> None:
-    whole, records = TableFold({}), run.tape.records
+    whole, records = TableFold({}), run.recorder.records
     cut = len(records) // 3
     first, second = whole.take(records[:cut]), whole.take(records[cut:])
     states = [fold_state(row) for row in rows(first, progress.FENCED)]
@@ -57,26 +57,26 @@ def fold_state(row: dict[str, object]) -> FenceState:
 
 
 def test_a_fenced_record_has_no_effect() -> None:
-    tape = Tape()
-    id = tape.ids.new()
+    recorder = Recorder()
+    id = recorder.ids.new()
     spine = partition_of(topics.EXPERIMENTS, id)
 
     def plan(epoch: int, step: int = 1) -> UUID:
-        batch_id = tape.ids.new()
+        batch_id = recorder.ids.new()
         planned = batch.BatchPlanned(batch=batch_id, step=step, stage=0, observed=(), decided_at_ns=0)
-        tape.write(planned, id, role="planner", epoch=epoch)
+        recorder.write(planned, id, role="planner", epoch=epoch)
         return batch_id
 
     plan(0)
-    tape.fence("planner", id, spine)
+    recorder.fence("planner", id, spine)
     present = plan(1)
     plan(0)
-    rival = experiment.Fence(role="planner", epoch=9, previous=0, owner=tape.ids.new())
-    tape.write(rival, id, role="planner", epoch=9, partition=spine)
+    rival = experiment.Fence(role="planner", epoch=9, previous=0, owner=recorder.ids.new())
+    recorder.write(rival, id, role="planner", epoch=9, partition=spine)
     also_present = plan(1, step=2)
-    tape.fence("planner", id, spine)
+    recorder.fence("planner", id, spine)
     plan(1)
-    folded = TableFold({}).take(tape.records)
+    folded = TableFold({}).take(recorder.records)
     planned = [row["id"] for row in rows(folded, batches.PLANNED)]
     assert planned == [present.bytes, also_present.bytes]
     assert [row["epoch"] for row in rows(folded, progress.FENCED)] == [1, 2]
@@ -84,17 +84,17 @@ def test_a_fenced_record_has_no_effect() -> None:
 
 
 def test_a_spine_record_in_a_foreign_partition_is_a_dead_letter() -> None:
-    tape = Tape()
-    id = tape.ids.new()
+    recorder = Recorder()
+    id = recorder.ids.new()
     home = partition_of(topics.EXPERIMENTS, id)
     astray = Partition(topics.EXPERIMENTS, (home.number + 1) % 4)
-    tape.write(experiment.ExperimentCompleted(), id, partition=astray)
-    folded = TableFold({}).take(tape.records)
+    recorder.write(experiment.ExperimentCompleted(), id, partition=astray)
+    folded = TableFold({}).take(recorder.records)
     assert (len(folded.letters), rows(folded, experiments.STATE)) == (1, [])
 
 
 def test_text_and_numbers_are_what_every_database_keeps(run: SyntheticRun) -> None:
-    folded = TableFold({}).take(run.tape.records)
+    folded = TableFold({}).take(run.recorder.records)
     assert [row["failed_reason"] for row in rows(folded, experiences.FAILED)] == ["too\ufffdlate"]
 
 

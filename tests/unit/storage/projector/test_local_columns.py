@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.tables.base import Row, is_local
@@ -99,10 +99,10 @@ async def test_where_an_archive_lies_is_no_difference_between_two_logs() -> None
     """An import moves that path like the others."""
     digests = set()
     for path in ("/jobs/a/x.rftd", "/elsewhere/x.rftd"):
-        tape = Tape(1)
-        run = SyntheticRun(tape, steps=1, seed=1).write()
-        tape.write(ExperimentArchived(path=path, size_bytes=1, sha256="0" * 64), run.id)
+        recorder = Recorder(1)
+        run = SyntheticRun(recorder, steps=1, seed=1).write()
+        recorder.write(ExperimentArchived(path=path, size_bytes=1, sha256="0" * 64), run.id)
         log = MemoryLog()
-        await log.append(tape.drafts)
+        await log.append(recorder.drafts)
         digests.add(await experiment_digest(OwnRecords(log, run.id), clock=ManualClock()))
     assert len(digests) == 1

@@ -14,8 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.lag import lag_records
 from synthetic.log.long_history import EXPERIMENT, LongHistory
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.ops.clock import ManualClock, SystemClock
@@ -57,25 +57,25 @@ async def digest_of(drafts: list[Draft]) -> str:
 
 @pytest.mark.parametrize("max_records", [1, 7, 1000])
 async def test_batch_size_changes_nothing(run: SyntheticRun, engine: AsyncEngine, max_records: int) -> None:
-    log = await log_of(run.tape.drafts)
+    log = await log_of(run.recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock(), max_records=max_records)
     assert await projector.catch_up() is None
     assert await lag_records(log, projector) == 0
-    assert projector.applied_records == len(run.tape.drafts) - 1
+    assert projector.applied_records == len(run.recorder.drafts) - 1
     assert projector.void_records == 1, "the zombie's plan"
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
 
 
 async def test_restart_goes_on_where_it_stopped(run: SyntheticRun, engine: AsyncEngine) -> None:
     log = MemoryLog()
     applied = 0
-    for first in range(0, len(run.tape.drafts), 11):
-        await log.append(run.tape.drafts[first : first + 11])
+    for first in range(0, len(run.recorder.drafts), 11):
+        await log.append(run.recorder.drafts[first : first + 11])
         projector = Projector(log, engine, clock=ManualClock())
         await projector.catch_up()
         applied += projector.applied_records
-    assert applied == len(run.tape.drafts) - 1
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert applied == len(run.recorder.drafts) - 1
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
 
 
 async def test_run_follows_appends_and_reads_can_wait_for_them(run: SyntheticRun, engine: AsyncEngine) -> None:
@@ -83,15 +83,15 @@ async def test_run_follows_appends_and_reads_can_wait_for_them(run: SyntheticRun
     projector = Projector(log, engine, clock=SystemClock())
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
-        for first in range(0, len(run.tape.drafts), 40):
-            positions = await log.append(run.tape.drafts[first : first + 40])
+        for first in range(0, len(run.recorder.drafts), 40):
+            positions = await log.append(run.recorder.drafts[first : first + 40])
             for position in positions:
                 await projector.wait_for(position.partition, position.offset, timeout_s=240)
         await projector.catch_up()
         with pytest.raises(WaitTimeoutError, match="is not in the tables"):
             await projector.wait_for(Partition(topics.WORKERS, 0), 10_000, timeout_s=0.01)
         following.cancel()
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
 
 
 class StoppedClock(ManualClock):
@@ -113,26 +113,26 @@ async def test_records_gather_after_a_batch_unless_somebody_waits(
     engine: AsyncEngine, records: int, max_records: int, pause_s: float | None
 ) -> None:
     """No pause while more is there than one transaction takes."""
-    tape, clock, place = Tape(), StoppedClock(), Partition(topics.WORKERS, 0)
+    recorder, clock, place = Recorder(), StoppedClock(), Partition(topics.WORKERS, 0)
     for _ in range(records + 1):
-        tape.write(worker.WorkerStopped(worker=(id := tape.ids.new()), role="explorer", slot=0), None, key=id)
-    log = await log_of(tape.drafts[:-1])
+        recorder.write(worker.WorkerStopped(worker=(id := recorder.ids.new()), role="explorer", slot=0), None, key=id)
+    log = await log_of(recorder.drafts[:-1])
     projector = Projector(log, engine, clock=clock, max_records=max_records)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
         await until(lambda: projector.positions.get(place) == records and (pause_s is None or clock.pauses))
         assert clock.pauses == ([] if pause_s is None else [pause_s])
-        await log.append(tape.drafts[-1:])
+        await log.append(recorder.drafts[-1:])
         await projector.wait_for(place, records, timeout_s=240)
         following.cancel()
 
 
 async def test_plans_that_gathered_are_written_a_few_at_a_time(engine: AsyncEngine) -> None:
     """Each is a row for each of its items, and the memory of the largest transaction stays with the process."""
-    tape = Tape()
+    recorder = Recorder()
     for decoded in LongHistory().steps(PLANS):
         if isinstance(plan := decoded.event, BatchPlanned):
-            tape.write(msgspec.structs.replace(plan, experiences=plan.experiences * 4), EXPERIMENT)
+            recorder.write(msgspec.structs.replace(plan, experiences=plan.experiences * 4), EXPERIMENT)
     at_once: list[int] = []
     before = 0
 
@@ -142,7 +142,7 @@ async def test_plans_that_gathered_are_written_a_few_at_a_time(engine: AsyncEngi
             at_once.append(sum(projector.positions.values()) - before)
             before = sum(projector.positions.values())
 
-    log = await log_of(tape.drafts)
+    log = await log_of(recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock(), point=point)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
@@ -150,7 +150,7 @@ async def test_plans_that_gathered_are_written_a_few_at_a_time(engine: AsyncEngi
         following.cancel()
     assert len(at_once) > 4
     assert max(at_once) <= PLANS // 4
-    assert (await digest(engine)).total == await digest_of(tape.drafts)
+    assert (await digest(engine)).total == await digest_of(recorder.drafts)
 
 
 @pytest.mark.parametrize("name", ["projector.before_commit", "projector.after_commit"])
@@ -164,7 +164,7 @@ async def test_failures_at_a_commit_are_waited_out(run: SyntheticRun, engine: As
             if passed % 3 == 1:
                 raise InjectedFault("injected")
 
-    log = await log_of(run.tape.drafts)
+    log = await log_of(run.recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock(), max_records=9, point=point)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
@@ -172,7 +172,7 @@ async def test_failures_at_a_commit_are_waited_out(run: SyntheticRun, engine: As
             await projector.wait_for(partition, mark.next_offset - 1, timeout_s=240)
         following.cancel()
     assert passed > 5
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
 
 
 KILLED = """
@@ -196,7 +196,7 @@ async def test_kill_9_at_a_commit_loses_and_repeats_nothing(
     run: SyntheticRun, engine: AsyncEngine, tmp_path: Path, armed: str
 ) -> None:
     log = await SqliteLog.open(tmp_path / "log")
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await log.close()
     environment = {**os.environ, "RFTD_FAULTS": armed}
     killed = await asyncio.to_thread(
@@ -205,13 +205,13 @@ async def test_kill_9_at_a_commit_loses_and_repeats_nothing(
     assert killed.returncode == -9
     log = await SqliteLog.open(tmp_path / "log")
     await Projector(log, engine, clock=ManualClock()).catch_up()
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
     await log.close()
 
 
 async def test_a_lost_tail_is_refused_with_its_position(run: SyntheticRun, engine: AsyncEngine) -> None:
-    await Projector(await log_of(run.tape.drafts), engine, clock=ManualClock()).catch_up()
-    shorter = await log_of(run.tape.drafts[:-1])
+    await Projector(await log_of(run.recorder.drafts), engine, clock=ManualClock()).catch_up()
+    shorter = await log_of(run.recorder.drafts[:-1])
     with pytest.raises(LogLossError, match=r"rftd\.workers"):
         await Projector(shorter, engine, clock=ManualClock()).catch_up()
     with pytest.raises(LogLossError):
@@ -219,7 +219,7 @@ async def test_a_lost_tail_is_refused_with_its_position(run: SyntheticRun, engin
 
 
 async def test_catching_up_beside_a_run_that_ends_does_not_hang(run: SyntheticRun, engine: AsyncEngine) -> None:
-    log = await log_of(run.tape.drafts)
+    log = await log_of(run.recorder.drafts)
     projector = Projector(log, engine, clock=SystemClock(), max_records=5)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(projector.run())
@@ -232,7 +232,7 @@ async def test_catching_up_beside_a_run_that_ends_does_not_hang(run: SyntheticRu
 
 
 async def test_of_two_projectors_on_one_database_one_gives_way(run: SyntheticRun, engine: AsyncEngine) -> None:
-    log = await log_of(run.tape.drafts)
+    log = await log_of(run.recorder.drafts)
     one, two = (Projector(log, engine, clock=ManualClock()) for _ in range(2))
     await one.open()
     await two.open()
@@ -240,29 +240,29 @@ async def test_of_two_projectors_on_one_database_one_gives_way(run: SyntheticRun
     with pytest.raises(ConflictError, match="another process"):
         await two.catch_up()
     await two.catch_up()
-    assert (await digest(engine)).total == await digest_of(run.tape.drafts)
+    assert (await digest(engine)).total == await digest_of(run.recorder.drafts)
 
 
 async def test_bad_records_become_dead_letters_and_others_flow(engine: AsyncEngine) -> None:
-    tape = Tape()
-    good, other, huge = (tape.ids.new() for _ in range(3))
+    recorder = Recorder()
+    good, other, huge = (recorder.ids.new() for _ in range(3))
 
     def started(id: object, pid: int) -> worker.WorkerStarted:
         return worker.WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=pid, process_start_s=0.0)  # type: ignore[arg-type]
 
-    tape.write(started(good, 1), None, key=good)
+    recorder.write(started(good, 1), None, key=good)
     place = Partition(topics.WORKERS, 0)
-    tape.put(Draft(place, tape.ids.new(), b"\xff\xff", b"not ours"))
-    head = tape.drafts[0].head
-    tape.put(Draft(place, tape.ids.new(), head, b"\x80"))
-    tape.put(Draft(place, tape.ids.new(), head.replace(b"worker.started", b"worker.startex"), b"\x80"))
-    draft = Writer(source="test", clock=tape.clock, ids=tape.ids).draft(
+    recorder.put(Draft(place, recorder.ids.new(), b"\xff\xff", b"not ours"))
+    head = recorder.drafts[0].head
+    recorder.put(Draft(place, recorder.ids.new(), head, b"\x80"))
+    recorder.put(Draft(place, recorder.ids.new(), head.replace(b"worker.started", b"worker.startex"), b"\x80"))
+    draft = Writer(source="test", clock=recorder.clock, ids=recorder.ids).draft(
         started(huge, 1 << 39), experiment=None, key=huge
     )
     packed = [msgspec.msgpack.encode(number) for number in (1 << 39, 1 << 63)]
-    tape.put(msgspec.structs.replace(draft, value=draft.value.replace(*packed)))
-    tape.write(started(other, 2), None, key=other)
-    projector = Projector(await log_of(tape.drafts), engine, clock=ManualClock())
+    recorder.put(msgspec.structs.replace(draft, value=draft.value.replace(*packed)))
+    recorder.write(started(other, 2), None, key=other)
+    projector = Projector(await log_of(recorder.drafts), engine, clock=ManualClock())
     await projector.catch_up()
     assert (projector.applied_records, projector.dead_records) == (2, 4)
     async with engine.connect() as connection:
@@ -275,15 +275,15 @@ async def test_bad_records_become_dead_letters_and_others_flow(engine: AsyncEngi
 
 
 async def test_a_newer_version_stops_the_projector(engine: AsyncEngine) -> None:
-    tape = Tape()
-    id = tape.ids.new()
+    recorder = Recorder()
+    id = recorder.ids.new()
     stopped = worker.WorkerStopped(worker=id, role="explorer", slot=0)
-    tape.write(stopped, None, key=id)
-    head = tape.drafts[0].head
+    recorder.write(stopped, None, key=id)
+    head = recorder.drafts[0].head
     at = head.index(b"worker.stopped") + len(b"worker.stopped")
     assert head[at] == 1, "the version follows the type"
-    tape.put(Draft(tape.drafts[0].partition, tape.ids.new(), head[:at] + b"\x02" + head[at + 1 :], b"\x80"))
-    projector = Projector(await log_of(tape.drafts), engine, clock=ManualClock(), max_records=1)
+    recorder.put(Draft(recorder.drafts[0].partition, recorder.ids.new(), head[:at] + b"\x02" + head[at + 1 :], b"\x80"))
+    projector = Projector(await log_of(recorder.drafts), engine, clock=ManualClock(), max_records=1)
     with pytest.raises(UnknownVersionError, match="newer"):
         await projector.run()
     assert projector.positions == {Partition(topics.WORKERS, 0): 1}

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def log(run: SyntheticRun, anyio_backend: str) -> MemoryLog:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     return log
 
 
@@ -34,7 +34,7 @@ async def test_rebuilt_tables_equal_the_live_ones_at_their_positions(
     log: MemoryLog, run: SyntheticRun, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     part = MemoryLog()
-    await part.append(run.tape.drafts[:70])
+    await part.append(run.recorder.drafts[:70])
     live = Projector(part, engine, clock=ManualClock())
     await live.catch_up()
     report = await rebuild(log, sqlite_url(tmp_path / "again.db"), clock=ManualClock(), live=engine)
@@ -66,7 +66,7 @@ async def test_rebuild_refuses_a_log_that_lost_what_the_tables_hold(
 ) -> None:
     await Projector(log, engine, clock=ManualClock()).catch_up()
     shorter = MemoryLog()
-    await shorter.append(run.tape.drafts[:-1])
+    await shorter.append(run.recorder.drafts[:-1])
     with pytest.raises(LogLossError):
         await rebuild(shorter, sqlite_url(tmp_path / "again.db"), clock=ManualClock(), live=engine)
 

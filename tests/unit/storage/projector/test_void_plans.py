@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.busy_run import fold
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SFT_STEPS, Member, SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector.projector import Projector
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def run() -> SyntheticRun:
     """A run whose third step is executed, with one group that waits."""
-    run = SyntheticRun(Tape(), faults=False).warmed_up()
+    run = SyntheticRun(Recorder(), faults=False).warmed_up()
     run.explore()
     run.train()
     run.explore()
@@ -48,7 +48,7 @@ async def test_a_plan_that_leaves_steps_out_or_comes_back_is_in_no_table(
     for step in (1, run.version, next_step + 1, next_step + 40):
         plan_at(run, step)
     abandoned = run.plan(stage=1, again=run.waiting[:])
-    run.tape.write(BatchAbandoned(batch=abandoned, step=next_step, code="X", reason="no"), run.id, role="planner")
+    run.recorder.write(BatchAbandoned(batch=abandoned, step=next_step, code="X", reason="no"), run.id, role="planner")
     run.ahead.clear()
     run.batches.pop()
     plan_at(run, next_step + 1)
@@ -58,7 +58,7 @@ async def test_a_plan_that_leaves_steps_out_or_comes_back_is_in_no_table(
 
     log = MemoryLog()
     projector = Projector(log, either, clock=ManualClock())
-    for drafts in [run.tape.drafts] if lives == 1 else [[draft] for draft in run.tape.drafts]:
+    for drafts in [run.recorder.drafts] if lives == 1 else [[draft] for draft in run.recorder.drafts]:
         await log.append(drafts)
         await projector.catch_up()
         if lives > 1:
@@ -69,5 +69,5 @@ async def test_a_plan_that_leaves_steps_out_or_comes_back_is_in_no_table(
     await projector.close()
     assert [row.step for row in rows if row.state != "abandoned"] == list(range(1, SFT_STEPS + 3))
     assert [row.id for row in rows if row.state == "abandoned"] == [str(abandoned)]
-    replay_buffer = fold(run.id, run.tape.records).replay_buffer.counts()
+    replay_buffer = fold(run.id, run.recorder.records).replay_buffer.counts()
     assert (counts.planned, counts.waiting, counts.balance) == (replay_buffer["planned"], 0, 0)

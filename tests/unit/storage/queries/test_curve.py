@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder, interleaved
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector.projector import Projector
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_it_grows_as_the_tables_do(engine: AsyncEngine, seed: int) -> None:
-    run = SyntheticRun(Tape(seed), steps=5).write()
+    run = SyntheticRun(Recorder(seed), steps=5).write()
     log, kept, lengths = MemoryLog(), RewardCurves(), set()
     projector = Projector(log, engine, clock=ManualClock())
     # Of each partition in order, so that a step may be there before the experiences that it was trained on.
-    drafts = interleaved(run.tape.drafts, seed)
+    drafts = interleaved(run.recorder.drafts, seed)
     for start in range(0, len(drafts), 10):
         await log.append(drafts[start : start + 10])
         await projector.catch_up()
@@ -38,20 +38,20 @@ async def test_it_grows_as_the_tables_do(engine: AsyncEngine, seed: int) -> None
 
 
 async def test_steps_that_are_taken_up_again_are_read_again(engine: AsyncEngine) -> None:
-    run = SyntheticRun(Tape(), faults=False).write()
+    run = SyntheticRun(Recorder(), faults=False).write()
     log, kept = MemoryLog(), RewardCurves()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock())
     await projector.catch_up()
     async with engine.connect() as connection:
         before = await kept.of(connection, run.id)
-    written = len(run.tape.drafts)
-    run.tape.write(GenerationStarted(generation=1, version=3), run.id, role="trainer")
+    written = len(run.recorder.drafts)
+    run.recorder.write(GenerationStarted(generation=1, version=3), run.id, role="trainer")
     again = StepCompleted(
         batch=run.batches[-1], step=4, stage=1, generation=1, checksum="c", items=8, tokens=8, duration_s=1.0
     )
-    run.tape.write(again, run.id, role="trainer")
-    await log.append(run.tape.drafts[written:])
+    run.recorder.write(again, run.id, role="trainer")
+    await log.append(run.recorder.drafts[written:])
     await projector.catch_up()
     async with engine.connect() as connection:
         after = await kept.of(connection, run.id)
@@ -64,9 +64,9 @@ async def test_steps_that_are_taken_up_again_are_read_again(engine: AsyncEngine)
 
 async def test_too_many_points_are_forgotten(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "KEPT_POINTS", 4)
-    tape, log, kept = Tape(), MemoryLog(), RewardCurves()
-    runs = [SyntheticRun(tape, name=name, faults=False).write() for name in ("a", "b")]
-    await log.append(tape.drafts)
+    recorder, log, kept = Recorder(), MemoryLog(), RewardCurves()
+    runs = [SyntheticRun(recorder, name=name, faults=False).write() for name in ("a", "b")]
+    await log.append(recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock())
     await projector.catch_up()
     async with engine.connect() as connection:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector.projector import Projector
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_tables_and_log_tell_the_same(either: AsyncEngine) -> None:
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     run.go_wrong()
     groups = [run.explore(failed=2), run.explore(failed=4)]
     log = MemoryLog()
-    for start in range(0, len(run.tape.drafts), 500):
-        await log.append(run.tape.drafts[start : start + 500])
+    for start in range(0, len(run.recorder.drafts), 500):
+        await log.append(run.recorder.drafts[start : start + 500])
     projector = Projector(log, either, clock=ManualClock())
     await projector.catch_up()
     await projector.close()

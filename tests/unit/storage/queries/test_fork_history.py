@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun, spec_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.projector.projector import Projector
@@ -23,32 +23,34 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def tape() -> Tape:
-    return Tape()
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-def parent(tape: Tape) -> SyntheticRun:
+def parent(recorder: Recorder) -> SyntheticRun:
     """Steps 1 to 5, of which 3 to 5 have rewards and evaluations."""
-    return SyntheticRun(tape, faults=False).write()
+    return SyntheticRun(recorder, faults=False).write()
 
 
 @pytest.fixture
-def child(tape: Tape, parent: SyntheticRun) -> UUID:
+def child(recorder: Recorder, parent: SyntheticRun) -> UUID:
     """Shares steps 1 to 4, and makes 5 and 6."""
-    return fork(tape, parent.id, "child", at_step=4, own=(5, 6))
+    return fork(recorder, parent.id, "child", at_step=4, own=(5, 6))
 
 
 @pytest.fixture
-def grandchild(tape: Tape, child: UUID) -> UUID:
+def grandchild(recorder: Recorder, child: UUID) -> UUID:
     """Shares step 5 with the child, and makes 6."""
-    return fork(tape, child, "grandchild", at_step=5, own=(6,))
+    return fork(recorder, child, "grandchild", at_step=5, own=(6,))
 
 
 @pytest.fixture
-async def connection(tape: Tape, child: UUID, grandchild: UUID, either: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+async def connection(
+    recorder: Recorder, child: UUID, grandchild: UUID, either: AsyncEngine
+) -> AsyncIterator[AsyncConnection]:
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     projector = Projector(log, either, clock=ManualClock())
     await projector.catch_up()
     await projector.close()
@@ -56,18 +58,18 @@ async def connection(tape: Tape, child: UUID, grandchild: UUID, either: AsyncEng
         yield connection
 
 
-def fork(tape: Tape, parent: UUID, name: str, *, at_step: int, own: tuple[int, ...]) -> UUID:
-    id = tape.ids.new()
-    tape.write(experiment.ExperimentSubmitted(spec=spec_of(name, 4)), id)
+def fork(recorder: Recorder, parent: UUID, name: str, *, at_step: int, own: tuple[int, ...]) -> UUID:
+    id = recorder.ids.new()
+    recorder.write(experiment.ExperimentSubmitted(spec=spec_of(name, 4)), id)
     forked = experiment.ExperimentForked(
         parent=parent, at_step=at_step, checksum="c", stage=1, first_versions=(0, 2), decided_at_ns=0
     )
-    tape.write(forked, id)
+    recorder.write(forked, id)
     for step in own:
         done = StepCompleted(
-            batch=tape.ids.new(), step=step, stage=1, generation=0, checksum=name, items=8, tokens=8, duration_s=1.0
+            batch=recorder.ids.new(), step=step, stage=1, generation=0, checksum=name, items=8, tokens=8, duration_s=1.0
         )
-        tape.write(done, id, role="trainer")
+        recorder.write(done, id, role="trainer")
     return id
 
 

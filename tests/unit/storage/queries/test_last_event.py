@@ -20,11 +20,11 @@ async def test_it_is_that_of_the_last_record_but_for_those_without_a_time_in_the
     either: AsyncEngine, run: SyntheticRun
 ) -> None:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     projector = Projector(log, either, clock=SystemClock())
     await projector.catch_up()
     await projector.close()
-    times_ns = [head.time_ns for record in run.tape.records if (head := decode_head(record)).experiment == run.id]
+    times_ns = [head.time_ns for record in run.recorder.records if (head := decode_head(record)).experiment == run.id]
     async with either.connect() as connection:
         newest_ns = await last_event_ns(connection, run.id)
         assert await last_event_ns(connection, UUID(int=3)) == 0

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock, SystemClock
 from rftd.storage.database.engine import open_database
@@ -56,7 +56,7 @@ async def test_tables_and_answers_equal_those_of_sqlite(
     run: SyntheticRun, engine: AsyncEngine, postgres: AsyncEngine, max_records: int
 ) -> None:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     found = []
     for database in (engine, postgres):
         projector = Projector(log, database, clock=SystemClock(), max_records=max_records)
@@ -70,10 +70,10 @@ async def test_tables_and_answers_equal_those_of_sqlite(
 
 def awkward_texts() -> list[Draft]:
     """Roles of fences are keys: in the order of bytes they lie otherwise than in any language's."""
-    tape = Tape()
+    recorder = Recorder()
     for name in ("b", "B", "a", "A", "é", "z", "Z", "_", "-a", "ß", "aa", "a b", "\U0001f600", "\uffff"):
-        tape.fence(name, None, Partition(topics.WORKERS, 0))
-    return tape.drafts
+        recorder.fence(name, None, Partition(topics.WORKERS, 0))
+    return recorder.drafts
 
 
 async def test_order_does_not_depend_on_the_servers_locale(engine: AsyncEngine, postgres_url: str) -> None:
@@ -107,7 +107,7 @@ async def test_order_does_not_depend_on_the_servers_locale(engine: AsyncEngine, 
 
 async def test_rebuild_empties_our_tables_and_no_others(run: SyntheticRun, postgres_url: str) -> None:
     log, engine = MemoryLog(), open_database(postgres_url)
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE public.workers (name text)"))
         await connection.execute(text("INSERT INTO public.workers VALUES ('theirs')"))
@@ -134,18 +134,18 @@ def too_large(draft: Draft) -> Draft:
 async def test_values_that_no_database_takes_are_dead_letters_on_both(
     engine: AsyncEngine, postgres: AsyncEngine
 ) -> None:
-    tape = Tape()
-    ids = [tape.ids.new() for _ in range(4)]
+    recorder = Recorder()
+    ids = [recorder.ids.new() for _ in range(4)]
     for id, pid in zip(ids, (1, 1 << 39, 2, 3), strict=True):
-        tape.write(
+        recorder.write(
             worker.WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=pid, process_start_s=0.0),
             None,
             key=id,
         )
-        tape.drafts[-1] = too_large(tape.drafts[-1])
-    tape.fence("r" * 3000, None, Partition(topics.WORKERS, 0))
+        recorder.drafts[-1] = too_large(recorder.drafts[-1])
+    recorder.fence("r" * 3000, None, Partition(topics.WORKERS, 0))
     log, counts = MemoryLog(), []
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     for database in (engine, postgres):
         projector = Projector(log, database, clock=ManualClock(), max_records=2)
         await projector.catch_up()
@@ -157,7 +157,7 @@ async def test_values_that_no_database_takes_are_dead_letters_on_both(
 
 async def test_what_the_server_alone_refuses_is_a_dead_letter(run: SyntheticRun, postgres: AsyncEngine) -> None:
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     projector = Projector(log, postgres, clock=SystemClock())
     await projector.open()
     async with postgres.begin() as connection:

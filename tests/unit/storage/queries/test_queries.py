@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.log.busy_run import BusyRun
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import ManualClock
@@ -37,36 +37,36 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def tape() -> Tape:
-    return Tape()
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture(scope="module")
-def done(tape: Tape) -> SyntheticRun:
-    return SyntheticRun(tape, name="done").write()
+def done(recorder: Recorder) -> SyntheticRun:
+    return SyntheticRun(recorder, name="done").write()
 
 
 @pytest.fixture(scope="module")
-def begun(tape: Tape, done: SyntheticRun) -> SyntheticRun:
-    run = SyntheticRun(tape, name="begun", seed=1)
+def begun(recorder: Recorder, done: SyntheticRun) -> SyntheticRun:
+    run = SyntheticRun(recorder, name="begun", seed=1)
     run.begin()
     run.warm_up()
     run.explore(failed=1)
     open_group = lease_of(UUID(int=7), worker=run.workers[0], sequence=9, stage=1)
-    tape.write(open_group, run.id, role="dispatcher", partition=Partition(TASKS, 0))
+    recorder.write(open_group, run.id, role="dispatcher", partition=Partition(TASKS, 0))
     run.produce(open_group.group, 0, open_group.lease)
     for window, version in ((3, 2), (1, -1)):
         late = WeightsOverdue(stage=1, window=window, wanted=4, version=version, waited_s=60.5, reason="late")
-        tape.write(late, run.id, role="dispatcher")
+        recorder.write(late, run.id, role="dispatcher")
     return run
 
 
 @pytest.fixture
 async def connection(
-    tape: Tape, done: SyntheticRun, begun: SyntheticRun, engine: AsyncEngine
+    recorder: Recorder, done: SyntheticRun, begun: SyntheticRun, engine: AsyncEngine
 ) -> AsyncIterator[AsyncConnection]:
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     await Projector(log, engine, clock=ManualClock()).catch_up()
     async with engine.connect() as connection:
         yield connection
@@ -91,13 +91,13 @@ async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begu
 
 @pytest.mark.parametrize("cause", ["", "refused"])
 async def test_the_reason_of_a_pause_is_over_with_it(engine: AsyncEngine, cause: str) -> None:
-    tape = Tape()
-    run = SyntheticRun(tape, name="again", seed=2)
+    recorder = Recorder()
+    run = SyntheticRun(recorder, name="again", seed=2)
     run.begin()
-    tape.write(ExperimentPaused(reason="the model is gone", cause=cause), run.id, role="controller")
-    tape.write(ExperimentResumed(reason=f"{cause}: tried again"), run.id, role="controller")
+    recorder.write(ExperimentPaused(reason="the model is gone", cause=cause), run.id, role="controller")
+    recorder.write(ExperimentResumed(reason=f"{cause}: tried again"), run.id, role="controller")
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     await Projector(log, engine, clock=ManualClock()).catch_up()
     async with engine.connect() as connection:
         summary = (await experiments.get_experiment(connection, run.id)).summary
@@ -253,12 +253,12 @@ async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: Syn
 
 
 async def test_equal_names_are_told_apart(engine: AsyncEngine) -> None:
-    tape = Tape()
-    first, second = SyntheticRun(tape, name="same"), SyntheticRun(tape, name="same")
+    recorder = Recorder()
+    first, second = SyntheticRun(recorder, name="same"), SyntheticRun(recorder, name="same")
     first.begin()
     second.begin()
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     await Projector(log, engine, clock=ManualClock()).catch_up()
     async with engine.connect() as connection:
         assert await resolve_experiment(connection, "same@2") == second.id
@@ -273,9 +273,9 @@ class UnsteadyClockRun(BusyRun):
     def produce(self, group: UUID, rollout: int, lease: UUID, *, source: str = "") -> Member:
         """One experience, whenever its explorer says."""
         wrong_s = float(self.random.normal(0.0, 0.5))
-        self.tape.clock.set_by(wrong_s)
+        self.recorder.clock.set_by(wrong_s)
         made = super().produce(group, rollout, lease, source=source)
-        self.tape.clock.set_by(-wrong_s)
+        self.recorder.clock.set_by(-wrong_s)
         return made
 
 
@@ -285,17 +285,17 @@ async def buffer_of(counter: BufferCounter, engine: AsyncEngine) -> set[tuple[st
 
 
 async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either: AsyncEngine) -> None:
-    tape = Tape()
+    recorder = Recorder()
     runs = [
-        kind(tape, name=f"run-{number}", seed=number).write()
+        kind(recorder, name=f"run-{number}", seed=number).write()
         for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun))
     ]
     counters = {run.id: BufferCounter(run.id, portion=portion) for run, portion in zip(runs, (1000, 5, 3), strict=True)}
     log = MemoryLog()
     projector = Projector(log, either, clock=ManualClock())
     seen = set[str]()
-    for start in range(0, len(tape.drafts), 40):
-        await log.append(tape.drafts[start : start + 40])
+    for start in range(0, len(recorder.drafts), 40):
+        await log.append(recorder.drafts[start : start + 40])
         await projector.catch_up()
         for id, counter in counters.items():
             found = await buffer_of(counter, either)
@@ -306,9 +306,9 @@ async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either
 
 
 async def test_experiences_that_are_settled_are_not_read_again(either: AsyncEngine) -> None:
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     projector = Projector(log, either, clock=ManualClock())
     await projector.catch_up()
     await projector.close()
@@ -338,9 +338,9 @@ class HeldCounter(BufferCounter):
 
 
 async def test_a_count_that_was_cut_off_goes_on_where_it_was(engine: AsyncEngine) -> None:
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     projector = Projector(log, engine, clock=ManualClock())
     await projector.catch_up()
     await projector.close()
@@ -358,7 +358,7 @@ async def test_a_count_that_was_cut_off_goes_on_where_it_was(engine: AsyncEngine
 
 
 async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: AsyncEngine) -> None:
-    run = SyntheticRun(Tape())
+    run = SyntheticRun(Recorder())
     run.begin()
     run.warm_up()
     run.explore()
@@ -367,13 +367,13 @@ async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: 
     counter = BufferCounter(run.id)
     before = len(run.waiting)
     planned = run.plan(stage=1, take=before)
-    await log.append(run.tape.drafts)
-    told = len(run.tape.drafts)
+    await log.append(run.recorder.drafts)
+    told = len(run.recorder.drafts)
     await projector.catch_up()
     assert ("waiting", 0, 0) in await buffer_of(counter, engine)
     given_up = BatchAbandoned(batch=planned, step=run.version + 1, code="X", reason="no")
-    run.tape.write(given_up, run.id, role="planner")
-    await log.append(run.tape.drafts[told:])
+    run.recorder.write(given_up, run.id, role="planner")
+    await log.append(run.recorder.drafts[told:])
     await projector.catch_up()
     assert ("waiting", 0, before) in await buffer_of(counter, engine)
     await projector.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.log.beset_run import BesetRun
+from synthetic.log.recorder import Recorder, interleaved
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape, interleaved
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.ids import derive
@@ -49,10 +49,10 @@ async def test_the_tables_say_of_a_beset_run_what_they_say_without_strangers(
     either: AsyncEngine, engine: AsyncEngine, seed: int | None
 ) -> None:
     said: list[dict[str, object]] = []
-    for run, tables in ((SyntheticRun(Tape()).write(), engine), (BesetRun(Tape()).write(), either)):
+    for run, tables in ((SyntheticRun(Recorder()).write(), engine), (BesetRun(Recorder()).write(), either)):
         log = MemoryLog()
         projector = Projector(log, tables, clock=ManualClock())
-        for draft in run.tape.drafts if seed is None else interleaved(run.tape.drafts, seed):
+        for draft in run.recorder.drafts if seed is None else interleaved(run.recorder.drafts, seed):
             await log.append([draft])
         await projector.catch_up()
         await projector.close()

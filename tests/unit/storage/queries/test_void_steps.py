@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.log.busy_run import fold
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError, NotFoundError
@@ -23,22 +23,22 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_step_of_a_batch_that_was_abandoned_before_it_never_was(either: AsyncEngine) -> None:
     """The trainer was executing it, and the planner gave up what it holds."""
-    tape = Tape()
-    run = SyntheticRun(tape, steps=1, faults=False)
+    recorder = Recorder()
+    run = SyntheticRun(recorder, steps=1, faults=False)
     run.begin()
     run.warm_up()
     run.explore()
     abandoned = run.plan(stage=1, take=4)
-    tape.write(batch.BatchAbandoned(batch=abandoned, step=3, code="X", reason="gone"), run.id, role="planner")
+    recorder.write(batch.BatchAbandoned(batch=abandoned, step=3, code="X", reason="gone"), run.id, role="planner")
     run.complete(stage=1, items=4)
     run.publish(0)
     run.commit(stage=1, final=False)
-    spine = fold(run.id, tape.records).spine
+    spine = fold(run.id, recorder.records).spine
     assert (spine.furthest, spine.version) == (2, 2)
     assert not spine.made(3, 0, "c3.0")
 
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     projector = Projector(log, either, clock=ManualClock())
     await projector.catch_up()
     async with either.connect() as connection:

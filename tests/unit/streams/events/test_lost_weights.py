@@ -44,8 +44,8 @@ def test_what_was_retired_counts_again_once_a_successor_that_went_back_announces
     taken: list[Decoded] = []
 
     def take(event: Event, epoch: int) -> None:
-        desk.tape.write(event, desk.id, role="trainer", epoch=epoch)
-        taken.append(decode(desk.tape.records[-1]))
+        desk.recorder.write(event, desk.id, role="trainer", epoch=epoch)
+        taken.append(decode(desk.recorder.records[-1]))
         weights.apply(taken[-1])
 
     for version in (2, 4, 6):

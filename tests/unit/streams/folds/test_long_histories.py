@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.log.busy_run import fold, written
 from synthetic.log.long_history import BATCH, EXPERIMENT, LongHistory
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.folds import once
@@ -84,10 +84,10 @@ def test_closed_groups_are_known_by_place_or_by_id() -> None:
 @pytest.mark.anyio
 async def test_plans_of_long_ago_are_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(4):
-        experiment, tape = written(seed, 3, ended=False)
+        experiment, recorder = written(seed, 3, ended=False)
         log = MemoryLog()
-        await log.append(tape.drafts)
-        known = fold(experiment, tape.records).spine.plan_offsets
+        await log.append(recorder.drafts)
+        known = fold(experiment, recorder.records).spine.plan_offsets
         assert known
         assert await plan_offsets(log, experiment, first=1) == known
         assert await plan_offsets(log, experiment, first=3) == {step: at for step, at in known.items() if step >= 3}
@@ -95,10 +95,10 @@ async def test_plans_of_long_ago_are_found_in_the_log(monkeypatch: pytest.Monkey
 
 @pytest.mark.anyio
 async def test_a_fork_may_begin_at_a_step_that_the_fold_forgot(monkeypatch: pytest.MonkeyPatch) -> None:
-    tape = Tape()
-    run = SyntheticRun(tape).write()
+    recorder = Recorder()
+    run = SyntheticRun(recorder).write()
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     remembered = [(await shared_history(log, run.id, at)).forked for at in range(1, run.version + 1)]
     monkeypatch.setattr(once, "REMEMBERED", 1)
     assert [(await shared_history(log, run.id, at)).forked for at in range(1, run.version + 1)] == remembered

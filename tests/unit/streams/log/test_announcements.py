@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.log.codec import decode, encode_value
@@ -22,7 +22,7 @@ Change = Callable[[WeightsPublished], WeightsPublished | None]
 async def findings(run: SyntheticRun, version: int, change: Change) -> list[str]:
     """The findings on the run with another announcement of a version; None: without it."""
     log = MemoryLog()
-    for draft, record in zip(run.tape.drafts, run.tape.records, strict=True):
+    for draft, record in zip(run.recorder.drafts, run.recorder.records, strict=True):
         event = decode(record).event
         value: bytes | None = draft.value
         if isinstance(event, WeightsPublished) and event.version == version:
@@ -36,7 +36,7 @@ async def findings(run: SyntheticRun, version: int, change: Change) -> list[str]
 
 @pytest.fixture(scope="module")
 def run() -> SyntheticRun:
-    return SyntheticRun(Tape(), faults=False).write()
+    return SyntheticRun(Recorder(), faults=False).write()
 
 
 async def test_what_nobody_changed_is_clean(run: SyntheticRun) -> None:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from synthetic.log.busy_run import fold
 from synthetic.log.eval_lease import eval_lease
+from synthetic.log.recorder import Recorder
 from synthetic.log.repeating_log import RepeatingLog
 from synthetic.log.synthetic_run import SyntheticRun, group_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.ids import derive
 from rftd.streams.events import experience, task
@@ -40,7 +40,7 @@ class OpenRun(SyntheticRun):
         """The open group is leased, to another worker with each attempt."""
         slot = attempt - 1
         leased = task.TaskLeased(
-            lease=self.tape.ids.new(),
+            lease=self.recorder.ids.new(),
             slot=slot,
             worker=self.workers[slot],
             group=self.open,
@@ -55,16 +55,16 @@ class OpenRun(SyntheticRun):
             min_version=self.version,
         )
         self.lease = leased.lease
-        self.tape.write(leased, self.id, partition=Partition(TASKS, slot))
+        self.recorder.write(leased, self.id, partition=Partition(TASKS, slot))
 
 
 @pytest.fixture
 def run() -> OpenRun:
-    return OpenRun(Tape(), steps=1, faults=False).write()  # type: ignore[return-value]
+    return OpenRun(Recorder(), steps=1, faults=False).write()  # type: ignore[return-value]
 
 
 async def findings(run: SyntheticRun) -> list[BrokenPromise]:
-    return await findings_of(MemoryLog(), run.tape.drafts)
+    return await findings_of(MemoryLog(), run.recorder.drafts)
 
 
 async def findings_of(log: MemoryLog, drafts: Sequence[Draft]) -> list[BrokenPromise]:
@@ -94,7 +94,7 @@ class GrowingLog(MemoryLog):
 @pytest.mark.parametrize("after", range(1, 6))
 async def test_a_lease_and_its_answer_may_come_while_the_log_is_checked(run: OpenRun, after: int) -> None:
     run.produce(run.open, 0, run.lease)
-    *before, lease, answer = run.tape.drafts
+    *before, lease, answer = run.recorder.drafts
     assert await findings_of(GrowingLog([lease, answer], after), before) == []
 
 
@@ -102,7 +102,7 @@ async def test_a_lease_and_its_answer_may_come_while_the_log_is_checked(run: Ope
 async def test_what_nobody_forged_is_clean(run: OpenRun) -> None:
     run.produce(run.open, 0, run.lease)
     assert await findings(run) == []
-    assert list(fold(run.id, run.tape.records).groups.open[run.open].members) == [0]
+    assert list(fold(run.id, run.recorder.records).groups.open[run.open].members) == [0]
 
 
 @pytest.mark.anyio
@@ -113,7 +113,7 @@ async def test_an_experience_of_a_stranger_counts_for_nothing_and_is_found(
     for rollout in range(4):
         run.produce(run.open, rollout, lease(run), source=STRANGER)  # type: ignore[arg-type]
     run.produce(run.open, 1, run.lease)
-    groups = fold(run.id, run.tape.records).groups
+    groups = fold(run.id, run.recorder.records).groups
     assert list(groups.open[run.open].members) == [1], "the holder's own counts, though it came last"
     assert groups.open[run.open].missing == (0, 2, 3)
     assert groups.load[run.workers[0]] == 3
@@ -125,8 +125,8 @@ async def test_an_experience_of_a_stranger_counts_for_nothing_and_is_found(
 @pytest.mark.anyio
 async def test_a_failure_of_a_stranger_ends_no_rollout(run: OpenRun) -> None:
     failed = experience.RolloutFailed(group=run.open, rollout=0, stage=1, lease=run.lease, code="X", reason="no")
-    run.tape.write(failed, run.id, key=run.open, source=STRANGER)
-    groups = fold(run.id, run.tape.records).groups
+    run.recorder.write(failed, run.id, key=run.open, source=STRANGER)
+    groups = fold(run.id, run.recorder.records).groups
     assert groups.open[run.open].failed == {}
     assert groups.inflight_rollouts == 4
     assert len(await findings(run)) == 1
@@ -136,7 +136,7 @@ async def test_a_failure_of_a_stranger_ends_no_rollout(run: OpenRun) -> None:
 async def test_a_score_of_nobody_is_no_score(run: OpenRun) -> None:
     id = derive(run.id, "eval", "asked")
     leased = eval_lease(id, run.workers[0], run.version, row_end=2)
-    run.tape.write(leased, run.id, partition=Partition(TASKS, 0))
+    run.recorder.write(leased, run.id, partition=Partition(TASKS, 0))
     forged = experience.EvalScored(
         eval=id,
         lease=leased.lease,
@@ -148,8 +148,8 @@ async def test_a_score_of_nobody_is_no_score(run: OpenRun) -> None:
         rewards=Array.of([1.0, 1.0], "f4"),
         tokens=Array.of([1, 1], "u4"),
     )
-    run.tape.write(forged, run.id, key=id, source=STRANGER)
-    evaluation = fold(run.id, run.tape.records).evals.open[id]
+    run.recorder.write(forged, run.id, key=id, source=STRANGER)
+    evaluation = fold(run.id, run.recorder.records).evals.open[id]
     assert evaluation.scores == {}
     assert list(evaluation.leases) == [leased.lease]
     [said] = await findings(run)
@@ -158,9 +158,9 @@ async def test_a_score_of_nobody_is_no_score(run: OpenRun) -> None:
 
 @pytest.mark.anyio
 async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: OpenRun) -> None:
-    nobody = run.tape.ids.new()
+    nobody = run.recorder.ids.new()
     leased = task.TaskLeased(
-        lease=run.tape.ids.new(),
+        lease=run.recorder.ids.new(),
         slot=1,
         worker=nobody,
         group=run.open,
@@ -174,7 +174,7 @@ async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: O
         deadline_s=60.0,
         min_version=run.version,
     )
-    run.tape.write(leased, run.id, partition=Partition(TASKS, 1))
+    run.recorder.write(leased, run.id, partition=Partition(TASKS, 1))
     [said] = await findings(run)
     assert said.what == f"worker {nobody} was given leases and never joined"
 
@@ -182,11 +182,11 @@ async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: O
 @pytest.mark.anyio
 async def test_a_rollout_that_its_holder_answers_again_with_other_tokens_is_found(run: OpenRun) -> None:
     run.produce(run.open, 0, run.lease)
-    counted = fold(run.id, run.tape.records).groups.open[run.open].members[0]
+    counted = fold(run.id, run.recorder.records).groups.open[run.open].members[0]
     holder = source_of("explorer", run.workers[0])
     forged = run.produce(run.open, 0, run.lease, source=holder)
     assert forged.experience == counted.experience
-    assert fold(run.id, run.tape.records).groups.open[run.open].members[0] == counted
+    assert fold(run.id, run.recorder.records).groups.open[run.open].members[0] == counted
     [said] = await findings(run)
     assert said.what.startswith(f"experience.produced of '{holder}' at rftd.experiences/{forged.partition}@")
     assert said.what.endswith(f"otherwise than rftd.experiences/{counted.partition}@{counted.offset} did")
@@ -204,12 +204,12 @@ async def test_a_rollout_of_two_leases_has_two_answers_of_one_id(run: OpenRun) -
 @pytest.mark.parametrize("forged", [False, True], ids=["repeated", "forged"])
 async def test_a_record_that_comes_again_on_kafka_is_the_same_or_found(run: OpenRun, forged: bool) -> None:
     run.produce(run.open, 0, run.lease)
-    answer = run.tape.drafts[-1]
+    answer = run.recorder.drafts[-1]
     if forged:
-        other = msgspec.structs.replace(decode(run.tape.records[-1]).event, reward=1000.0)
+        other = msgspec.structs.replace(decode(run.recorder.records[-1]).event, reward=1000.0)
         answer = msgspec.structs.replace(answer, value=encode_value(other))
     log = RepeatingLog()
-    await log.append([*run.tape.drafts, answer])
+    await log.append([*run.recorder.drafts, answer])
     report = await verify(log, chained=False)
     assert report.repeated == 1
     said = [finding.what for finding in report.findings if finding.rule == "unique"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
@@ -131,18 +131,18 @@ PLANTED = (("", 0), ("", 1), ("trainer", 1), ("planner", 0), ("planner", 99))
 @pytest.fixture(params=PLANTED, ids=lambda each: f"{each[0] or 'nobody'}-{each[1]}")
 def planted(request: pytest.FixtureRequest) -> Iterator[tuple[SyntheticRun, SyntheticRun]]:
     """A run as it was, and the same with a plan and an end that nobody decided."""
-    runs = [SyntheticRun(Tape(), faults=False) for _ in range(2)]
+    runs = [SyntheticRun(Recorder(), faults=False) for _ in range(2)]
     role, epoch = request.param
     for number, run in enumerate(runs):
         run.begin()
         run.warm_up()
         run.explore()
         if number:
-            id = run.tape.ids.new()
+            id = run.recorder.ids.new()
             plan = batch.BatchPlanned(batch=id, step=run.version + 1, stage=1, observed=(), decided_at_ns=1)
-            run.tape.write(plan, run.id, role=role, epoch=epoch)
-            run.tape.write(experiment.ExperimentFailed(code="X", reason="no"), run.id, role=role, epoch=epoch)
-            run.tape.ids, run.tape.clock = runs[0].tape.ids, runs[0].tape.clock
+            run.recorder.write(plan, run.id, role=role, epoch=epoch)
+            run.recorder.write(experiment.ExperimentFailed(code="X", reason="no"), run.id, role=role, epoch=epoch)
+            run.recorder.ids, run.recorder.clock = runs[0].recorder.ids, runs[0].recorder.clock
     yield runs[0], runs[1]
 
 
@@ -151,7 +151,7 @@ async def test_an_ownerless_plan_is_void_on_every_path(planted: tuple[SyntheticR
     run = planted[1]
     logs = [MemoryLog(), MemoryLog()]
     for log, each in zip(logs, planted, strict=True):
-        await log.append(each.tape.drafts)
+        await log.append(each.recorder.drafts)
     seen = []
     for log in logs:
         state = RunState(run.id)
@@ -165,15 +165,15 @@ async def test_an_ownerless_plan_is_void_on_every_path(planted: tuple[SyntheticR
         entry = registry.entries[run.id]
         seen.append((state.spine.plans, state.spine.planned, state.spine.status, entry.status, shared.forked))
     assert seen[0] == seen[1]
-    folded = [TableFold({}).take(each.tape.records) for each in planted]
+    folded = [TableFold({}).take(each.recorder.records) for each in planted]
     assert (folded[1].applied, folded[1].void) == (folded[0].applied, folded[0].void + 2)
     voids = [(await verify(log)).experiments[0].void for log in logs]
     assert voids[1] == voids[0] + 2
     named = [OutsideNames(), OutsideNames()]
     feeds = [MetricsFeed(Metrics(version="1")), MetricsFeed(Metrics(version="1"))]
     for each, names, feed in zip(planted, named, feeds, strict=True):
-        show(each.tape.records, feed, FenceView())
-        for record in each.tape.records:
+        show(each.recorder.records, feed, FenceView())
+        for record in each.recorder.records:
             names.take(record)
     assert named[0].spine.status == named[1].spine.status
     pages = [
@@ -201,8 +201,8 @@ def test_the_page_says_whose_each_type_is() -> None:
 
 
 def test_a_worker_announces_itself_without_a_lease() -> None:
-    tape = Tape()
-    id = tape.ids.new()
-    place = tape.write(worker.WorkerStopped(worker=id, role="trainer", slot=-1), tape.ids.new(), key=id)
+    recorder = Recorder()
+    id = recorder.ids.new()
+    place = recorder.write(worker.WorkerStopped(worker=id, role="trainer", slot=-1), recorder.ids.new(), key=id)
     assert place.partition == partition_of(topics.WORKERS, id)
-    assert TableFold({}).take(tape.records).void == 0
+    assert TableFold({}).take(recorder.records).void == 0

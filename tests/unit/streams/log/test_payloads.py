@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.scan_chain import scan_chain
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.errors import LogCorruptError, NotFoundError
 from rftd.ops.ids import NAMESPACE, derive
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 TOKENS = 1400
 
 
-def experience(number: int, experiment: UUID, tape: Tape, tokens: int = TOKENS) -> Draft:
+def experience(number: int, experiment: UUID, recorder: Recorder, tokens: int = TOKENS) -> Draft:
     """A produced experience; its tokens are as unevenly frequent as those of a text."""
     random = np.random.default_rng(number)
     id = derive(NAMESPACE, f"experience {number}")
@@ -55,8 +55,8 @@ def experience(number: int, experiment: UUID, tape: Tape, tokens: int = TOKENS) 
         spans=(Span(0, 0, 0, tokens - tokens // 4),),
         reward=float(random.random()),
     )
-    tape.write(event, experiment, key=event.group, id=id)
-    return tape.drafts[-1]
+    recorder.write(event, experiment, key=event.group, id=id)
+    return recorder.drafts[-1]
 
 
 def folded(experiment: UUID, records: Iterable[Record]) -> bytes:
@@ -88,11 +88,11 @@ async def test_without_payloads_every_fold_is_the_same(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rftd.streams.log.payloads.worth_it", lambda whole_bytes, thin_bytes: whole_bytes != thin_bytes)
-    tape = Tape()
-    run = SyntheticRun(tape).write()
-    other = SyntheticRun(tape, name="other", seed=1).write()
+    recorder = Recorder()
+    run = SyntheticRun(recorder).write()
+    other = SyntheticRun(recorder, name="other", seed=1).write()
     log = await open_log(kind, tmp_path)
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     before = await everything(log)
     dropped = await drop_all(log, run.id)
     after = await everything(log)
@@ -120,18 +120,18 @@ async def test_without_payloads_every_fold_is_the_same(
 
 
 async def test_what_is_brought_back_must_be_what_the_chain_covers(tmp_path: Path) -> None:
-    tape, experiment = Tape(), derive(NAMESPACE, "experiment")
-    drafts = [experience(number, experiment, tape) for number in range(16)]
+    recorder, experiment = Recorder(), derive(NAMESPACE, "experiment")
+    drafts = [experience(number, experiment, recorder) for number in range(16)]
     log = await SqliteLog.open(tmp_path)
     places = await log.append(drafts)
     first = places[0].partition
     await drop_at(log, [(first.number, 0), (first.number, 3)])
     assert [record.thin for record in await log.read(first, 0)][:4] == [True, False, False, True]
-    event = decode_as(tape.records[0], ExperienceProduced)
+    event = decode_as(recorder.records[0], ExperienceProduced)
     forged = encode_value(msgspec.structs.replace(event, tokens=Array.of(event.tokens.view() + 1, "u4")))
     with pytest.raises(LogCorruptError, match=r"rftd\.experiences/\d@0 is not the record"):
         await bring_back(log, first, {0: forged})
-    await log.append([experience(99, experiment, tape)])  # the refusal leaves a log that works
+    await log.append([experience(99, experiment, recorder)])  # the refusal leaves a log that works
     await bring_back(log, first, {0: drafts[0].value})
     record = (await log.read(first, 0, max_records=1))[0]
     assert record.value == drafts[0].value
@@ -141,8 +141,8 @@ async def test_what_is_brought_back_must_be_what_the_chain_covers(tmp_path: Path
 
 
 async def test_the_space_goes_back_to_the_file_system_and_damage_is_still_seen(tmp_path: Path) -> None:
-    tape, experiment = Tape(), derive(NAMESPACE, "experiment")
-    drafts = [experience(number, experiment, tape) for number in range(1600)]
+    recorder, experiment = Recorder(), derive(NAMESPACE, "experiment")
+    drafts = [experience(number, experiment, recorder) for number in range(1600)]
     log = await SqliteLog.open(tmp_path / "log")
     for start in range(0, len(drafts), 64):
         await log.append(drafts[start : start + 64])
@@ -182,11 +182,11 @@ async def test_the_space_goes_back_to_the_file_system_and_damage_is_still_seen(t
 
 @pytest.mark.parametrize("tokens", [320, 700, 1400, 1650, 2500, 6000])
 async def test_a_log_takes_little_more_than_its_payload(tmp_path: Path, tokens: int) -> None:
-    tape, experiment = Tape(), derive(NAMESPACE, "experiment")
+    recorder, experiment = Recorder(), derive(NAMESPACE, "experiment")
     log = await SqliteLog.open(tmp_path)
     size_bytes = 0
     for start in range(0, 640, 64):
-        drafts = [experience(number, experiment, tape, tokens) for number in range(start, start + 64)]
+        drafts = [experience(number, experiment, recorder, tokens) for number in range(start, start + 64)]
         size_bytes += sum(draft.size_bytes for draft in drafts)
         await log.append(drafts)
     await log.close()
@@ -204,16 +204,16 @@ with open(sys.argv[1], "r+b") as shm:
 
 
 async def test_space_goes_back_while_a_checkpointer_is_at_work(tmp_path: Path) -> None:
-    tape, experiment = Tape(), derive(NAMESPACE, "experiment")
+    recorder, experiment = Recorder(), derive(NAMESPACE, "experiment")
     log = await SqliteLog.open(tmp_path / "log")
-    await log.append([experience(number, experiment, tape) for number in range(64)])
+    await log.append([experience(number, experiment, recorder) for number in range(64)])
     command = [sys.executable, "-c", CHECKPOINTER, str(tmp_path / "log" / "log.db-shm")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         await give_back(log)
-        await log.append([experience(99, experiment, tape)])
+        await log.append([experience(99, experiment, recorder)])
         process.stdin.close()
     await log.close()
     assert scan_chain(tmp_path / "log").records == 65

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 from msgspec import inspect
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.streams.events import registry
 from rftd.streams.events.catalogue import definitions
@@ -58,9 +58,9 @@ def with_heads(definition: Definition) -> Event:
 
 async def heard(written: Event) -> list[dict[Partition, Mark]]:
     """The heads that a log with this event alone remembers."""
-    tape, log = Tape(), MemoryLog()
-    tape.write(written, UUID(int=5))
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), MemoryLog()
+    recorder.write(written, UUID(int=5))
+    await log.append(recorder.drafts)
     return [dict(witness.heads) for witness in await remembered_within(log)]
 
 

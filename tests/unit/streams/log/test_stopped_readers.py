@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import Registry
 from rftd.ops import limits
@@ -23,25 +23,25 @@ from rftd.streams.memory import MemoryLog
 pytestmark = pytest.mark.anyio
 
 
-def newer(experiment: UUID, tape: Tape) -> Draft:
+def newer(experiment: UUID, recorder: Recorder) -> Draft:
     """A record of a later release."""
     head = Head(
-        id=tape.ids.new(), type="experiment.paused", version=99, experiment=experiment, source="later", time_ns=1
+        id=recorder.ids.new(), type="experiment.paused", version=99, experiment=experiment, source="later", time_ns=1
     )
     return Draft(partition_of(EXPERIMENTS, experiment), head.id, msgspec.msgpack.encode(head), b"\x80")
 
 
-async def log_with_a_newer_record(tape: Tape) -> tuple[MemoryLog, SyntheticRun]:
+async def log_with_a_newer_record(recorder: Recorder) -> tuple[MemoryLog, SyntheticRun]:
     """An experiment whose first record nobody here understands, and much that follows it."""
-    log, run = MemoryLog(), SyntheticRun(tape)
+    log, run = MemoryLog(), SyntheticRun(recorder)
     run.begin()
-    await log.append([newer(run.id, tape), *tape.drafts])
+    await log.append([newer(run.id, recorder), *recorder.drafts])
     return log, run
 
 
 async def test_a_registry_skips_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_RECORDS", 1)
-    log, one = await log_with_a_newer_record(Tape())
+    log, one = await log_with_a_newer_record(Recorder())
     registry = Registry(log, tmp_path)
     for _ in range(2):
         with pytest.raises(UnknownVersionError, match="newer"):
@@ -59,7 +59,7 @@ class Seen:
 
 
 async def test_a_follower_skips_nothing() -> None:
-    log, one = await log_with_a_newer_record(Tape())
+    log, one = await log_with_a_newer_record(Recorder())
     places = {one.spine: 0, Partition(EXPERIMENTS, (one.spine.number + 1) % 2): 0}
     seen = Seen()
     follower = Follower(log, seen, experiment=one.id, positions=places, clock=ManualClock())

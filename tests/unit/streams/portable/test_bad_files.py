@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError, ConflictError, DiskFullError, NotFoundError
@@ -24,10 +24,10 @@ Change = Callable[[dict[str, bytes], ExportManifest], ExportManifest | None]
 
 
 async def source() -> tuple[MemoryLog, SyntheticRun]:
-    tape = Tape(1)
-    run = SyntheticRun(tape, steps=1).write()
+    recorder = Recorder(1)
+    run = SyntheticRun(recorder, steps=1).write()
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     return log, run
 
 

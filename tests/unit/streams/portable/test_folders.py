@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import inspect
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConflictError
@@ -85,11 +85,11 @@ def test_paths_have_one_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 async def exported(folder: Path, name: str) -> tuple[Path, SyntheticRun]:
     """An export without files of an experiment whose folder lies in `folder`, on this machine."""
-    tape = Tape()
-    run = SyntheticRun(tape, name=name, steps=1, job_dir=str(folder / "job")).write()
+    recorder = Recorder()
+    run = SyntheticRun(recorder, name=name, steps=1, job_dir=str(folder / "job")).write()
     (folder / "job").mkdir()
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     await export_experiment(log, run.id, folder / "x.rftd", release="1", clock=ManualClock(), checkpoints="none")
     return folder / "x.rftd", run
 
@@ -98,7 +98,7 @@ async def exported(folder: Path, name: str) -> tuple[Path, SyntheticRun]:
 async def test_no_two_experiments_share_a_folder(tmp_path: Path) -> None:
     """Each removes from its folder what no event of its own names."""
     path, run = await exported(tmp_path, "moved")
-    holder = [Taken(Tape(5).ids.new(), "holder", run.job_dir)]
+    holder = [Taken(Recorder(5).ids.new(), "holder", run.job_dir)]
     home, clock = tmp_path / "data", ManualClock()
     done = await import_experiment(MemoryLog(), path, home=home, clock=clock, taken_folders=holder)
     assert done.spec.job_dir == str(home / "imported" / str(run.id))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ArchiveError
@@ -41,11 +41,11 @@ async def broken(log: MemoryLog, run: SyntheticRun) -> list[str]:
 
 
 async def exported(folder: Path) -> tuple[Path, SyntheticRun, MemoryLog]:
-    tape = Tape(3)
-    SyntheticRun(tape, name="other", steps=1).write()
-    run = SyntheticRun(tape, name="moved", steps=2, seed=1).write()
+    recorder = Recorder(3)
+    SyntheticRun(recorder, name="other", steps=1).write()
+    run = SyntheticRun(recorder, name="moved", steps=2, seed=1).write()
     log = MemoryLog()
-    await log.append([backwards(draft) for draft in tape.drafts])
+    await log.append([backwards(draft) for draft in recorder.drafts])
     path = folder / "x.rftd"
     await export_experiment(log, run.id, path, release="1", clock=ManualClock(), checkpoints="none")
     return path, run, log
@@ -89,13 +89,13 @@ async def test_clocks_that_disagree_do_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_record_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    tape = Tape(5)
-    run = SyntheticRun(tape, name="broken", steps=1).write()
-    member = Member(tape.ids.new(), 0, 0, 10_000, 1.0, 0.0, 4, 0, 0)
-    closed = GroupClosed(group=tape.ids.new(), sequence=99, stage=1, members=(member,), failed=0)
-    tape.write(closed, run.id, role="dispatcher", partition=Partition(topics.TASKS, 0))
+    recorder = Recorder(5)
+    run = SyntheticRun(recorder, name="broken", steps=1).write()
+    member = Member(recorder.ids.new(), 0, 0, 10_000, 1.0, 0.0, 4, 0, 0)
+    closed = GroupClosed(group=recorder.ids.new(), sequence=99, stage=1, members=(member,), failed=0)
+    recorder.write(closed, run.id, role="dispatcher", partition=Partition(topics.TASKS, 0))
     log, target = MemoryLog(), MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     path = tmp_path / "x.rftd"
     await export_experiment(log, run.id, path, release="1", clock=ManualClock(), checkpoints="none")
     with pytest.raises(ArchiveError, match="does not hold"):
@@ -105,15 +105,15 @@ async def test_a_record_that_names_what_is_not_there_is_refused(tmp_path: Path) 
 
 @pytest.mark.anyio
 async def test_what_a_log_repeats_comes_once(tmp_path: Path) -> None:
-    tape = Tape(3)
-    run = SyntheticRun(tape, name="moved", steps=2, seed=1).write()
+    recorder = Recorder(3)
+    run = SyntheticRun(recorder, name="moved", steps=2, seed=1).write()
     source, target = (MemoryLog(MemoryFaults(seed=seed, repeat_p=0.3)) for seed in (1, 2))
-    await source.append(tape.drafts)
-    assert sum(mark.next_offset for mark in (await source.heads()).values()) > len(tape.drafts)
+    await source.append(recorder.drafts)
+    assert sum(mark.next_offset for mark in (await source.heads()).values()) > len(recorder.drafts)
     path = tmp_path / "x.rftd"
     await export_experiment(source, run.id, path, release="1", clock=ManualClock(), checkpoints="none")
     done = await import_experiment(target, path, home=tmp_path, clock=ManualClock(), moves=STAY)
     assert done.equal
-    assert done.appended == len(tape.drafts)
+    assert done.appended == len(recorder.drafts)
     again = await import_experiment(target, path, home=tmp_path, clock=ManualClock(), moves=STAY)
-    assert (again.appended, again.present, again.equal) == (0, len(tape.drafts), True)
+    assert (again.appended, again.present, again.equal) == (0, len(recorder.drafts), True)

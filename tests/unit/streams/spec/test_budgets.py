@@ -31,7 +31,7 @@ class Watch:
         spine = self.desk.state.spine
         assert spine.spec is not None
         spine.spec = msgspec.structs.replace(spine.spec, limits=limits)
-        self.clock = self.desk.tape.clock
+        self.clock = self.desk.recorder.clock
 
     @property
     def now_ns(self) -> int:
@@ -141,7 +141,7 @@ def test_tokens_are_those_of_closed_groups_each_once() -> None:
     assert watch.reason() == ""
     watch.desk.supply(1)
     assert watch.spent("tokens") == 3 * BATCH
-    repeated = list(watch.desk.tape.records)
+    repeated = list(watch.desk.recorder.records)
     for record in repeated:
         watch.desk.fold(record)
     assert watch.spent("tokens") == 3 * BATCH, "a record that comes again changes nothing"

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import find_entry
 from rftd.daemon.run.why.answer import why_offline
@@ -26,15 +26,15 @@ MANY = "9" * 5000
 
 @pytest.mark.anyio
 async def test_tables_log_and_why_without_a_daemon_agree(tmp_path: Path) -> None:
-    tape = Tape()
-    removed = SyntheticRun(tape, name="same", steps=1).write()
-    tape.write(ExperimentRemoved(reason="room"), removed.id)
-    kept = SyntheticRun(tape, name="same", steps=1, seed=1).write()
-    other = SyntheticRun(tape, name="other", steps=1, seed=2).write()
-    SyntheticRun(tape, name="twice", steps=1, seed=3).write()
-    SyntheticRun(tape, name="twice", steps=1, seed=4).write()
+    recorder = Recorder()
+    removed = SyntheticRun(recorder, name="same", steps=1).write()
+    recorder.write(ExperimentRemoved(reason="room"), removed.id)
+    kept = SyntheticRun(recorder, name="same", steps=1, seed=1).write()
+    other = SyntheticRun(recorder, name="other", steps=1, seed=2).write()
+    SyntheticRun(recorder, name="twice", steps=1, seed=3).write()
+    SyntheticRun(recorder, name="twice", steps=1, seed=4).write()
     log, clock = MemoryLog(), ManualClock()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     projector = Projector(log, engine, clock=clock)
     await projector.open()

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from synthetic.log.busy_run import BusyRun
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.streams.memory import MemoryLog
 from rftd.streams.verify import books, facts, identities
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.anyio
 
 async def checked(seed: int) -> VerifyReport:
     """What a check says of a log with several experiments, some things in them being wrong."""
-    tape = Tape(seed)
+    recorder = Recorder(seed)
     for number in range(3):
-        SyntheticRun(tape, name=f"run{number}", steps=4, seed=seed + number).write()
-        BusyRun(tape, name=f"busy{number}", steps=4, seed=seed + number).write()
+        SyntheticRun(recorder, name=f"run{number}", steps=4, seed=seed + number).write()
+        BusyRun(recorder, name=f"busy{number}", steps=4, seed=seed + number).write()
     log = MemoryLog()
-    for start in range(0, len(tape.drafts), 500):
-        await log.append(tape.drafts[start : start + 500])
+    for start in range(0, len(recorder.drafts), 500):
+        await log.append(recorder.drafts[start : start + 500])
     return await verify(log)
 
 

@@ -20,7 +20,7 @@ class Watch:
     def __init__(self, *, wall_only: bool = False) -> None:
         policy = PolicySpec(bounded=False, max_inflight_batches=9, max_uses=2, cooldown_s=5.0)
         self.desk = Desk(stage_of(policy=policy, max_read_timeout_s=10.0))
-        self.machine = self.desk.tape.clock
+        self.machine = self.desk.recorder.clock
         self.clock: Clock = self.machine
         if not wall_only:
             self.clock = RecordedClock(self.machine, lambda: self.desk.state.spine.recorded_ns)

@@ -117,7 +117,7 @@ def test_answers_to_leases_without_effect_count_for_nothing_and_hold_no_stage_op
 
 def left(desk: Desk, role: str, code: str, *, lost_first: bool = False) -> None:
     """A worker of the role joins and leaves with an error, after it was declared lost or before."""
-    id = desk.tape.ids.new()
+    id = desk.recorder.ids.new()
     desk.put(WorkerStarted(worker=id, role=role, slot=-1, host="h", pid=1, process_start_s=1.0, capacity=0))
     lost = WorkerLost(worker=id, role=role, slot=-1, reason="no heartbeat")
     said = WorkerStopped(worker=id, role=role, slot=-1, code=code, reason="a file is missing; fix: restore it")
@@ -147,7 +147,7 @@ def test_refusal_of_the_only_worker_pauses_until_another_worker_joins() -> None:
     desk.obey([paused])
     late_ns = desk.state.spine.status_ns + int(1e9 * limits.PAUSE_BACKOFF_S[-1])
     assert controller.decide(now_ns=late_ns).events == (), "there is still none that would do it"
-    id = desk.tape.ids.new()
+    id = desk.recorder.ids.new()
     desk.put(WorkerStarted(worker=id, role="explorer", slot=0, host="h", pid=2, process_start_s=1.0, capacity=1))
     assert controller.decide(now_ns=desk.state.spine.status_ns).events == ()
     [resumed] = controller.decide(now_ns=late_ns).events

@@ -20,7 +20,7 @@ GROUPS = BATCH // REPEAT
 
 def decided(desk: Desk) -> list[object]:
     """What the planner decides now, written down."""
-    return list(desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events))
+    return list(desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events))
 
 
 def give_up(desk: Desk, experience: UUID) -> None:

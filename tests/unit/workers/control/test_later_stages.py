@@ -34,7 +34,7 @@ FIRST_STEPS = 3
 
 
 def plan(desk: Desk) -> list[BatchPlanned]:
-    events = desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
+    events = desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events)
     return [event for event in events if isinstance(event, BatchPlanned)]
 
 
@@ -93,19 +93,19 @@ def test_its_steps_follow_those_of_the_first_and_end_with_its_own_number(desk: D
         desk.publish(desk.execute())
     assert steps == [4, 5, 6, 7, 8]
     supply_second(desk, BATCH // REPEAT, version=8)
-    decided = Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns())
+    decided = Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns())
     assert [event.reason for event in decided.events] == ["stage_ended"]  # type: ignore[attr-defined]
     assert decided.hold == StagePlanned()
 
 
 def test_the_planner_tells_why_nothing_is_planned(desk: Desk) -> None:
     def hold() -> object:
-        return Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).hold
+        return Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).hold
 
     missing = hold()
     assert isinstance(missing, TooFewExperiences)
     assert (missing.step, missing.have, missing.need, missing.passed_over) == (FIRST_STEPS + 1, 0, BATCH, 0)
-    now_ns = desk.tape.clock.now_ns()
+    now_ns = desk.recorder.clock.now_ns()
     assert "planned as it is in" in missing.told(desk.state, now_ns).unblock
     served = msgspec.structs.replace(missing, read_until_ns=now_ns + 10**18)
     assert served.told(desk.state, now_ns).unblock == "groups close"
@@ -123,7 +123,7 @@ def test_a_trainer_that_comes_back_has_its_steps_to_do_again_first(desk: Desk) -
     plan(desk)
     desk.execute()
     desk.put(GenerationStarted(generation=1, version=1))
-    decided = Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns())
+    decided = Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns())
     assert decided.events == ()
     assert decided.hold == StepsAgain(2, FIRST_STEPS + 1)
 
@@ -132,7 +132,7 @@ def test_nothing_is_planned_before_there_is_a_trainer() -> None:
     desk = Desk(stage_of())
     desk.supply(2)
     desk.state.spine.generation = -1
-    decided = Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns())
+    decided = Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns())
     assert decided.events == ()
     assert decided.hold == NoTrainer()
 
@@ -140,7 +140,7 @@ def test_nothing_is_planned_before_there_is_a_trainer() -> None:
 def test_between_two_stages_nothing_is_planned_and_nothing_given_out(desk: Desk) -> None:
     desk.join()
     desk.put(StageCompleted(stage=1, last_version=FIRST_STEPS))
-    assert Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).hold == NoStage()
+    assert Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).hold == NoStage()
     dispatched = Dispatcher(desk.state, Liveness()).decide(0.0)
     assert list(dispatched.decisions) == []
     assert dispatched.hold == NoStage()

@@ -60,7 +60,7 @@ def train(desk: Desk, steps: int) -> None:
     """So many more steps, each with weights that are announced."""
     for _ in range(steps):
         desk.supply(BATCH // REPEAT, version=desk.state.spine.version)
-        desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
+        desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events)
         desk.publish(desk.execute())
 
 

@@ -166,7 +166,7 @@ def test_an_actor_without_a_gradient_is_named_unless_a_critic_learns() -> None:
     ):
         desk = Desk(stage_of(trainer=TrainerSpec(engine="fake", max_idle_steps=1)))
         done = StepCompleted(
-            batch=desk.tape.ids.new(),
+            batch=desk.recorder.ids.new(),
             step=1,
             stage=0,
             generation=0,
@@ -184,7 +184,7 @@ def test_a_schedule_that_ends_at_zero_stops_nothing() -> None:
     desk = Desk(stage_of(total_steps=2, trainer=TrainerSpec(engine="fake", max_idle_steps=1)))
     for step, rate, cause in ((1, 0.5, ""), (2, 0.0, "")):
         done = StepCompleted(
-            batch=desk.tape.ids.new(),
+            batch=desk.recorder.ids.new(),
             step=step,
             stage=0,
             generation=0,

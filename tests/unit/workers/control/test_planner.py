@@ -23,7 +23,9 @@ from rftd.workers.control.planner import Planner
 
 def decided(desk: Desk, now_ns: int | None = None) -> list[BatchPlanned | ExperienceRetired]:
     """What the planner decides now, written down."""
-    events = Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns() if now_ns is None else now_ns).events
+    events = (
+        Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns() if now_ns is None else now_ns).events
+    )
     return desk.obey(events)  # type: ignore[return-value]
 
 
@@ -49,7 +51,7 @@ def test_one_decision_plans_as_far_ahead_as_asking_again_would(reuse: dict[str, 
         desk.supply(7)
     together = decided(at_once)
     assert [plan.step for plan in together] == [1, 2]
-    now_ns = one_by_one.tape.clock.now_ns()
+    now_ns = one_by_one.recorder.clock.now_ns()
     alone = [*Planner(one_by_one.state).decide(one_by_one.positions, now_ns).events[:1]]
     one_by_one.obey(alone)
     alone += decided(one_by_one)
@@ -159,7 +161,7 @@ def test_groups_that_teach_nothing_are_retired_and_others_planned() -> None:
 
 def test_uninformative_groups_are_retired_with_the_plan_and_again_if_unwritten() -> None:
     desk = Desk(stage_of(algorithm=THRESHOLD))
-    planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
+    planner, now_ns = Planner(desk.state), desk.recorder.clock.now_ns()
     assert planner.decide(desk.positions, now_ns).events == []
     desk.supply(1)
     desk.supply(2, spread=0.5)
@@ -191,7 +193,7 @@ def test_a_decision_that_was_not_written_is_made_again() -> None:
     """Several batches at once, and the first of them alone: what was chosen for the others is there as before."""
     desk = Desk(stage_of(policy=PolicySpec(max_staleness_versions=8, max_inflight_batches=9)))
     desk.supply(6)
-    planner, now_ns = Planner(desk.state), desk.tape.clock.now_ns()
+    planner, now_ns = Planner(desk.state), desk.recorder.clock.now_ns()
     plans = planner.decide(desk.positions, now_ns).events
     assert len(plans) == 2
     assert planner.decide(desk.positions, now_ns).events == plans
@@ -228,7 +230,7 @@ def test_what_rests_is_no_reason_to_wait_longer_and_is_not_lost() -> None:
     """A batch of new experiences, one group more, and a read time-out that passes while the first ones rest."""
     policy = PolicySpec(bounded=False, max_inflight_batches=9, max_uses=2, cooldown_s=100.0)
     desk = Desk(stage_of(policy=policy, max_read_timeout_s=30.0))
-    began_ns = desk.tape.clock.now_ns()
+    began_ns = desk.recorder.clock.now_ns()
     desk.supply(3)
     shapes = []
     for after_s in (0, 29, 31, 60, 99, 100, 101, 130, 132, 170):
@@ -275,7 +277,7 @@ def test_planning_from_100_000_that_wait_looks_at_a_few(monkeypatch: pytest.Monk
         desk.state.replay_buffer.waiting[member.experience] = entry
     monkeypatch.setattr(planner_module, "make_priority", lambda _: lambda entry: Counting(-entry.uses))
     planner = Planner(desk.state)
-    now_ns = desk.tape.clock.now_ns()
+    now_ns = desk.recorder.clock.now_ns()
     desk.obey(planner.decide(desk.positions, now_ns).events)
     desk.execute()
     asked = 0
@@ -346,7 +348,7 @@ def test_a_used_experience_comes_back_when_it_has_rested() -> None:
     replay = PolicySpec(max_staleness_versions=9, max_inflight_batches=3, max_uses=2, cooldown_s=5.0)
     desk = Desk(stage_of(policy=replay))
     desk.supply(2)
-    now_ns = desk.tape.clock.now_ns()
+    now_ns = desk.recorder.clock.now_ns()
     (first,) = decided(desk, now_ns)
     assert first.max_uses == 2
     assert first.eligible_at_ns == now_ns + 5_000_000_000

@@ -257,7 +257,7 @@ def test_explorer_on_stale_weights_gets_no_lease_before_loading_newer_ones() -> 
     desk.supply(4)
     for version in range(3):
         if version:
-            desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
+            desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events)
             desk.execute()
             desk.publish(version)
         for worker in (fresh, behind)[: 1 if version else 2]:
@@ -285,7 +285,7 @@ def test_task_waiting_for_newer_weights_is_not_given_up_for_held_ones() -> None:
     [first] = scheduler.now(TaskLeased)
     desk.produce(first, range(REPEAT))
     assert len(scheduler.now(GroupClosed)) == 1
-    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
+    desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events)
     desk.execute()
     desk.publish(1)
     [second] = scheduler.now(TaskLeased)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import RolloutError
@@ -33,11 +33,11 @@ from rftd.workers.weights.tensor_bytes import TensorBytes
 @pytest.mark.anyio
 async def test_phases_come_with_the_activation_and_failures_with_heartbeats(tmp_path: Path) -> None:
     """Weights that are gone fail until they are there; an evaluation asks for them."""
-    run = SyntheticRun(Tape()).write()
+    run = SyntheticRun(Recorder()).write()
     log, clock = MemoryLog(), SystemClock()
     member = Membership(log, experiment=run.id, role="explorer", slot=0, clock=clock, ids=SystemIds(clock))
     view = ExplorerView(member.id)
-    for record in run.tape.records:
+    for record in run.recorder.records:
         view.apply(decode(record))
     gate, outbox = VersionGate(), Outbox(log, clock)
     loader = WeightsLoader(member, view, gate, outbox, logger(), device=asyncio.Lock)

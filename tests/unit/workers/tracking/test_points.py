@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.tracking.event_files import texts_of
 from synthetic.tracking.tracked import follow
 
@@ -24,20 +24,20 @@ pytestmark = pytest.mark.anyio
 async def lines_of(folder: Path, run: SyntheticRun) -> list[dict[str, object]]:
     """The points of a run whose explorer and trainer share a file, in the order of its lines."""
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="jsonl", single_run=True))
     (path,) = (folder / "monitor" / "jsonl").glob("points.*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 async def test_a_file_begins_with_the_experiment_and_its_configuration(tmp_path: Path) -> None:
-    first, *_ = await lines_of(tmp_path, SyntheticRun(Tape(), job_dir=str(tmp_path)).write())
+    first, *_ = await lines_of(tmp_path, SyntheticRun(Recorder(), job_dir=str(tmp_path)).write())
     assert (first["project"], first["name"], first["config"]) == ("p", "small", {"name": "small"})
     assert len(str(first["digest"])) == 64
 
 
 async def test_remarks_tell_the_life_of_a_run(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path)).write()
     _, *points = await lines_of(tmp_path, run)
     remarks = [str(point["remark"]) for point in points if "remark" in point]
     for text in ("started", "stage warmup started", "stage rft started", "completed", "weights 3 published"):
@@ -47,9 +47,9 @@ async def test_remarks_tell_the_life_of_a_run(tmp_path: Path) -> None:
 
 
 async def test_the_reason_why_a_tracker_ends_is_in_its_cursor(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path)).write()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     file = CursorFile(tmp_path, "jsonl", str(run.id)[:8])
     with pytest.raises(ConfigError, match="needs NO_SUCH_KEY"):
         await follow(log, run, TrackerSpec(kind="jsonl", variables={"api_key": "NO_SUCH_KEY"}))
@@ -62,7 +62,7 @@ async def test_the_reason_why_a_tracker_ends_is_in_its_cursor(tmp_path: Path) ->
 
 
 async def test_weights_without_a_step_are_not_remarked(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()  # announces a version that no step made
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path)).write()  # announces a version that no step made
     _, *points = await lines_of(tmp_path, run)
     assert f"weights {run.version + 50} published" not in json.dumps(points)
 
@@ -75,7 +75,7 @@ def chosen(number: int, version: int, value: float, *kept: int) -> CheckpointCho
 
 
 async def test_what_evaluations_decided_is_remarked_once(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path), faults=False)
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path), faults=False)
     run.begin()
     run.warm_up()
     run.explore()
@@ -84,8 +84,8 @@ async def test_what_evaluations_decided_is_remarked_once(tmp_path: Path) -> None
     )
     first = chosen(1, 3, 0.5, 3)
     for event in (first, chosen(2, 3, 0.5, 3, 4), chosen(3, 5, 0.75, 5, 3), first, stopped, stopped):
-        run.tape.write(event, run.id)
-    run.tape.write(ExperimentPaused(reason="limits.hours: 2 of 2 hours spent", cause="budget"), run.id)
+        run.recorder.write(event, run.id)
+    run.recorder.write(ExperimentPaused(reason="limits.hours: 2 of 2 hours spent", cause="budget"), run.id)
     _, *points = await lines_of(tmp_path, run)
     words = ("best", "stage ends", "paused")
     remarks = [(point["step"], text) for point in points if (text := str(point.get("remark"))).startswith(words)]
@@ -98,7 +98,7 @@ async def test_what_evaluations_decided_is_remarked_once(tmp_path: Path) -> None
 
 
 async def test_a_step_that_a_later_trainer_repeats_makes_one_point(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path), faults=False)
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path), faults=False)
     run.begin()
     run.warm_up()
     for _ in range(2):
@@ -114,9 +114,9 @@ async def test_a_step_that_a_later_trainer_repeats_makes_one_point(tmp_path: Pat
 
 
 async def test_tensorboard_has_the_configuration_and_the_remarks_as_texts(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path)).write()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="tensorboard"))
     (path,) = (tmp_path / "monitor" / "tensorboard" / "trainer").iterdir()
     texts = texts_of(path)
@@ -126,9 +126,9 @@ async def test_tensorboard_has_the_configuration_and_the_remarks_as_texts(tmp_pa
 
 
 async def test_the_console_has_a_line_for_each_step_and_evaluation(tmp_path: Path) -> None:
-    run = SyntheticRun(Tape(), job_dir=str(tmp_path)).write()
+    run = SyntheticRun(Recorder(), job_dir=str(tmp_path)).write()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     await follow(log, run, TrackerSpec(kind="console"))
     (path,) = (tmp_path / "monitor" / "console").iterdir()
     first, *lines = path.read_text().splitlines()

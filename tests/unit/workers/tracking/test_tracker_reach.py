@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import spec_of
-from synthetic.log.tape import Tape
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, NotFoundError, RftdError
@@ -39,14 +39,14 @@ REACH = ReachSpec(
 
 async def refused(folder: Path, tracker: TrackerSpec, reach: ReachSpec, environ: dict[str, str]) -> str:
     """The refusal of a tracker by its address; empty for one that came as far as its package, which is not here."""
-    tape = Tape()
-    run = tape.ids.new()
+    recorder = Recorder()
+    run = recorder.ids.new()
     spec = msgspec.structs.replace(spec_of("small", 1, str(folder)), trackers=(tracker,), reach=reach)
-    tape.write(ExperimentSubmitted(spec=spec), run)
-    tape.fence("controller", run, partition_of(topics.EXPERIMENTS, run))
-    tape.write(ExperimentAccepted(start=()), run, role="controller")
+    recorder.write(ExperimentSubmitted(spec=spec), run)
+    recorder.fence("controller", run, partition_of(topics.EXPERIMENTS, run))
+    recorder.write(ExperimentAccepted(start=()), run, role="controller")
     log = MemoryLog()
-    await log.append(tape.drafts)
+    await log.append(recorder.drafts)
     with pytest.raises(RftdError) as caught:
         await run_tracker(
             log,

@@ -51,10 +51,10 @@ async def test_what_a_killed_process_had_not_stored_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = written(tmp_path)
-    half = len(run.tape.drafts) // 2
+    half = len(run.recorder.drafts) // 2
     log = MemoryLog()
     stored: list[int] = []
-    for portion in (run.tape.drafts[:half], run.tape.drafts[half:]):
+    for portion in (run.recorder.drafts[:half], run.recorder.drafts[half:]):
         await log.append(portion)
         with pytest.raises(Killed):
             await follow(log, run, tracked_by(Forgetful(dies=True), monkeypatch))

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.ops.errors import RowError
 from rftd.ops.ids import derive
@@ -55,11 +55,11 @@ def _steps(rollout: int, reward: float) -> tuple[RunStep, ...]:
 
 
 class Closed:
-    """A closed group on the tape."""
+    """A closed group on the recorder."""
 
     def __init__(
         self,
-        tape: Tape,
+        recorder: Recorder,
         number: int,
         *,
         rewards: Sequence[float] = range(MEMBERS),
@@ -73,15 +73,15 @@ class Closed:
         self._finishes = finishes
         self._parts = parts
         self.id = derive(EXPERIMENT, "group", number)
-        members = [self._produced(tape, rollout, reward) for rollout, reward in enumerate(rewards)]
+        members = [self._produced(recorder, rollout, reward) for rollout, reward in enumerate(rewards)]
         self.members = [
             Member(id, i, at.partition.number, at.offset, rewards[i], 0.0, 3, 0, 0)
             for i, (id, at) in enumerate(members)
         ]
         event = GroupClosed(group=self.id, sequence=number, stage=0, members=tuple(self.members), failed=0)
-        self.place = tape.write(event, EXPERIMENT)
+        self.place = recorder.write(event, EXPERIMENT)
 
-    def _produced(self, tape: Tape, rollout: int, reward: float) -> tuple[UUID, Position]:
+    def _produced(self, recorder: Recorder, rollout: int, reward: float) -> tuple[UUID, Position]:
         id = derive(self.id, "experience", rollout)
         event = ExperienceProduced(
             experience=id,
@@ -99,7 +99,7 @@ class Closed:
             metrics=self._parts[rollout],
             steps=_steps(rollout, reward) if self._steps else (),
         )
-        return id, tape.write(event, EXPERIMENT, partition=HERE)
+        return id, recorder.write(event, EXPERIMENT, partition=HERE)
 
     def items(self, group: int, use: int) -> Iterator[ExperienceItem]:
         """Its experiences in a plan in which it is the group of that number."""
@@ -141,9 +141,9 @@ def assembly_on(log: MemoryLog, max_uses: int = 1, **algorithm: Any) -> Assembly
 @pytest.mark.anyio
 @pytest.mark.parametrize("max_uses", [2, 0])
 async def test_what_is_used_again_is_read_once(max_uses: int) -> None:
-    tape, log = Tape(), CountingLog()
-    groups = [Closed(tape, number) for number in range(2)]
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    groups = [Closed(recorder, number) for number in range(2)]
+    await log.append(recorder.drafts)
     assembly = assembly_on(log, max_uses)
     first = await assembly.batch(planned(1, groups, 1, max_uses), 0)
     assert log.read_records == 2 * MEMBERS + 2
@@ -194,9 +194,9 @@ def test_each_token_has_the_temperature_that_drew_it(
 
 @pytest.mark.anyio
 async def test_what_is_used_once_is_not_kept() -> None:
-    tape, log = Tape(), CountingLog()
-    groups = [Closed(tape, 0)]
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    groups = [Closed(recorder, 0)]
+    await log.append(recorder.drafts)
     assembly = assembly_on(log, 1)
     for step in (1, 2):
         await assembly.batch(planned(step, groups, 1, 1), 0)
@@ -205,9 +205,9 @@ async def test_what_is_used_once_is_not_kept() -> None:
 
 @pytest.mark.anyio
 async def test_what_lies_between_is_not_read() -> None:
-    tape, log = Tape(), CountingLog()
-    groups = [Closed(tape, number) for number in range(20)]
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    groups = [Closed(recorder, number) for number in range(20)]
+    await log.append(recorder.drafts)
     batch = await assembly_on(log, 1).batch(planned(1, [groups[0], groups[-1]], 1, 1), 0)
     assert [int(sample.tokens[-1]) for sample in batch.samples] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert log.read_records <= 2 * MEMBERS + READ_ALONG_RECORDS + 2 < 20 * MEMBERS
@@ -219,9 +219,9 @@ def advantages_in(batch: TrainBatch) -> list[float]:
 
 @pytest.mark.anyio
 async def test_ranks_are_those_of_the_whole_group_even_if_a_part_of_it_is_trained() -> None:
-    tape, log = Tape(), CountingLog()
-    group = Closed(tape, 0, rewards=[1.0] * MEMBERS)
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    group = Closed(recorder, 0, rewards=[1.0] * MEMBERS)
+    await log.append(recorder.drafts)
     plan = planned(1, [group], 1, 1)
     assembly = assembly_on(log, advantage_args={"rank_penalty": 0.4})
     whole = advantages_in(await assembly.batch(plan, 0))
@@ -233,10 +233,10 @@ async def test_ranks_are_those_of_the_whole_group_even_if_a_part_of_it_is_traine
 
 @pytest.mark.anyio
 async def test_a_baseline_by_length_counts_the_trained_tokens_of_the_whole_group() -> None:
-    tape = Tape()
+    recorder = Recorder()
     log = CountingLog()
-    group = Closed(tape, 0, rewards=[1.0, 0.0, 0.0, 1.0], trained=[2, 1, 1, 0])
-    await log.append(tape.drafts)
+    group = Closed(recorder, 0, rewards=[1.0, 0.0, 0.0, 1.0], trained=[2, 1, 1, 0])
+    await log.append(recorder.drafts)
     plan = planned(1, [group], 1, 1)
     batch = await assembly_on(log, advantage="opo").batch(plan, 0)
     assert advantages_in(batch) == [0.5, -0.5, -0.5, 0.5]
@@ -244,11 +244,11 @@ async def test_a_baseline_by_length_counts_the_trained_tokens_of_the_whole_group
 
 @pytest.mark.anyio
 async def test_the_parts_of_rewards_are_normalised_each_by_itself() -> None:
-    tape = Tape()
+    recorder = Recorder()
     log = CountingLog()
     parts = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 0.01}, {"right": 0.0}, {"right": 1.0, "form": 0.01}]
-    group = Closed(tape, 0, rewards=[sum(each.values()) for each in parts], parts=parts)
-    await log.append(tape.drafts)
+    group = Closed(recorder, 0, rewards=[sum(each.values()) for each in parts], parts=parts)
+    await log.append(recorder.drafts)
     plan = planned(1, [group], 1, 1)
     function: dict[str, Any] = {"advantage": "gdpo", "advantage_args": {"weights": {"form": 1.0}}}
     found = advantages_in(await assembly_on(log, **function).batch(plan, 0))
@@ -258,11 +258,11 @@ async def test_the_parts_of_rewards_are_normalised_each_by_itself() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("steps", [False, True])
 async def test_a_response_that_was_cut_off_is_not_trained_and_counts_in_its_group(steps: bool) -> None:
-    tape = Tape()
+    recorder = Recorder()
     log = CountingLog()
     finishes = ["stop", "length", "stop", "length"]
-    group = Closed(tape, 0, rewards=[1.0, 0.0, 0.0, 1.0], finishes=finishes, steps=steps)
-    await log.append(tape.drafts)
+    group = Closed(recorder, 0, rewards=[1.0, 0.0, 0.0, 1.0], finishes=finishes, steps=steps)
+    await log.append(recorder.drafts)
     plan = planned(1, [group], 1, 1)
     usual = await assembly_on(log).batch(plan, 0)
     masked = await assembly_on(log, advantage_args={"mask_truncated": True}).batch(plan, 0)
@@ -276,9 +276,9 @@ async def test_a_response_that_was_cut_off_is_not_trained_and_counts_in_its_grou
 
 @pytest.mark.anyio
 async def test_a_greedy_baseline_is_not_trained() -> None:
-    tape, log = Tape(), CountingLog()
-    plan = planned(1, [Closed(tape, 0, rewards=[0.5, 0.0, 1.0, 0.5])], 1, 1)
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    plan = planned(1, [Closed(recorder, 0, rewards=[0.5, 0.0, 1.0, 0.5])], 1, 1)
+    await log.append(recorder.drafts)
     batch = await assembly_on(log, advantage="remax", greedy_rollouts=1).batch(plan, 0)
     assert advantages_in(batch) == [0.0, -0.5, 0.5, 0.0]
     assert [int(sample.loss_mask.sum()) for sample in batch.samples] == [0, 2, 2, 2]
@@ -286,9 +286,9 @@ async def test_a_greedy_baseline_is_not_trained() -> None:
 
 @pytest.mark.anyio
 async def test_a_group_that_teaches_nothing_is_replaced_by_another_of_the_batch() -> None:
-    tape, log = Tape(), CountingLog()
-    groups = [Closed(tape, 0), Closed(tape, 1, rewards=[1.0] * MEMBERS), Closed(tape, 2)]
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    groups = [Closed(recorder, 0), Closed(recorder, 1, rewards=[1.0] * MEMBERS), Closed(recorder, 2)]
+    await log.append(recorder.drafts)
     plan = planned(1, groups, 1, 1)
     assembly = assembly_on(log, advantage_args={"std_threshold": 0.0, "duplicate_experiences": True})
     batch = await assembly.batch(plan, 0)
@@ -302,9 +302,9 @@ async def test_a_group_that_teaches_nothing_is_replaced_by_another_of_the_batch(
 
 @pytest.mark.anyio
 async def test_each_step_is_a_sequence_with_the_advantage_of_its_rollout() -> None:
-    tape, log = Tape(), CountingLog()
-    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    plan = planned(1, [Closed(recorder, 0, steps=True)], 1, 1)
+    await log.append(recorder.drafts)
     batch = await assembly_on(log).batch(plan, 0)
     assert [sample.tokens.tolist() for sample in batch.samples[:4]] == [[7], [8, 0], [7], [8, 1]]
     assert [sample.prompt_tokens for sample in batch.samples[:2]] == [0, 1]
@@ -323,9 +323,9 @@ async def test_each_step_is_a_sequence_with_the_advantage_of_its_rollout() -> No
 
 @pytest.mark.anyio
 async def test_functions_of_steps_see_each_of_them() -> None:
-    tape, log = Tape(), CountingLog()
-    plan = planned(1, [Closed(tape, 0, steps=True)], 1, 1)
-    await log.append(tape.drafts)
+    recorder, log = Recorder(), CountingLog()
+    plan = planned(1, [Closed(recorder, 0, steps=True)], 1, 1)
+    await log.append(recorder.drafts)
     plain = advantages_in(await assembly_on(log, advantage="step_wise_grpo").batch(plan, 0))
     halved = assembly_on(log, advantage="step_wise_grpo", advantage_args={"enable_step_norm": True})
     assert advantages_in(await halved.batch(plan, 0)) == pytest.approx([each / 2 for each in plain])
@@ -341,9 +341,9 @@ def test_stretches_end_where_the_next_place_is_far() -> None:
 
 
 def test_what_is_kept_is_bounded_and_ends_with_its_last_use() -> None:
-    tape = Tape()
-    groups = [Closed(tape, number) for number in range(3)]
-    records = {Position(record.partition, record.offset): record for record in tape.records}
+    recorder = Recorder()
+    groups = [Closed(recorder, number) for number in range(3)]
+    records = {Position(record.partition, record.offset): record for record in recorder.records}
     sizes = {place: len(record.head) + len(record.value) for place, record in records.items()}
 
     def of(group: Closed) -> set[Position]:
@@ -359,9 +359,9 @@ def test_what_is_kept_is_bounded_and_ends_with_its_last_use() -> None:
     assert set(reuse.among(records)) == of(groups[2]) | {groups[1].place}
 
 
-def _recorded_rows(tape: Tape, groups: Sequence[Closed]) -> list[dict[str, Any]]:
+def _recorded_rows(recorder: Recorder, groups: Sequence[Closed]) -> list[dict[str, Any]]:
     """The experiences of the groups as rows of `schema_type: experience`."""
-    events = [decode_as(record, ExperienceProduced) for record in tape.records if record.partition == HERE]
+    events = [decode_as(record, ExperienceProduced) for record in recorder.records if record.partition == HERE]
     order = {group.id: number for number, group in enumerate(groups)}
     rows = []
     for event in sorted(events, key=lambda event: (order[event.group], event.rollout)):
@@ -424,13 +424,15 @@ def _plan_of(dataset: Taskset, rows: Sequence[int]) -> BatchPlanned:
     ids=["grpo", "greedy", "parts", "steps"],
 )
 async def test_recorded_rows_are_trained_as_the_log_trains_them(tmp_path: Path, algorithm: dict[str, Any]) -> None:
-    tape, log = Tape(), MemoryLog()
+    recorder, log = Recorder(), MemoryLog()
     parts = [{"right": float(rollout % 2), "short": 0.5 * rollout} for rollout in range(MEMBERS)]
     steps = algorithm.get("advantage") == "step_wise_grpo"
-    groups = [Closed(tape, number, rewards=[1.0, 0.0, number, 0.5], steps=steps, parts=parts) for number in range(2)]
-    await log.append(tape.drafts)
+    groups = [
+        Closed(recorder, number, rewards=[1.0, 0.0, number, 0.5], steps=steps, parts=parts) for number in range(2)
+    ]
+    await log.append(recorder.drafts)
     live = await assembly_on(log, **algorithm).batch(planned(1, groups, 1, 1), 0)
-    rows = _recorded_rows(tape, groups)
+    rows = _recorded_rows(recorder, groups)
     assembly, dataset = _offline(tmp_path, rows, **algorithm)
     offline = await assembly.batch(_plan_of(dataset, range(len(rows))), 0)
     assert offline.items == live.items
@@ -447,8 +449,8 @@ async def test_recorded_rows_are_trained_as_the_log_trains_them(tmp_path: Path, 
 
 @pytest.mark.anyio
 async def test_a_group_that_two_batches_share_has_the_same_advantages(tmp_path: Path) -> None:
-    tape = Tape()
-    rows = _recorded_rows(tape, [Closed(tape, number) for number in range(2)])
+    recorder = Recorder()
+    rows = _recorded_rows(recorder, [Closed(recorder, number) for number in range(2)])
     texts = [
         {name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
     ]
@@ -462,8 +464,8 @@ async def test_a_group_that_two_batches_share_has_the_same_advantages(tmp_path: 
 
 @pytest.mark.anyio
 async def test_a_rollout_number_twice_in_a_group_fails_with_its_row(tmp_path: Path) -> None:
-    tape = Tape()
-    rows = _recorded_rows(tape, [Closed(tape, 0)])
+    recorder = Recorder()
+    rows = _recorded_rows(recorder, [Closed(recorder, 0)])
     rows[3]["rollout"] = 1
     assembly, dataset = _offline(tmp_path, rows)
     with pytest.raises(RowError, match="has rollout 1, and a row before it") as error:

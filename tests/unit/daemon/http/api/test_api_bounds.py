@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.types import Message
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 
 from rftd.daemon.http.api.problem import refusal
 from rftd.ops.bound_socket import bind
@@ -132,7 +132,7 @@ async def test_options_names_the_methods_of_a_path(client: httpx.AsyncClient) ->
     assert (await client.options("/nowhere")).status_code in (404, 405)
 
 
-async def test_the_document_says_what_probes_and_the_stream_send(client: httpx.AsyncClient, house: House) -> None:
+async def test_the_document_says_what_probes_and_the_stream_send(client: httpx.AsyncClient, parts: DaemonParts) -> None:
     paths = (await client.get("/openapi.json")).json()["paths"]
     for probe in ("/livez", "/readyz"):
         for status in ("200", "503"):
@@ -154,9 +154,9 @@ async def test_what_a_request_may_leave_out_is_not_required(client: httpx.AsyncC
     assert schemas["Receipt"]["required"] == ["event", "id", "position"]
 
 
-async def test_what_is_no_http_is_a_problem_too(house: House) -> None:
+async def test_what_is_no_http_is_a_problem_too(parts: DaemonParts) -> None:
     bound = bind("127.0.0.1", 0)
-    async with asyncio.timeout(60), serving_http(house.app, bound, refusal=refusal):
+    async with asyncio.timeout(60), serving_http(parts.app, bound, refusal=refusal):
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         writer.write(b"GET\r\n\r\n")
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -166,7 +166,7 @@ async def test_what_is_no_http_is_a_problem_too(house: House) -> None:
     assert (problem["status"], problem["title"], problem["code"]) == (400, "Bad Request", "RFTD-USE-001")
 
 
-async def test_nobody_is_answered_whose_body_ends_before_its_end(house: House) -> None:
+async def test_nobody_is_answered_whose_body_ends_before_its_end(parts: DaemonParts) -> None:
     """A crowd that is shown out in the middle of its bodies must cost little."""
     sent: list[Message] = []
     scope = {
@@ -184,5 +184,5 @@ async def test_nobody_is_answered_whose_body_ends_before_its_end(house: House) -
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await house.app(scope, receive, send)
+    await parts.app(scope, receive, send)
     assert [(message["type"], message["status"]) for message in sent] == [("http.response.start", 422)]

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import httpx
 import pytest
-from synthetic.daemon.house import BASE, House, open_house
+from synthetic.daemon.daemon_parts import BASE, DaemonParts, open_daemon
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path, anyio_backend: str) -> AsyncIterator[House]:
-    async with open_house(tmp_path, token="right") as opened:
+async def guarded(tmp_path: Path, anyio_backend: str) -> AsyncIterator[DaemonParts]:
+    async with open_daemon(tmp_path, token="right") as opened:
         yield opened
 
 
-async def test_without_the_token_nothing_but_probes(guarded: House) -> None:
+async def test_without_the_token_nothing_but_probes(guarded: DaemonParts) -> None:
     async with guarded.client() as client:
         for given in (None, "right", "Bearer wrong", "Bearer", "Basic right", "Bearer rightx", "Bearer é"):
             headers = {"Authorization": given.encode()} if given else {}
@@ -31,15 +31,15 @@ async def test_without_the_token_nothing_but_probes(guarded: House) -> None:
         assert (await client.get("/livez")).status_code == (await client.get("/readyz")).status_code == 200
 
 
-async def test_with_the_token_everything(guarded: House) -> None:
+async def test_with_the_token_everything(guarded: DaemonParts) -> None:
     async with guarded.client(Authorization="bearer right") as client:
         assert (await client.get("/v1/experiments")).status_code == 200
 
 
-async def test_a_name_that_a_stranger_points_here_is_not_served(house: House) -> None:
+async def test_a_name_that_a_stranger_points_here_is_not_served(parts: DaemonParts) -> None:
     served = {"evil.example": 403, "127.0.0.1:7070": 200, "[::1]:1": 200, "localhost": 200, "": 403}
     for host, status in served.items():
-        async with house.client(Host=host) as client:
+        async with parts.client(Host=host) as client:
             assert (await client.get("/v1/experiments")).status_code == status, host
 
 

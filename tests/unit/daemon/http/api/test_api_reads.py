@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from synthetic.log.beset_run import BesetRun
-from synthetic.log.tape import Tape
+from synthetic.log.recorder import Recorder
 
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.wire import from_wire, to_wire
@@ -32,10 +32,10 @@ async def test_lists_the_run_with_iso_times(client: httpx.AsyncClient) -> None:
     assert (await get(client, "/v1/experiments", state="failed"))["items"] == []
 
 
-async def test_one_page_by_name_id_and_prefix(client: httpx.AsyncClient, house) -> None:
+async def test_one_page_by_name_id_and_prefix(client: httpx.AsyncClient, parts) -> None:
     page = await get(client, "/v1/experiments/small")
-    assert page == await get(client, f"/v1/experiments/{house.run.id}")
-    assert page == await get(client, f"/v1/experiments/{house.run.id.hex[:12]}")
+    assert page == await get(client, f"/v1/experiments/{parts.run.id}")
+    assert page == await get(client, f"/v1/experiments/{parts.run.id.hex[:12]}")
     books = page["experiment"]["books"]
     assert books["balance"] == 0
     assert books["produced"] == books["waiting"] + books["planned"] + sum(books["retired"].values())
@@ -43,10 +43,10 @@ async def test_one_page_by_name_id_and_prefix(client: httpx.AsyncClient, house) 
     assert {row["state"] for row in page["workers"]} == {"live", "lost", "stopped"}
 
 
-async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.AsyncClient, house) -> None:
+async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.AsyncClient, parts) -> None:
     late = WeightsOverdue(stage=1, window=2, wanted=4, version=-1, waited_s=60.0, reason="late")
-    house.run.tape.write(late, house.run.id, role="dispatcher")
-    [position] = await house.log.append(house.run.tape.drafts[-1:])
+    parts.run.recorder.write(late, parts.run.id, role="dispatcher")
+    [position] = await parts.log.append(parts.run.recorder.drafts[-1:])
     told = await get(client, "/v1/experiments/small", after=str(position))
     page = from_wire(told, ExperimentPage)
     assert [(row.window, row.version, row.reason) for row in page.overdue] == [(2, -1, "late")]
@@ -54,10 +54,10 @@ async def test_a_page_has_the_windows_whose_weights_were_overdue(client: httpx.A
     assert to_wire(page) == told
 
 
-async def test_why_names_records_of_strangers(client: httpx.AsyncClient, house) -> None:
+async def test_why_names_records_of_strangers(client: httpx.AsyncClient, parts) -> None:
     before = await get(client, "/v1/experiments/small/why")
     assert "foreign_records" not in {wait["state"] for wait in before["waits"]}
-    show(BesetRun(Tape()).write().tape.records, house.feed, FenceView())
+    show(BesetRun(Recorder()).write().recorder.records, parts.feed, FenceView())
     after = await get(client, "/v1/experiments/small/why")
     [wait] = [wait for wait in after["waits"] if wait["state"] == "foreign_records"]
     assert "strangers that count nowhere" in wait["waiting_for"]
@@ -107,8 +107,8 @@ async def test_experiences_are_filtered_and_shown_with_tokens(client: httpx.Asyn
     assert len(full["logprobs"]) == len(full["loss_mask"]) == row["response_tokens"]
 
 
-async def test_after_waits_for_the_tables(client: httpx.AsyncClient, house) -> None:
-    config = house.run.tape  # the run is applied already: its last position is there at once
+async def test_after_waits_for_the_tables(client: httpx.AsyncClient, parts) -> None:
+    config = parts.run.recorder  # the run is applied already: its last position is there at once
     last = config.records[-1]
     page = await get(client, "/v1/experiments/small", after=f"{last.partition}@{last.offset}")
     assert page["experiment"]["summary"]["state"] == "completed"
@@ -118,7 +118,7 @@ async def test_after_waits_for_the_tables(client: httpx.AsyncClient, house) -> N
         assert refused.json()["field"] == "after"
 
 
-async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient, house) -> None:
+async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient, parts) -> None:
     seen: list[dict] = []
     cursor: dict[str, object] = {}
     while True:
@@ -127,7 +127,7 @@ async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient,
         cursor = {"after": page["next"]}
         if not page["more"]:
             break
-    assert len(seen) == len({event["id"] for event in seen}) == len(house.run.tape.records)
+    assert len(seen) == len({event["id"] for event in seen}) == len(parts.run.recorder.records)
     by_partition: dict[str, list[int]] = {}
     for event in seen:
         partition, _, offset = event["position"].partition("@")

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.daemon.log_operations import LogOperations
 from synthetic.log.garbage import garbage
 from synthetic.until import until
@@ -31,20 +31,20 @@ CLOCK = SystemClock()
 
 
 @pytest.fixture
-async def failed(house: House) -> str:
+async def failed(parts: DaemonParts) -> str:
     """The task of `small` that failed: one rollout succeeded, three did not."""
-    written = len(house.run.tape.drafts)
-    house.run.explore(failed=3)
-    await _applied(house, house.run.tape.drafts[written:])
-    return f"small/task/1.{house.run.groups - 1}"
+    written = len(parts.run.recorder.drafts)
+    parts.run.explore(failed=3)
+    await _applied(parts, parts.run.recorder.drafts[written:])
+    return f"small/task/1.{parts.run.groups - 1}"
 
 
-async def test_a_failed_task_is_listed_and_shown(client: httpx.AsyncClient, house: House, failed: str) -> None:
+async def test_a_failed_task_is_listed_and_shown(client: httpx.AsyncClient, parts: DaemonParts, failed: str) -> None:
     listed = await _get(client)
     [letter] = listed["items"]
     assert (letter["kind"], letter["task"], letter["state"], letter["attempts"]) == ("task", failed, "open", 1)
     assert listed["open"] == 1
-    assert letter["experiment"] == str(house.run.id)
+    assert letter["experiment"] == str(parts.run.id)
     for wanted in (letter["id"], failed, letter["group"], letter["group"][:13]):
         shown = (await client.get("/v1/dead-letters/one", params={"id": wanted})).json()
         assert shown["letter"] == letter
@@ -53,7 +53,7 @@ async def test_a_failed_task_is_listed_and_shown(client: httpx.AsyncClient, hous
     assert (await _get(client, experiment="small"))["items"] == [letter]
 
 
-async def test_a_task_is_retried_once(client: httpx.AsyncClient, house: House, failed: str) -> None:
+async def test_a_task_is_retried_once(client: httpx.AsyncClient, parts: DaemonParts, failed: str) -> None:
     body = {"id": failed, "by": "me", "reason": "the judge is back"}
     first = (await client.post("/v1/dead-letters/retry", json=body)).json()
     assert (first["state"], first["already"]) == ("retried", False)
@@ -65,10 +65,10 @@ async def test_a_task_is_retried_once(client: httpx.AsyncClient, house: House, f
     gone = await client.post("/v1/dead-letters/drop", json=body)
     assert gone.status_code == 409
     assert "was retried" in gone.json()["detail"]
-    assert _ours(await verify(house.log)) == []
+    assert _ours(await verify(parts.log)) == []
 
 
-async def test_a_task_is_dropped_with_a_reason(client: httpx.AsyncClient, house: House, failed: str) -> None:
+async def test_a_task_is_dropped_with_a_reason(client: httpx.AsyncClient, parts: DaemonParts, failed: str) -> None:
     without = await client.post("/v1/dead-letters/drop", json={"id": failed})
     assert without.status_code == 422
     assert without.json()["field"] == "reason"
@@ -80,16 +80,16 @@ async def test_a_task_is_dropped_with_a_reason(client: httpx.AsyncClient, house:
     assert (await _get(client))["open"] == 0
     [letter] = (await _get(client, all=True))["items"]
     assert (letter["state"], letter["by"], letter["verdict"]) == ("dropped", "me", "the row is broken")
-    assert _ours(await verify(house.log)) == []
+    assert _ours(await verify(parts.log)) == []
 
 
-async def test_records_of_strangers(client: httpx.AsyncClient, house: House, tmp_path: Path) -> None:
-    drafts = garbage(house.run.id, SystemIds(CLOCK), CLOCK)
-    await house.log.append(drafts)
+async def test_records_of_strangers(client: httpx.AsyncClient, parts: DaemonParts, tmp_path: Path) -> None:
+    drafts = garbage(parts.run.id, SystemIds(CLOCK), CLOCK)
+    await parts.log.append(drafts)
     writer = Writer(source="test", clock=CLOCK, ids=SystemIds(CLOCK))
-    letters = DeadLetterBox(house.log, writer, clock=CLOCK)
+    letters = DeadLetterBox(parts.log, writer, clock=CLOCK)
     engine = open_database(sqlite_url(tmp_path / "other.db"))
-    await Projector(house.log, engine, clock=CLOCK, report=letters.report).catch_up()
+    await Projector(parts.log, engine, clock=CLOCK, report=letters.report).catch_up()
     await engine.dispose()
     listed = await _get(client, limit=1000)
     kinds = {letter["kind"] for letter in listed["items"]}
@@ -107,18 +107,18 @@ async def test_records_of_strangers(client: httpx.AsyncClient, house: House, tmp
     assert refused == {"role", "it cannot be read: "}
     id = listed["items"][0]["id"]
     assert (await client.post("/v1/dead-letters/drop", json={"id": id, "reason": "seen"})).status_code == 202
-    report = await verify(house.log)
+    report = await verify(parts.log)
     assert {letter.place: letter.state for letter in report.dead_letters}[id] == "dropped"
     assert _ours(report) == []
 
 
-async def test_the_gauge_counts_what_is_open(house: House, failed: str) -> None:
+async def test_the_gauge_counts_what_is_open(parts: DaemonParts, failed: str) -> None:
     def open_tasks() -> float | None:
-        return house.feed.metrics.registry.get_sample_value("rftd_dead_letters_open", {"kind": "task"})
+        return parts.feed.metrics.registry.get_sample_value("rftd_dead_letters_open", {"kind": "task"})
 
     assert open_tasks() is None
-    operations = LogOperations(house.log)
-    watching = watch_dead_letters(operations, house.engine, house.projector, house.feed.metrics, CLOCK)
+    operations = LogOperations(parts.log)
+    watching = watch_dead_letters(operations, parts.engine, parts.projector, parts.feed.metrics, CLOCK)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(watching)
         await until(lambda: open_tasks() == 1.0)
@@ -132,11 +132,11 @@ async def test_what_is_refused(client: httpx.AsyncClient, failed: str) -> None:
         assert (await client.post("/v1/dead-letters/retry", json=body)).status_code == 422, body
 
 
-async def test_verify_finds_verdicts_about_nothing(house: House) -> None:
+async def test_verify_finds_verdicts_about_nothing(parts: DaemonParts) -> None:
     writer = Writer(source="test", clock=CLOCK, ids=SystemIds(CLOCK))
     note = RecordDropped(stream=topics.EXPERIMENTS, partition=0, offset=0, reason="")
-    await house.log.append([writer.draft(note, experiment=None, partition=HOME)])
-    [finding] = [each for each in (await verify(house.log)).findings if each.rule == "verdicts-name-a-letter"]
+    await parts.log.append([writer.draft(note, experiment=None, partition=HOME)])
+    [finding] = [each for each in (await verify(parts.log)).findings if each.rule == "verdicts-name-a-letter"]
     assert "rftd.experiments/0@0 was dropped" in finding.what
 
 
@@ -146,9 +146,9 @@ async def _get(client: httpx.AsyncClient, **parameters: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def _applied(house: House, drafts: list[Any]) -> None:
-    for position in await house.log.append(drafts):
-        await house.projector.wait_for(position.partition, position.offset, 10.0)
+async def _applied(parts: DaemonParts, drafts: list[Any]) -> None:
+    for position in await parts.log.append(drafts):
+        await parts.projector.wait_for(position.partition, position.offset, 10.0)
 
 
 def _ours(report: VerifyReport) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.api import stream
 from rftd.daemon.http.api.services import Services
@@ -38,9 +38,9 @@ class Watched:
     written: int = 0
 
     async def write(self) -> None:
-        """What is new on the tape, into the tables."""
-        await self.log.append(self.run.tape.drafts[self.written :])
-        self.written = len(self.run.tape.drafts)
+        """What is new on the recorder, into the tables."""
+        await self.log.append(self.run.recorder.drafts[self.written :])
+        self.written = len(self.run.recorder.drafts)
         await self.projector.catch_up()
 
     async def look(self) -> ExperimentPage:
@@ -76,7 +76,7 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
         ids=nobody,
         version="1",
     )
-    run = SyntheticRun(Tape())
+    run = SyntheticRun(Recorder())
     run.begin()
     run.warm_up()
     run.explore()

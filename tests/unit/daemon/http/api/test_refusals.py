@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx
 import msgspec
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 
 from rftd.daemon.cli.verbs.ls import refusal_lines
 from rftd.daemon.http.views.refusals import RefusedRequest
@@ -22,7 +22,7 @@ COUNT = 9
 
 
 async def test_the_newest_come_first_whatever_partition_has_them(
-    client: httpx.AsyncClient, house: House, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, parts: DaemonParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "REMEMBERED", COUNT - 1)
     clock = ManualClock()
@@ -32,9 +32,9 @@ async def test_the_newest_come_first_whatever_partition_has_them(
         clock.advance(1.0)
         request = RequestRef(place=f"rftd.requests/0@{number}", type="t", source="/ci", id=str(number))
         event = ExperimentRejected(code="RFTD-USE-001", reason="no", request=request)
-        await house.log.append([writer.draft(event, experiment=UUID(int=number << 40))])
+        await parts.log.append([writer.draft(event, experiment=UUID(int=number << 40))])
     # What the daemon itself refused of a submission answers no record.
-    await house.log.append([writer.draft(ExperimentRejected(code="c", reason="r"), experiment=UUID(int=1))])
+    await parts.log.append([writer.draft(ExperimentRejected(code="c", reason="r"), experiment=UUID(int=1))])
     listed = (await client.get("/v1/requests/refused")).json()["items"]
     assert [each["id"] for each in listed] == [str(number) for number in range(COUNT - 1, 0, -1)]
     assert (listed[0]["place"], listed[0]["reason"]) == (f"rftd.requests/0@{COUNT - 1}", "no")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from synthetic.daemon.house import BASE, House, open_house
+from synthetic.daemon.daemon_parts import BASE, DaemonParts, open_daemon
 
 from rftd.daemon.http.api.doorkeeper import OPEN_PATHS
 from rftd.daemon.http.api.routes import declared_routes
@@ -27,8 +27,8 @@ NEEDED: Final = {
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path, anyio_backend: str) -> AsyncIterator[House]:
-    async with open_house(tmp_path, token=OWNER) as opened:
+async def guarded(tmp_path: Path, anyio_backend: str) -> AsyncIterator[DaemonParts]:
+    async with open_daemon(tmp_path, token=OWNER) as opened:
         yield opened
 
 
@@ -46,12 +46,12 @@ async def operations(client: httpx.AsyncClient) -> list[tuple[str, str, dict[str
     return [(path, method, said) for path, its in document["paths"].items() for method, said in its.items()]
 
 
-async def heads(house: House) -> dict[Any, Any]:
-    return dict(await house.log.heads())
+async def heads(parts: DaemonParts) -> dict[Any, Any]:
+    return dict(await parts.log.heads())
 
 
 @pytest.mark.parametrize("name", ["small", "nobody"])
-async def test_without_a_token_every_route_answers_the_same(guarded: House, name: str) -> None:
+async def test_without_a_token_every_route_answers_the_same(guarded: DaemonParts, name: str) -> None:
     before = await heads(guarded)
     async with guarded.client() as client:
         answers = set[bytes]()
@@ -74,7 +74,7 @@ async def test_without_a_token_every_route_answers_the_same(guarded: House, name
 
 @pytest.mark.parametrize("role", list(AccessRole), ids=lambda role: role.label)
 async def test_each_role_may_do_what_its_routes_say_and_no_more(
-    guarded: House, tmp_path: Path, role: AccessRole
+    guarded: DaemonParts, tmp_path: Path, role: AccessRole
 ) -> None:
     token = OWNER if role is AccessRole.OWNER else added(tmp_path, role.label)
     before = await heads(guarded)
@@ -102,7 +102,7 @@ async def test_each_role_may_do_what_its_routes_say_and_no_more(
     assert await heads(guarded) == before
 
 
-async def test_what_is_wrong_with_a_token_is_counted_and_not_told(guarded: House, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_a_token_is_counted_and_not_told(guarded: DaemonParts, tmp_path: Path) -> None:
     expired = TokenFile(tmp_path).add("old", "admin", created_ns=0, expires_ns=1, quota=Quota())
     removed = added(tmp_path, "admin")
     TokenFile(tmp_path).remove("admin")
@@ -119,7 +119,9 @@ async def test_what_is_wrong_with_a_token_is_counted_and_not_told(guarded: House
         assert f'rftd_http_refused_total{{reason="{reason}"}} {count}.0' in text
 
 
-async def test_a_browser_signs_in_by_a_link_and_only_its_own_page_may_command(guarded: House, tmp_path: Path) -> None:
+async def test_a_browser_signs_in_by_a_link_and_only_its_own_page_may_command(
+    guarded: DaemonParts, tmp_path: Path
+) -> None:
     token = added(tmp_path, "submit")
     async with guarded.client() as client:
         link = (await client.post("/v1/login-links", headers=bearer(token))).json()
@@ -141,7 +143,7 @@ async def test_a_browser_signs_in_by_a_link_and_only_its_own_page_may_command(gu
         assert (await client.get("/v1/experiments")).status_code == 401
 
 
-async def test_answers_bound_what_a_browser_does_with_them(guarded: House) -> None:
+async def test_answers_bound_what_a_browser_does_with_them(guarded: DaemonParts) -> None:
     async with guarded.client() as client:
         for path, headers in (("/login", {}), ("/v1/experiments", {}), ("/v1/experiments", bearer(OWNER))):
             answer = await client.get(path, headers=headers)
@@ -153,7 +155,7 @@ async def test_answers_bound_what_a_browser_does_with_them(guarded: House) -> No
             assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_limits_of_a_token_are_429_and_seen(guarded: House, tmp_path: Path) -> None:
+async def test_limits_of_a_token_are_429_and_seen(guarded: DaemonParts, tmp_path: Path) -> None:
     token = added(tmp_path, "submit", submissions_per_hour=1)
     other = added(tmp_path, "read")
     async with guarded.client(**bearer(token)) as client:
@@ -180,7 +182,7 @@ async def test_limits_of_a_token_are_429_and_seen(guarded: House, tmp_path: Path
     ],
 )
 async def test_connections_and_streams_of_a_token_are_limited(
-    guarded: House, tmp_path: Path, quota: dict[str, int], path: str, what: str
+    guarded: DaemonParts, tmp_path: Path, quota: dict[str, int], path: str, what: str
 ) -> None:
     token, other = added(tmp_path, "read", "small", **quota), added(tmp_path, "read", "large")
     async with guarded.client(**bearer(token)) as client:

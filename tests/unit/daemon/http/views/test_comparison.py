@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 pytestmark = pytest.mark.anyio
 
@@ -84,11 +84,11 @@ async def test_what_is_no_comparison_is_refused(client: httpx.AsyncClient, query
     assert words in answer.text
 
 
-async def test_without_a_step_there_is_no_point(house: House, client: httpx.AsyncClient) -> None:
-    run = SyntheticRun(Tape(seed=8), name="longer", seed=8)
+async def test_without_a_step_there_is_no_point(parts: DaemonParts, client: httpx.AsyncClient) -> None:
+    run = SyntheticRun(Recorder(seed=8), name="longer", seed=8)
     run.begin()
-    await house.log.append(run.tape.drafts)
-    await house.projector.catch_up()
+    await parts.log.append(run.recorder.drafts)
+    await parts.projector.catch_up()
     page = await _compared(client)
     assert page["points"] == []
     assert [item["step"] for item in page["items"]] == [5, 0]

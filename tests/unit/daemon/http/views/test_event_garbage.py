@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.log.garbage import garbage
 
 from rftd.daemon.http.views import event_pages
@@ -42,14 +42,14 @@ async def test_what_claims_to_be_of_the_experiment_is_shown_as_left_out() -> Non
 
 
 @pytest.mark.anyio
-async def test_the_newest_events_are_the_end_of_all(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    pager = EventPager(house.log, house.run.id)
+async def test_the_newest_events_are_the_end_of_all(parts: DaemonParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    pager = EventPager(parts.log, parts.run.id)
     every = (await pager.page({}, limit=10_000)).items
     for count in (1, 3, 100, len(every), len(every) + 5):
         found = await pager.page(await pager.before_the_end(count), limit=10_000)
         assert [item.id for item in found.items] == [item.id for item in every][-count:]
         assert not found.more
-    produced = EventPager(house.log, house.run.id, types=("experience.produced",))
+    produced = EventPager(parts.log, parts.run.id, types=("experience.produced",))
     two = (await produced.page(await produced.before_the_end(2), limit=10_000)).items
     assert [item.id for item in two] == [item.id for item in every if item.type == "experience.produced"][-2:]
     # Others write so much afterwards that nothing of it is among the records that are looked at.
@@ -58,10 +58,10 @@ async def test_the_newest_events_are_the_end_of_all(house: House, monkeypatch: p
     last_ns = time_ns_of(every[-1].time)
     clock = ManualClock(last_ns + 3600 * 10**9)
     writer = Writer(source="t", clock=clock, ids=SeededIds(clock, 1))
-    for partition in set(await house.log.heads()) & set(partitions_of(house.run.id)):
+    for partition in set(await parts.log.heads()) & set(partitions_of(parts.run.id)):
         fences = [Fence(role="trainer", owner=EXPERIMENT, epoch=n, previous=n - 1) for n in range(1, 1500)]
-        await house.log.append([writer.draft(event, experiment=UUID(int=4), partition=partition) for event in fences])
-    heads = {each: mark for each, mark in (await house.log.heads()).items() if each in partitions_of(house.run.id)}
+        await parts.log.append([writer.draft(event, experiment=UUID(int=4), partition=partition) for event in fences])
+    heads = {each: mark for each, mark in (await parts.log.heads()).items() if each in partitions_of(parts.run.id)}
     assert await pager.before_the_end(5) == {partition: mark.next_offset for partition, mark in heads.items()}
 
     async def told_by_the_tables() -> int:
@@ -73,5 +73,5 @@ async def test_the_newest_events_are_the_end_of_all(house: House, monkeypatch: p
         page = await pager.page(decode_cursor(page.next), limit=5 - len(found_ids))
         found_ids += [item.id for item in page.items]
     assert found_ids == [item.id for item in every][-5:]
-    nobody = EventPager(house.log, UUID(int=3))
+    nobody = EventPager(parts.log, UUID(int=3))
     assert (await nobody.page(await nobody.before_the_end(5), limit=10)).items == []

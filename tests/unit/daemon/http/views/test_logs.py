@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 
 from rftd.daemon.http.views.logs import TAIL_SIZE_BYTES, LogFilter, following, of_daemon, tail, text_of
 from rftd.ops.redaction import mask_text
@@ -96,9 +96,9 @@ def test_masking_leaves_ordinary_words() -> None:
 
 
 @pytest.mark.anyio
-async def test_over_http(house: House, client: httpx.AsyncClient) -> None:
+async def test_over_http(parts: DaemonParts, client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/experiments/small/logs")).json() == {"items": [], "next": {}}
-    write(house.job_dir / "log" / "trainer.log", record(1, "a", hf_token="hf_abcdefgh"))
+    write(parts.job_dir / "log" / "trainer.log", record(1, "a", hf_token="hf_abcdefgh"))
     page = (await client.get("/v1/experiments/small/logs", params={"n": 5})).json()
     assert page["items"][0]["fields"] == {"hf_token": "***"}
     after = await client.get("/v1/experiments/small/logs", params={"after": json.dumps(page["next"])})

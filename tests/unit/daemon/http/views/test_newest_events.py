@@ -6,9 +6,9 @@ from uuid import UUID
 
 import httpx
 import pytest
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.views import event_pages
 from rftd.daemon.http.views.event_pages import partitions_of
@@ -23,25 +23,25 @@ OTHER = UUID(int=4)
 @pytest.mark.anyio
 @pytest.mark.parametrize("paused", [False, True])
 async def test_they_are_found_behind_the_records_of_others(
-    house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, paused: bool
+    parts: DaemonParts, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, paused: bool
 ) -> None:
-    tape = Tape(seed=7)
-    run = SyntheticRun(tape, name="going", seed=7)
+    recorder = Recorder(seed=7)
+    run = SyntheticRun(recorder, name="going", seed=7)
     run.begin()
     run.warm_up()
     run.explore()
     run.train()
     if paused:
-        tape.write(ExperimentPaused(reason="asked"), run.id)
-    await house.log.append(tape.drafts)
+        recorder.write(ExperimentPaused(reason="asked"), run.id)
+    await parts.log.append(recorder.drafts)
     monkeypatch.setattr(event_pages, "SCANNED_BACK_RECORDS", 6000)
     monkeypatch.setattr(event_pages, "SCANNED_RECORDS", 600)
-    clock = ManualClock(tape.clock.now_ns() + 3600 * 10**9)
+    clock = ManualClock(recorder.clock.now_ns() + 3600 * 10**9)
     writer = Writer(source="another", clock=clock, ids=SeededIds(clock, 1))
-    for partition in set(await house.log.heads()) & set(partitions_of(run.id)):
+    for partition in set(await parts.log.heads()) & set(partitions_of(run.id)):
         fences = [Fence(role="trainer", owner=OTHER, epoch=n, previous=n - 1) for n in range(1, 1500)]
-        await house.log.append([writer.draft(event, experiment=OTHER, partition=partition) for event in fences])
-    await house.projector.catch_up()
+        await parts.log.append([writer.draft(event, experiment=OTHER, partition=partition) for event in fences])
+    await parts.projector.catch_up()
 
     newest: list[str] = []
     query: dict[str, object] = {"newest": 5}
@@ -51,4 +51,4 @@ async def test_they_are_found_behind_the_records_of_others(
         newest += [event["id"] for event in page["items"]]
         query = {"after": page["next"]}
         assert page["more"] or len(newest) >= 5
-    assert set(newest) == {str(draft.id) for draft in tape.drafts[-5:]}
+    assert set(newest) == {str(draft.id) for draft in recorder.drafts[-5:]}

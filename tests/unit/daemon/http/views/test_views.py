@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 from fastapi import FastAPI
-from synthetic.daemon.house import House
+from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.daemon.log_operations import LogOperations
 
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
@@ -77,23 +77,23 @@ ASKED: dict[Any, dict[str, object]] = {
 
 
 @pytest.mark.anyio
-async def test_who_reads_of_one_experiment_looks_at_it(house: House) -> None:
-    async with house.client() as client:
+async def test_who_reads_of_one_experiment_looks_at_it(daemon_parts: DaemonParts) -> None:
+    async with daemon_parts.client() as client:
         for path in ("/small", "/small/steps", "/small/why", "/small/summary", "/none", ""):
             await client.get(f"/v1/experiments{path}")
-    assert house.operations.looks == ["small"] * 3, "neither who asks how far it is, nor who lists them all"
+    assert daemon_parts.operations.looks == ["small"] * 3, "neither who asks how far it is, nor who lists them all"
 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("longer", "swept")
-async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, house: House) -> None:
+async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, daemon_parts: DaemonParts) -> None:
     assert {each.path for each in ASKED} == {each.path for each in declared_routes() if isinstance(each, ReadRoute)}
-    written = len(house.run.tape.drafts)
-    house.run.explore(failed=3)
-    for position in await house.log.append(house.run.tape.drafts[written:]):
-        await house.projector.wait_for(position.partition, position.offset, 10.0)
+    written = len(daemon_parts.run.recorder.drafts)
+    daemon_parts.run.explore(failed=3)
+    for position in await daemon_parts.log.append(daemon_parts.run.recorder.drafts[written:]):
+        await daemon_parts.projector.wait_for(position.partition, position.offset, 10.0)
     [row] = (await client.get("/v1/experiments/small/experiences", params={"limit": 1})).json()["items"]
-    stand_ins = {"some": row["id"], "task": f"small/task/1.{house.run.groups - 1}"}
+    stand_ins = {"some": row["id"], "task": f"small/task/1.{daemon_parts.run.groups - 1}"}
     for each, parameters in ASKED.items():
         path, query = each.url({name: stand_ins.get(str(value), value) for name, value in parameters.items()})
         answer = await client.get(path, params=query)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.supervisor.hearing import Hearing
 from rftd.daemon.run.supervisor.supervisor import Supervisor
@@ -32,13 +32,13 @@ Command = Callable[[Supervisor, Any], Awaitable[object]]
 
 def idle_run(folder: Path, state: Event) -> SyntheticRun:
     """A run that nothing runs, whose checkpoint remembers the end of the spine."""
-    run = SyntheticRun(Tape(), faults=False, job_dir=str(folder / "job"))
+    run = SyntheticRun(Recorder(), faults=False, job_dir=str(folder / "job"))
     run.begin()
     run.warm_up()
-    run.tape.write(state, run.id)
+    run.recorder.write(state, run.id)
     for _ in range(LOST_RECORDS):
-        run.tape.write(ExperimentWarned(text="x"), run.id)
-    last = [record for record in run.tape.records if record.partition == run.spine][-1]
+        run.recorder.write(ExperimentWarned(text="x"), run.id)
+    last = [record for record in run.recorder.records if record.partition == run.spine][-1]
     committed = CheckpointCommitted(
         step=run.version,
         generation=0,
@@ -51,7 +51,7 @@ def idle_run(folder: Path, state: Event) -> SyntheticRun:
         sha256="s",
         heads=(HeadRef(*run.spine, last.offset + 1, last.chain),),
     )
-    run.tape.write(committed, run.id, role="trainer")
+    run.recorder.write(committed, run.id, role="trainer")
     return run
 
 
@@ -63,21 +63,23 @@ async def supervised(run: SyntheticRun, folder: Path, drafts: list[Draft]) -> tu
     parts: Any = {"clock": clock, "ids": SystemIds(clock), "logger": logger()}
     executor = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
     hearing = Hearing(log, LossesFile(folder / "losses.json"), logger=logger())
-    return Supervisor(log, executor, owner=run.tape.ids.new(), hearing=hearing, **parts), log
+    return Supervisor(log, executor, owner=run.recorder.ids.new(), hearing=hearing, **parts), log
 
 
 def without_the_end(run: SyntheticRun) -> list[Draft]:
     """The log without the last records of the spine."""
-    spine = [draft.id for draft in run.tape.drafts if draft.partition == run.spine]
-    return [draft for draft in run.tape.drafts if draft.id not in spine[-LOST_RECORDS:]]
+    spine = [draft.id for draft in run.recorder.drafts if draft.partition == run.spine]
+    return [draft for draft in run.recorder.drafts if draft.id not in spine[-LOST_RECORDS:]]
 
 
 COMMANDS: dict[str, Command] = {
-    "pause": lambda daemon, run: daemon.pause(run.id, reason="", request_id=run.tape.ids.new()),
-    "resume": lambda daemon, run: daemon.resume(run.id, reason="", request_id=run.tape.ids.new()),
-    "cancel": lambda daemon, run: daemon.cancel(run.id, reason="", request_id=run.tape.ids.new()),
-    "prioritize": lambda daemon, run: daemon.prioritize(run.id, priority=2, reason="", request_id=run.tape.ids.new()),
-    "remove": lambda daemon, run: daemon.remove(run.id, reason="", archive=False, request_id=run.tape.ids.new()),
+    "pause": lambda daemon, run: daemon.pause(run.id, reason="", request_id=run.recorder.ids.new()),
+    "resume": lambda daemon, run: daemon.resume(run.id, reason="", request_id=run.recorder.ids.new()),
+    "cancel": lambda daemon, run: daemon.cancel(run.id, reason="", request_id=run.recorder.ids.new()),
+    "prioritize": lambda daemon, run: daemon.prioritize(
+        run.id, priority=2, reason="", request_id=run.recorder.ids.new()
+    ),
+    "remove": lambda daemon, run: daemon.remove(run.id, reason="", archive=False, request_id=run.recorder.ids.new()),
 }
 
 
@@ -95,7 +97,7 @@ async def test_a_command_is_refused_and_the_loss_is_written_down(tmp_path: Path,
 
 async def test_a_command_to_a_run_whose_log_is_whole_is_recorded(tmp_path: Path) -> None:
     run = idle_run(tmp_path, ExperimentPaused())
-    daemon, log = await supervised(run, tmp_path, run.tape.drafts)
+    daemon, log = await supervised(run, tmp_path, run.recorder.drafts)
     heads = await log.heads()
     await COMMANDS["cancel"](daemon, run)
     assert (await log.heads())[run.spine].next_offset == heads[run.spine].next_offset + 1

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from synthetic.daemon.daemon_parts import BASE
 from synthetic.daemon.experiment_files import overlaid
-from synthetic.daemon.house import BASE
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from synthetic.worlds.harbour import START_S, Harbour, Process, Processes
+from synthetic.worlds.fleet_bench import START_S, FleetBench, Process, Processes
 
 from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerLost, WorkerStarted
@@ -41,24 +41,24 @@ class Found(Processes):
 async def test_a_worker_that_has_not_joined_is_taken_over_and_has_its_time_anew() -> None:
     """None is started beside it; one that was declared lost is none to take over."""
     found = Found(UUID(int=5))
-    harbour = Harbour(found)
-    harbour.fleet.seek_opening()
-    await harbour.after(0.0)
+    bench = FleetBench(found)
+    bench.fleet.seek_opening()
+    await bench.after(0.0)
     assert found.of("explorer") == []
     [explorer] = found.adopted
     assert explorer.order.worker == UUID(int=5)
-    assert [each.pid for each in harbour.fleet.processes() if each.role == "explorer"] == [77]
-    await harbour.after(START_S / 2)
-    harbour.join(explorer)
-    harbour.join(found.of("trainer")[0])
-    await harbour.after(START_S)
+    assert [each.pid for each in bench.fleet.processes() if each.role == "explorer"] == [77]
+    await bench.after(START_S / 2)
+    bench.join(explorer)
+    bench.join(found.of("trainer")[0])
+    await bench.after(START_S)
     assert not explorer.killed
 
     lost = Found(UUID(int=6))
-    harbour = Harbour(lost)
-    harbour.desk.put(WorkerLost(worker=UUID(int=6), role="explorer", slot=0, reason="silent"), key=UUID(int=6))
-    harbour.fleet.seek_opening()
-    await harbour.after(0.0)
+    bench = FleetBench(lost)
+    bench.desk.put(WorkerLost(worker=UUID(int=6), role="explorer", slot=0, reason="silent"), key=UUID(int=6))
+    bench.fleet.seek_opening()
+    await bench.after(0.0)
     assert lost.adopted == []
     assert len(lost.of("explorer")) == 1
 
@@ -66,20 +66,20 @@ async def test_a_worker_that_has_not_joined_is_taken_over_and_has_its_time_anew(
 async def test_nothing_starts_during_a_search_for_earlier_workers_and_why_is_named() -> None:
     """A fleet that leaves meanwhile takes nobody over."""
     found = Found(UUID(int=5), over=False)
-    harbour = Harbour(found)
-    harbour.fleet.seek_opening()
+    bench = FleetBench(found)
+    bench.fleet.seek_opening()
     for _ in range(5):
-        await harbour.after(START_S)
+        await bench.after(START_S)
     assert found.started == []
-    assert {each.waits for each in harbour.fleet.processes()} == {found.waits}
+    assert {each.waits for each in bench.fleet.processes()} == {found.waits}
     found.over = True
-    await harbour.after(0.0)
+    await bench.after(0.0)
     assert [each.order.role for each in (*found.started, *found.adopted)] == ["trainer", "explorer"]
 
     found = Found(UUID(int=5), over=False)
-    harbour = Harbour(found)
-    harbour.fleet.seek_opening()
-    await harbour.fleet.drain()
+    bench = FleetBench(found)
+    bench.fleet.seek_opening()
+    await bench.fleet.drain()
     found.over = True
-    await harbour.after(0.0)
+    await bench.after(0.0)
     assert (found.started, found.adopted) == ([], []), "what is there was ended with all that was left"

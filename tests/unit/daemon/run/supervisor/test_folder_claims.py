@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.folder_claims import LOOK_S, FolderClaims
@@ -37,8 +37,8 @@ class Scene:
         self.folder = folder
         self.clock = ManualClock()
         self.ids = SeededIds(self.clock, 1)
-        self.tape = Tape()
-        run = SyntheticRun(self.tape, name="one", job_dir=str(folder / "one"))
+        self.recorder = Recorder()
+        run = SyntheticRun(self.recorder, name="one", job_dir=str(folder / "one"))
         run.begin()
         self.experiment = run.id
         self.job = folder / "one"
@@ -61,7 +61,7 @@ class Scene:
         """A daemon's hearing on the log, or on another one with the same records, and its run of the experiment."""
         if log is None:
             log = MemoryLog()
-            await log.append(self.tape.drafts)
+            await log.append(self.recorder.drafts)
         registry = Registry(log)
         await registry.catch_up()
         hearing = Hearing(log, None, logger=logger(), claims=FolderClaims(own, logger=logger()))
@@ -91,14 +91,14 @@ async def test_a_copy_beside_the_original_is_refused_with_a_way_out(scene: Scene
 async def test_what_the_folder_of_another_log_remembers_is_no_loss_of_this_one(scene: Scene) -> None:
     own = scene.identity(scene.data)
     log = MemoryLog()
-    await log.append(scene.tape.drafts)
+    await log.append(scene.recorder.drafts)
     await scene.served(own, log)
     (scene.job / FOLDER).mkdir()
     file = HeadsFile(scene.job / FOLDER / FILE_NAME)
     file.write(await log.heads())
     file.close()
     shorter = MemoryLog()
-    await shorter.append(scene.tape.drafts[:-1])
+    await shorter.append(scene.recorder.drafts[:-1])
     hearing, _ = await scene.served(scene.identity(scene.copied()), shorter)
     assert hearing.losses == []
     again, _ = await scene.served(own, shorter)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.hearing import HEADS_IN_A_TURN, Hearing, Survivors
@@ -40,7 +40,7 @@ class Scene:
     """Two experiments under way in two spines, and what was lost of their log."""
 
     def __init__(self, folder: Path) -> None:
-        self.tape = Tape()
+        self.recorder = Recorder()
         self.one, self.two = self._begun("one", folder), self._begun("two", folder)
         while partition_of(topics.EXPERIMENTS, self.two) == partition_of(topics.EXPERIMENTS, self.one):
             self.two = self._begun("two", folder)
@@ -48,13 +48,13 @@ class Scene:
         self.stopped: list[UUID] = []
 
     def _begun(self, name: str, folder: Path) -> UUID:
-        run = SyntheticRun(self.tape, name=name, job_dir=str(folder / name))
+        run = SyntheticRun(self.recorder, name=name, job_dir=str(folder / name))
         run.begin()
         return run.id
 
     async def log(self, drafts: list[Draft] | None = None) -> MemoryLog:
         log = MemoryLog()
-        await log.append(self.tape.drafts if drafts is None else drafts)
+        await log.append(self.recorder.drafts if drafts is None else drafts)
         return log
 
     async def heard(self, log: MemoryLog, *witnesses: Witness, door: AppendGate | None = None) -> Hearing:
@@ -66,9 +66,9 @@ class Scene:
 
     def without_the_end_of(self, partition: Partition, records: int) -> list[Draft]:
         """What is left if the last records of one partition are lost."""
-        own = [draft for draft in self.tape.drafts if draft.partition == partition]
+        own = [draft for draft in self.recorder.drafts if draft.partition == partition]
         gone = {draft.id for draft in own[-records:]}
-        return [draft for draft in self.tape.drafts if draft.id not in gone]
+        return [draft for draft in self.recorder.drafts if draft.id not in gone]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_what_is_lost_of_a_shared_partition_stops_all_that_were_under_way(
 
 async def test_what_was_noticed_is_known_to_the_next_daemon_until_the_right_log_is_back(scene: Scene) -> None:
     whole = await scene.log()
-    log = await scene.log(scene.tape.drafts[:-3])
+    log = await scene.log(scene.recorder.drafts[:-3])
     first = await scene.heard(log, Witness("somebody", await whole.heads()))
     stopped = set(first.stopped())
     assert stopped
@@ -112,10 +112,10 @@ async def test_what_was_noticed_is_known_to_the_next_daemon_until_the_right_log_
 
 async def test_an_accepted_loss_stops_nobody_and_a_new_one_does(scene: Scene) -> None:
     whole = await (await scene.log()).heads()
-    log = await scene.log(scene.tape.drafts[:-3])
+    log = await scene.log(scene.recorder.drafts[:-3])
     witness = Witness("somebody", whole)
     hearing = await scene.heard(log, witness)
-    writer = Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids)
+    writer = Writer(source="test", clock=scene.recorder.clock, ids=scene.recorder.ids)
     await hearing.accept(["one", "two"], writer, by="a person")
     again = await scene.heard(log, witness)
     assert again.stopped() == {}
@@ -131,7 +131,7 @@ async def test_the_newest_fence_is_heard(scene: Scene) -> None:
     mark = (await (await scene.log()).heads())[workers]
     head = HeadRef(*workers, *mark)
     fence = Fence(role="controller", epoch=2, previous=1, owner=UUID(int=1), heads=(head,))
-    scene.tape.write(fence, scene.one, role="controller", epoch=2, partition=spine)
+    scene.recorder.write(fence, scene.one, role="controller", epoch=2, partition=spine)
     log = await scene.log(scene.without_the_end_of(workers, 1))
     hearing = await scene.heard(log)
     assert [loss.head.by for loss in hearing.losses] == ["the newest fence of one"]
@@ -141,8 +141,8 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
     """It is refused as ever, and its memory outlives it; what its experiment's other workers send is refused too."""
     spine = partition_of(topics.EXPERIMENTS, scene.one)
     before, left = await scene.log(), scene.without_the_end_of(spine, 1)
-    writer = Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids)
-    last = next(draft for draft in reversed(scene.tape.drafts) if draft.partition == spine)
+    writer = Writer(source="test", clock=scene.recorder.clock, ids=scene.recorder.ids)
+    last = next(draft for draft in reversed(scene.recorder.drafts) if draft.partition == spine)
     path = scene.file._path.with_name("s")
     async with LogServer(before, path):
         worker = await SocketLog.connect(path)
@@ -191,7 +191,7 @@ class _Gapped(MemoryLog):
 
 async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_knows(scene: Scene) -> None:
     log = _Gapped()
-    await log.append(scene.tape.drafts)
+    await log.append(scene.recorder.drafts)
     spine = partition_of(topics.EXPERIMENTS, scene.one)
     hearing = await scene.heard(log)
     entry = hearing._entries[scene.one]
@@ -205,7 +205,9 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     log.met = False
     later = await scene.heard(log)
     assert set(later.stopped()) == {scene.one}, "who begins above the gap does not meet it"
-    await later.accept(["one"], Writer(source="test", clock=scene.tape.clock, ids=scene.tape.ids), by="a person")
+    await later.accept(
+        ["one"], Writer(source="test", clock=scene.recorder.clock, ids=scene.recorder.ids), by="a person"
+    )
     assert (await scene.heard(log)).stopped() == {}
 
 
@@ -242,9 +244,9 @@ def saved_at_each_record(log: MemoryLog, experiment: UUID) -> RunState:
 async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, Hearing]:
     """A run with twice as many checkpoints as older heads are compared in a turn."""
     for _ in range(2 * HEADS_IN_A_TURN):
-        scene.tape.write(ExperimentWarned(text="x"), scene.one)
+        scene.recorder.write(ExperimentWarned(text="x"), scene.one)
     log = _Counted()
-    await log.append(scene.tape.drafts)
+    await log.append(scene.recorder.drafts)
     hearing = await scene.heard(log)
     executor: Any = None
     survivors = Survivors(hearing, hearing._entries[scene.one], executor, ManualClock())

@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.run.supervisor.hearing import Hearing
 from rftd.daemon.run.supervisor.supervisor import Supervisor
@@ -30,8 +30,8 @@ class Scene:
     """An experiment that has ended, and its last checkpoint's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.tape = Tape()
-        self.run = SyntheticRun(self.tape, name="done", job_dir=str(folder / "done")).write()
+        self.recorder = Recorder()
+        self.run = SyntheticRun(self.recorder, name="done", job_dir=str(folder / "done")).write()
         self.last = folder / "done" / f"global_step_{self.run.version}"
         self.last.mkdir(parents=True)
         (self.last / "model.safetensors").write_bytes(b"weights")
@@ -42,11 +42,11 @@ class Scene:
     async def supervisor(self, *, lost: int) -> Supervisor:
         """The supervisor of a log that has lost so many of the newest events of checkpoints."""
         whole, log, clock = MemoryLog(), MemoryLog(), SystemClock()
-        await whole.append(self.tape.drafts)
+        await whole.append(self.recorder.drafts)
         place = partition_of(topics.CHECKPOINTS, self.run.id)
-        own = [draft.id for draft in self.tape.drafts if draft.partition == place]
+        own = [draft.id for draft in self.recorder.drafts if draft.partition == place]
         gone = set(own[len(own) - lost :])
-        await log.append([draft for draft in self.tape.drafts if draft.id not in gone])
+        await log.append([draft for draft in self.recorder.drafts if draft.id not in gone])
         hearing = Hearing(log, self.losses, logger=logger())
         await hearing.note([Witness("somebody", await whole.heads())])
         return Supervisor(

@@ -39,7 +39,7 @@ def test_the_wait_begins_when_a_person_takes_a_pause_over() -> None:
     desk = Desk()
     desk.put(life.ExperimentPaused(reason="full", cause="disk_full"))
     before_ns = desk.state.spine.status_ns
-    desk.tape.clock.advance(3600.0)
+    desk.recorder.clock.advance(3600.0)
     desk.put(life.ExperimentPaused(reason="enough"))
     assert desk.state.spine.status_ns - before_ns >= 3600e9
     assert not due(desk, 29.9)
@@ -48,7 +48,7 @@ def test_the_wait_begins_when_a_person_takes_a_pause_over() -> None:
 
 def test_a_step_under_way_is_finished_first() -> None:
     desk = Desk()
-    trainer = desk.tape.ids.new()
+    trainer = desk.recorder.ids.new()
     joined = WorkerStarted(worker=trainer, role="trainer", slot=-1, host="h", pid=1, process_start_s=1.0)
     desk.put(joined, key=trainer)
     desk.put(life.ExperimentPaused())

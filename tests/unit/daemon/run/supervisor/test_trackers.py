@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 from synthetic.until import until
 
 from rftd.daemon.run.registry import Registry
@@ -60,13 +60,13 @@ async def followed(
     folder: Path, *, ended: bool, kind: str = "jsonl", grants: tuple[Grant, ...] = ()
 ) -> AsyncIterator[Followed]:
     """Trackers of one experiment, whose processes fail at once, under a daemon that allows the variable MINE."""
-    run = SyntheticRun(Tape(), job_dir=str(folder / "job"))
+    run = SyntheticRun(Recorder(), job_dir=str(folder / "job"))
     run.begin()
     if ended:
         run.warm_up()
         run.finish()
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     registry = Registry(log)
     await registry.catch_up()
     entry = registry.entries[run.id]

@@ -32,7 +32,7 @@ def test_a_worker_that_opens_its_engine() -> None:
         start_timeout_s=1800.0,
         worker=ours,
     )
-    now_ns = desk.tape.clock.now_ns()
+    now_ns = desk.recorder.clock.now_ns()
     scene = Scene(state=desk.state, liveness=liveness, now_s=10.0, now_ns=now_ns, processes=[place])
     first, second = (wait for wait in waits_of(scene) if wait.role == "explorer")
     assert (first.state, first.slot, first.worker, first.level) == ("open_engine", 0, str(ours), Level.WORKS)

@@ -32,7 +32,7 @@ NOBODY = UUID(int=5)
 
 
 def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Scene:
-    known, now_ns = liveness or Liveness(), desk.tape.clock.now_ns()
+    known, now_ns = liveness or Liveness(), desk.recorder.clock.now_ns()
     scene = Scene(state=desk.state, liveness=known, now_s=10.0, now_ns=now_ns)
     return replace(scene, **changes)
 
@@ -46,7 +46,7 @@ def name_of(desk: Desk, role: str, **changes: Any) -> str:
 
 
 def plan(desk: Desk) -> None:
-    desk.obey(Planner(desk.state).decide(desk.positions, desk.tape.clock.now_ns()).events)
+    desk.obey(Planner(desk.state).decide(desk.positions, desk.recorder.clock.now_ns()).events)
 
 
 def train(desk: Desk, steps: int) -> None:
@@ -88,7 +88,7 @@ def test_a_straggler_is_named() -> None:
     lease = desk.lease(1, desk.join(3), slot=3)
     desk.produce(lease, (0, 2))
     assert not [wait for wait in waits_of(scene_of(desk)) if wait.role == "task"]
-    desk.tape.clock.advance(34.0)
+    desk.recorder.clock.advance(34.0)
     wait = wait_of(scene_of(desk), "task")
     assert (wait.state, wait.slot, wait.on_whom, wait.level) == ("straggler", 3, "explorer 3", Level.WAITS)
     assert wait.waiting_for.startswith(

@@ -38,7 +38,7 @@ class Buffer:
         )
         self.desk = Desk(stage_of(policy=policy, train_batch_size=read * REPEAT, batch_size=read, total_steps=100))
         self.planner = Planner(self.desk.state)
-        self.now_ns = self.desk.tape.clock.now_ns()
+        self.now_ns = self.desk.recorder.clock.now_ns()
         self.retired: list[tuple[int, str]] = []
 
     def put(self, version: int) -> None:

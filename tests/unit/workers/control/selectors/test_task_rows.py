@@ -134,7 +134,7 @@ def test_while_columns_are_read_nothing_is_leased_and_who_only_looks_knows_bette
     [worker] = desk.state.roster.explorers()
     leases, hold = lease_groups(desk.state, stage, Credits(desk.state, [worker], REPEAT), TaskRows(desk.state))
     assert (leases, hold) == ([], ReadsColumns("drawn", "weak, strong"))
-    dispatched = asked(desk.state, Liveness(), now_s=0.0, now_ns=desk.tape.clock.now_ns()).dispatcher
+    dispatched = asked(desk.state, Liveness(), now_s=0.0, now_ns=desk.recorder.clock.now_ns()).dispatcher
     assert dispatched is not None
     assert dispatched.hold == DrawsRows()
 

@@ -1,4 +1,4 @@
-"""A house whose API is on a loopback port, in a thread: for command lines, which block."""
+"""A parts whose API is on a loopback port, in a thread: for command lines, which block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from synthetic.daemon.command_line import Served
-from synthetic.daemon.house import open_house
+from synthetic.daemon.daemon_parts import open_daemon
 from synthetic.until import PATIENCE_S, poll
 
 from rftd.ops.bound_socket import bind, url_of
@@ -17,7 +17,7 @@ from rftd.ops.http_server import serving_http
 
 
 @contextmanager
-def served_house(folder: Path, *, token: str | None = None) -> Iterator[Served]:
+def served_daemon(folder: Path, *, token: str | None = None) -> Iterator[Served]:
     """The API over one complete run named `small`, for whoever has the token, if there is one."""
     up = threading.Event()
     told: dict[str, object] = {}
@@ -26,8 +26,8 @@ def served_house(folder: Path, *, token: str | None = None) -> Iterator[Served]:
         stop = told["stop"] = asyncio.Event()
         told["loop"] = asyncio.get_running_loop()
         bound = bind("127.0.0.1", 0)
-        async with open_house(folder, token=token) as house, serving_http(house.app, bound):
-            told["served"] = Served(url_of(bound), house)
+        async with open_daemon(folder, token=token) as parts, serving_http(parts.app, bound):
+            told["served"] = Served(url_of(bound), parts)
             up.set()
             await stop.wait()
         bound.close()

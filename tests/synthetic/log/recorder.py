@@ -19,7 +19,7 @@ from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.log.writers import holder_source, source_of
 
 
-class Tape:
+class Recorder:
     """Writes events as any author, and knows their offsets and chains beforehand."""
 
     def __init__(self, seed: int = 0) -> None:

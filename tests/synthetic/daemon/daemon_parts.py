@@ -12,8 +12,8 @@ import httpx
 from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from synthetic.daemon.log_operations import LogOperations
+from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
-from synthetic.log.tape import Tape
 
 from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
@@ -32,7 +32,7 @@ BASE = "http://127.0.0.1:7070"
 
 
 @dataclass
-class House:
+class DaemonParts:
     """One daemon's parts."""
 
     app: FastAPI
@@ -53,15 +53,15 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator[House]:
-    """A house whose log holds one complete run, named `small`; with a `token` of the owner, or open to everybody."""
+async def open_daemon(folder: Path, *, token: str | None = None) -> AsyncIterator[DaemonParts]:
+    """Parts of a daemon with one complete run in its log, named `small`; without the owner's `token` open to all."""
     clock = SystemClock()
     keyring = Keyring(folder, clock=clock, logger=logger(), from_environ=token) if token is not None else None
     job_dir = folder / "job"
-    run = SyntheticRun(Tape(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
+    run = SyntheticRun(Recorder(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
     log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
-    for start in range(0, len(run.tape.drafts), 100):
-        await log.append(run.tape.drafts[start : start + 100])
+    for start in range(0, len(run.recorder.drafts), 100):
+        await log.append(run.recorder.drafts[start : start + 100])
     projector = Projector(log, engine, clock=SystemClock())
     await projector.catch_up()
     feed = MetricsFeed(Metrics(version="1.2.3"))
@@ -78,7 +78,7 @@ async def open_house(folder: Path, *, token: str | None = None) -> AsyncIterator
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:
-            yield House(app, operations, log, engine, projector, feed, run, job_dir)
+            yield DaemonParts(app, operations, log, engine, projector, feed, run, job_dir)
         finally:
             following.cancel()
     await engine.dispose()

@@ -81,7 +81,7 @@ class Processes:
         return [each for each in self.started if each.order.role == role]
 
 
-class Harbour:
+class FleetBench:
     """A fleet of one trainer and one explorer, on a clock of its own."""
 
     def __init__(self, processes: Processes | None = None) -> None:
@@ -95,7 +95,7 @@ class Harbour:
             self.processes,
             self.liveness,
             clock=self.clock,
-            ids=self.desk.tape.ids,
+            ids=self.desk.recorder.ids,
             log=logger(),
             start_timeout_s=START_S,
         )
