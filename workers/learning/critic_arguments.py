@@ -1,4 +1,4 @@
-"""The arguments of a critic, which every engine with one takes below `engine_args`; known without torch."""
+"""The arguments of a critic below `engine_args`, equal for every engine with a critic; importable without torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The bound of its gradient's norm; 0: none."""
 
     def optimizer(self, total_steps: int, *, decay_all: bool) -> Optimizer:
-        """The critic's optimizer in a stage of so many steps, with the schedule of its learning rate."""
+        """The critic's optimizer in a stage of `total_steps`, with the schedule of the learning rate."""
         counted = self.critic_lr_warmup_steps >= 0
         ratio_steps = int(self.critic_lr_warmup_steps_ratio * total_steps)
         return Optimizer(

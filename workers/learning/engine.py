@@ -1,4 +1,4 @@
-"""`TrainerEngine`: what the trainer asks of whatever computes gradients."""
+"""`TrainerEngine`: the seam between the trainer and an engine of gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sequence of a batch, as arrays: T tokens, of which the first P are the prompt; R = T - P."""
+    """A sequence of a batch as arrays: T tokens, the first P the prompt's, R = T - P the response's."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
@@ -68,16 +68,16 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightsSnapshot(Protocol):
-    """Weights of one version, apart from those that train on. Any thread may read them."""
+    """Weights of one version, apart from the weights under training, readable by any thread."""
 
     @property
     def kind(self) -> WeightsKind:
-        """The kind of the weights; only `bytes` have `weights`. A channel that does not take the kind refuses them."""
+        """The kind of the weights, `bytes` for kinds with `weights`; channels refuse other kinds than their own."""
         ...
 
     @property
     def exact(self) -> bool:
-        """False if they were rounded to the dtype that explorers run the model in: `checksum` is of others then."""
+        """False for weights rounded to the dtype of explorers, unlike the weights of `checksum`."""
         ...
 
     def weights(self) -> Weights:
@@ -87,52 +87,52 @@ class WeightsSnapshot(Protocol):
 
 @runtime_checkable
 class RestingEngine(Protocol):
-    """A trainer engine that can leave its device's memory to rollouts between two steps.
+    """A trainer engine with a rest between two steps, its device's memory free for rollouts.
 
-    At rest it trains nothing, but its weights and state can be read: `checksum`, `snapshot`, `save`.
+    At rest, weights and state stay readable (`checksum`, `snapshot`, `save`), and `train` is not called.
     """
 
     def rest(self) -> None:
-        """Gives up the device's memory, as far as it can."""
+        """Gives up the device's memory, as far as possible."""
         ...
 
     def wake(self) -> None:
-        """Takes the memory back, its content bit for bit. Raises DeviceMemoryError if others have it."""
+        """Takes the memory back, with equal content. Raises DeviceMemoryError without room."""
         ...
 
 
 @runtime_checkable
 class RemoteEngine(Protocol):
-    """A trainer engine whose weights and optimizer lie at a service. Its checkpoints hold a `ServiceState`."""
+    """A trainer engine with weights and optimizer at a service, and a `ServiceState` in checkpoints."""
 
     @property
     def waits_for(self) -> str:
-        """The service, in words, while it does not answer; else empty. Any thread may ask."""
+        """The service in words while without an answer, else empty; callable from any thread."""
         ...
 
     def forget(self, state: ServiceState) -> None:
-        """Has the service forget what a checkpoint named that is given up.
+        """Has the service delete the state of a discarded checkpoint.
 
-        What it does not know is no error, nor that it does not answer: then it stays there.
+        An unknown state is no error, nor is a silent service: the state stays at the service.
         """
         ...
 
 
 @runtime_checkable
 class WatchedEngine(Protocol):
-    """A trainer engine of several processes, one of which may end while nobody asks for anything."""
+    """A trainer engine of several processes, watched for a process's end between calls."""
 
     def watch(self) -> None:
-        """Blocks until `close`, on a thread of its own. Raises RankError as soon as a process is lost."""
+        """Blocks until `close`, on a separate thread. Raises RankError on the loss of a process."""
         ...
 
 
 @runtime_checkable
 class DigestingEngine(Protocol):
-    """A trainer engine that gives digests of other forms than its own, as trainers on other devices record them."""
+    """A trainer engine with digests in several forms, for comparison with trainers on other devices."""
 
     def digest_like(self, recorded: str) -> str:
-        """The digest of the weights in the form of one that was recorded."""
+        """The digest of the weights in the form of a recorded digest."""
         ...
 
 
@@ -149,8 +149,7 @@ class TrainerEngine(Protocol):
         ...
 
     def environment(self) -> dict[str, str]:
-        """The things that its weights' bits may depend on beside the log: releases, threads, device. Only after
-        `open`."""
+        """The releases, threads and device with an influence on the weights' bits beside the log; only after `open`."""
         ...
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
@@ -185,7 +184,7 @@ class TrainerEngine(Protocol):
         ...
 
     def snapshot(self) -> WeightsSnapshot:
-        """The weights as they are now, to be written while the next step trains."""
+        """The present weights, for writing during the next step."""
         ...
 
     def save(self, folder: Path, *, hf: bool) -> None:
@@ -202,26 +201,26 @@ class TrainerEngine(Protocol):
 
 
 def checksum_like(engine: TrainerEngine, recorded: str) -> str:
-    """The checksum of the engine's weights, to be compared with one that was recorded; empty: in its own form."""
+    """The checksum of the engine's weights in the form of a recorded checksum; empty: in the engine's form."""
     return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.checksum()
 
 
 def check_saved(engine: TrainerEngine, step: int, checksum: str) -> None:
-    """Raises RankError if the weights that were just saved are not those that the step's checksum is of.
+    """Raises RankError for saved weights unlike the step's checksum.
 
-    Committed, they would be loaded under that checksum by every trainer that comes after.
+    Once committed, every later trainer would load the weights under the wrong checksum.
     """
     if form_of(checksum) == "name":  # of nothing that could be compared
         return
-    found = checksum_like(engine, checksum)
-    if found != checksum:
+    present = checksum_like(engine, checksum)
+    if present != checksum:
         raise RankError(
             f"the weights of step {step} changed in the trainer's memory before they were saved: their checksum was "
-            f"{checksum}, it is {found}",
+            f"{checksum}, it is {present}",
             fix="nothing: the trainer begins anew from the checkpoint before; if it comes again, test the memory",
         )
 
 
 def sha256_like(engine: TrainerEngine, recorded: str) -> str:
-    """The digest by sha256, to be compared with one that was recorded; empty: in the engine's own form."""
+    """The digest by sha256 in the form of a recorded digest; empty: in the engine's form."""
     return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.sha256()

@@ -1,7 +1,7 @@
-"""`TrainerEngineDefinition`: what the name of a trainer engine leads to. `TrainerOpening`: what one is made with.
+"""`TrainerEngineDefinition`: a trainer engine's entry in the registry. `TrainerOpening`: the arguments of its making.
 
-The module of a definition is imported by everything that only checks an experiment. It therefore imports what is heavy
-(torch, a training library) within `make`.
+Mere checks of an experiment import the module of a definition. Heavy imports (torch, a training library) therefore
+belong into `make`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerOpening(Generic[A]):
-    """Everything that a trainer engine is made with; its `open` is given the experiment and the model."""
+    """The arguments of making a trainer engine, before `open` with the experiment and the model."""
 
     trainer: TrainerSpec
     """Section `trainer` of the first stage. Each stage's own comes with `begin_stage`."""
@@ -40,7 +40,7 @@ class TrainerOpening(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class TrainerEngineDefinition(Generic[A]):
-    """A trainer engine that can be made."""
+    """A trainer engine as registered: arguments, making, and checks without the engine."""
 
     arguments: type[A]
     """The struct of `trainer.engine_args`. `threads` and `dtype` are taken out of it before, for every engine.

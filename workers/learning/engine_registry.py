@@ -41,43 +41,43 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
 
 
 def lookup(name: str) -> TrainerEngineDefinition[Any]:
-    """The engine of that name. Raises ConfigError, with the nearest name, if there is none."""
+    """The engine by name. Raises ConfigError for an unknown name, with the nearest known one."""
     # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
-    found = ENGINES.load(name)
-    if not isinstance(found, TrainerEngineDefinition):
+    definition = ENGINES.load(name)
+    if not isinstance(definition, TrainerEngineDefinition):
         raise ConfigError(
-            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(found).__name__}",
+            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(definition).__name__}",
             fix="let it name an rftd.workers.api.TrainerEngineDefinition",
         )
-    return found
+    return definition
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:
-    """The arguments below `trainer.engine_args` of one of ours; None for others, which are not imported."""
+    """The struct of a built-in engine's `trainer.engine_args`; None for third parties' engines, never imported."""
     return lookup(name).arguments if ENGINES.builtin(name) else None
 
 
 def opened_with(name: str) -> tuple[str, ...]:
-    """The arguments that one of ours takes when it is opened, for every stage; of others nothing is known here."""
+    """The names of a built-in engine's arguments fixed at opening for every stage; empty for third parties' engines."""
     return lookup(name).opened_with if ENGINES.builtin(name) else ()
 
 
 def check_engine(spec: TrainerSpec) -> None:
-    """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
+    """Raises ConfigError for an uninstalled engine and for arguments unfit for the engine."""
     _arguments(lookup(spec.engine), spec)
 
 
 def unmet(stage: StageSpec) -> list[tuple[Demand, str]]:
-    """The parts that the stage's objective needs and its engine lacks, with the engine's reasons.
+    """The parts needed by the stage's objective and lacking in its engine, with the engine's reasons.
 
-    Raises ConfigError for parts that are not here.
+    Raises ConfigError for uninstalled parts.
     """
     lacks = lookup(stage.trainer.engine).lacks
     return [(demand, lacks[demand.part]) for demand in demands_of(stage, lacks) if demand.part in lacks]
 
 
 def check_objective(stage: StageSpec) -> None:
-    """Raises ConfigError, with the argument that asks for it, if the objective needs what the engine cannot give."""
+    """Raises ConfigError, naming the demanding argument, for an objective beyond the engine."""
     for demand, why in unmet(stage):
         raise ConfigError(
             f"{demand.words}, and the engine {stage.trainer.engine} has none: {why}",
@@ -87,7 +87,7 @@ def check_objective(stage: StageSpec) -> None:
 
 
 def check_room(stage: StageSpec, host: Host) -> None:
-    """Raises ConfigError, with the arithmetic, if a stage needs more memory than its trainer's devices have at all.
+    """Raises ConfigError, with the arithmetic, for a stage with needs above the devices' whole memory.
 
     What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, and
     while a node of a cluster has not said its memory, nothing is known.
@@ -113,17 +113,17 @@ def check_room(stage: StageSpec, host: Host) -> None:
 
 
 def memory_of(stage: StageSpec, host: Host) -> EngineMemory | None:
-    """The forecast of the peak memory of one rank of the stage's trainer; None: there is none."""
+    """The forecast of the peak memory of one rank of the stage's trainer; None without a forecast."""
     return _memory(lookup(stage.trainer.engine).forecast, stage, host)
 
 
 def ranks_of(stage: StageSpec) -> int:
-    """The number of processes that train the stage."""
+    """The number of trainer processes of the stage."""
     return stage.trainer.devices or max(1, stage.trainer.engine_args.get("ranks", 0))
 
 
 def ranks_on_device(stage: StageSpec) -> int:
-    """The number of those processes that share a device: each has a GPU for itself, and all share a CPU."""
+    """The number of trainer processes on one device: one on a GPU, all of them on a CPU."""
     return 1 if stage.trainer.devices else ranks_of(stage)
 
 
@@ -148,7 +148,7 @@ def _memory(
 
 
 def check_models(stage: StageSpec) -> None:
-    """Raises ConfigError for a model of the stage that its engine does not train with these arguments."""
+    """Raises ConfigError for a model of the stage unfit for its engine's arguments."""
     trains = lookup(stage.trainer.engine).trains
     if trains is None or stage.kind == "explore":
         return
@@ -158,8 +158,7 @@ def check_models(stage: StageSpec) -> None:
 
 
 def make_engine(spec: TrainerSpec, reach: ReachSpec = OWNERS) -> TrainerEngine:
-    """The trainer engine that a stage names, not opened yet; `reach` is the experiment's. Raises ConfigError,
-    NotInstalledError."""
+    """The stage's trainer engine, unopened; `reach` is the experiment's. Raises ConfigError, NotInstalledError."""
     engine = lookup(spec.engine)
     if engine.extra:
         check_extra(engine.extra, f"the {spec.engine} engine")

@@ -1,7 +1,7 @@
-"""The memory that training takes on each device, by the sizes of the models: known before anything is loaded.
+"""The memory of training on each device by the sizes of the models, known before any loading.
 
-`training_needs` is a lower bound, by which nothing is refused that fits. `training_forecast` is the peak that is
-expected of an engine of ours with the longest texts: micro-batches are chosen by it.
+`training_needs` is a lower bound, for refusals without false alarm. `training_forecast` is the expected peak of a
+built-in engine with the longest texts, for the choice of micro-batches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEVICE_CHANNEL: Final = "nccl"
 
 
 def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
-    """The needs of all models of the stage, with their gradients and moments."""
+    """The needs of all models of the stage, gradients and moments included."""
     objective = Objective.of(stage.algorithm)
     model_bytes = _FLOAT32_BYTES * elements_of(base) // spread
     learnt_bytes = model_bytes if stage.model.lora is None else 0
@@ -55,7 +55,7 @@ def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
 
 
 def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Need]:
-    """The needs of an engine of ours on one device while it trains the stage from the model in `base`.
+    """The needs of a built-in engine on one device in the stage's training from the model in `base`.
 
     Weights, gradients and moments are float32, of which each device has one part of `spread`. Of activations only what
     goes into each layer is counted, for a whole micro-batch: that much is kept even where layers are computed again.
@@ -79,7 +79,7 @@ def _activations(tokens: int) -> str:
 
 
 def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_logits: bool = False) -> list[Need]:
-    """The needs of the same engine at the peak of a step whose texts are as long as they may be.
+    """The needs of a built-in engine at the peak of a step with the longest texts.
 
     Beside what `training_needs` counts these are all that autograd keeps of each layer, the copies of weights in
     bfloat16, and the arrays of the output layer: of all tokens if `whole_logits`, else of a chunk. A step of one
@@ -88,11 +88,11 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
     layers = Layers.of(base)
     if not layers.count or not layers.hidden:
         return training_needs(stage, base, spread=spread)
-    kept = _model_needs(stage, base, spread)
+    held_needs = _model_needs(stage, base, spread)
     tokens = _tokens(stage)
     half = stage.trainer.dtype == "bfloat16"
     if half:
-        kept.append(Need("weights in bfloat16", _HALF_BYTES * elements_of(base) // spread))
+        held_needs.append(Need("weights in bfloat16", _HALF_BYTES * elements_of(base) // spread))
     of_layer_bytes = tokens * layers.kept_bytes(half=half, frozen=stage.model.lora is not None, row=_shared_row(stage))
     if stage.model.lora is not None and not stage.trainer.devices:
         # What peft adds a product up from is freed at once, and its memory is not found again before the step ends.
@@ -109,17 +109,17 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
         kept_bytes = layers.count * of_layer_bytes + 3 * inputs_bytes
         activations_bytes = int(kept_bytes * (1 if stage.trainer.devices else 1 + _HOLES_SHARE)) + head_bytes
     if stage.train_batch_size * stage.model.max_model_len > tokens:
-        return [*kept, Need(_activations(tokens), activations_bytes)]
+        return [*held_needs, Need(_activations(tokens), activations_bytes)]
     return [
         Need(f"gradients, or {_activations(tokens)} before", max(need.size_bytes, activations_bytes))
         if need.what == "gradients"
         else need
-        for need in kept
+        for need in held_needs
     ]
 
 
 def _shared_row(stage: StageSpec) -> int:
-    """The places of a row in which responses share their prompt, as the torch engine packs them; 0: none do."""
+    """The places of the torch engine's rows with prompts shared by responses; 0 without sharing."""
     group = stage.algorithm.repeat_times
     if group < 2 or stage.trainer.engine != "torch" or stage.trainer.engine_args.get("prefix_sharing") == "never":
         return 0
@@ -128,7 +128,7 @@ def _shared_row(stage: StageSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The widths of a decoder's layers, by its settings and the names of its tensors; 0 where nothing tells."""
+    """The widths of a decoder's layers by settings and names of tensors; 0 for unknown ones."""
 
     count: int
     hidden: int
@@ -175,7 +175,7 @@ class Layers:
         return self.queries + 2 * self.keys + 2 * self.hidden + (2 if self.gated else 1) * self.inner
 
     def kept_bytes(self, *, half: bool, frozen: bool, row: int) -> int:
-        """The bytes of one token that autograd keeps of one layer: in bfloat16 where `half`, but for norms.
+        """The bytes kept by autograd for one token of one layer, in bfloat16 with `half`, norms excepted.
 
         `frozen`: its weights do not learn, only adapters beside them. `row`: the places of a row with a mask, for which
         keys are repeated for each head; 0: attention is plainly causal.
@@ -192,9 +192,9 @@ class Layers:
 
 
 def held_need(stage: StageSpec, base: Path) -> Need:
-    """The versions that the torch engine's one process keeps on its device for explorers, in the dtype of rollouts.
+    """The versions kept for explorers on the device of a single torch process, in the dtype of rollouts.
 
-    Ranks give theirs to the host. Adapters alone are not counted.
+    Ranks keep versions on the host. Adapters alone are not counted.
     """
     arguments = stage.trainer.engine_args
     adapter_alone = stage.model.lora is not None and arguments.get("lora_publish") == "adapter"
@@ -205,14 +205,14 @@ def held_need(stage: StageSpec, base: Path) -> Need:
 
 
 def _held_versions(stage: StageSpec) -> int:
-    """The most versions that a channel without files is sure to keep at a time.
+    """The largest certain number of versions at a time in a channel without files.
 
-    Those that are evaluated and the last one are files whatever the channel.
+    Evaluated versions and the last version are files in every channel.
     """
     if stage.kind != "train" and not trainer_interval(stage.synchronizer):
         return 1  # it publishes when it is asked, and nobody knows how often
-    kept = kept_versions(stage)
+    channel_versions = kept_versions(stage)
     # A long stage is as its beginning.
-    steps = range(min(stage.total_steps, 4 * (kept + 1)))
+    steps = range(min(stage.total_steps, 4 * (channel_versions + 1)))
     due = [step for step in steps if publish_due(stage, step) and not eval_due(stage, step)]
-    return max((index + 1 - bisect_left(due, newest - kept) for index, newest in enumerate(due)), default=0)
+    return max((index + 1 - bisect_left(due, newest - channel_versions) for index, newest in enumerate(due)), default=0)

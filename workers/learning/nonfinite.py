@@ -1,4 +1,4 @@
-"""Batches that give no finite step: they are skipped, until there were too many in a row."""
+"""Batches without a finite step, skipped up to a limit in a row."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ FIX = "lower the learning rate, or look at the batch's rewards and log-probabili
 
 
 def unusable(samples: Sequence[TrainSample]) -> str:
-    """The first value of a batch that is NaN or infinite before anything was computed, in words; empty if there is
-    none."""
+    """The first NaN or infinite value among a batch's inputs, in words; empty for finite inputs."""
     # One pass over everything joined: a call for each of thousands of arrays costs more than the look itself.
     if _all_finite(samples):
         return ""
@@ -33,12 +32,12 @@ def unusable(samples: Sequence[TrainSample]) -> str:
 
 def _all_finite(samples: Sequence[TrainSample]) -> bool:
     """True if there is nothing to look for."""
-    parts = [part for each in samples for part in (each.logprobs, each.advantages) if part is not None]
-    return bool(np.isfinite(np.concatenate([[each.reward for each in samples], *parts])).all())
+    parts = [column for sample in samples for column in (sample.logprobs, sample.advantages) if column is not None]
+    return bool(np.isfinite(np.concatenate([[sample.reward for sample in samples], *parts])).all())
 
 
 def skipped(in_a_row: int, limit: int, step: int, reason: str) -> str:
-    """The reason why a step is skipped. Raises NonFiniteLossError if `in_a_row`, with this one, reaches `limit`."""
+    """The reason for skipping a step. Raises NonFiniteLossError once `in_a_row`, the step included, reaches `limit`."""
     if in_a_row < limit:
         return reason
     before = f"; so were the {in_a_row - 1} steps before it" if in_a_row > 1 else ""

@@ -167,7 +167,7 @@ def _seen(model: Path, arguments: Mapping[str, Any], dtype: str = "float32") -> 
             samples = make_samples("ppo", drift=0.1 * step)
             results.append(engine.train(TrainBatch(step=step, stage_step=step, samples=samples)))
     embedding = engine._policy.model.parameters["model.embed_tokens.weight"]
-    gradients = {parameter.dtype for parameter in engine._policy.learned().values()}
+    gradients = {parameter.dtype for parameter in engine._policy.parameters().values()}
     seen = Seen(
         losses=[each.metrics["actor/final_loss"] for each in results],
         norms=[each.metrics["actor/grad_norm"] for each in results],

@@ -1,4 +1,4 @@
-"""`Backend`: one model of a stage as its learner uses it. `StageModels`: the models of a stage on one engine."""
+"""`Backend`: one model of a stage, for the stage's learner. `StageModels`: the models of a stage on one engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LossOver: TypeAlias = Callable[[int, Mapping[str, Tensor]], Terms]
 
 
 class Backend(Protocol[M_contra]):
-    """One model, in this process or spread over ranks; all ranks make equal calls and get equal answers."""
+    """One model, in the present process or spread over ranks; all ranks make equal calls and get equal answers."""
 
     @property
     def parameters(self) -> Parameters:
@@ -90,7 +90,7 @@ class StageModels(Protocol[M]):
         ...
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """The samples with these numbers as micro-batches, each sample in one; a pure function of its arguments.
+        """The samples with these numbers as micro-batches, each sample in exactly one micro-batch; a pure function.
 
         Raises TrainError for a sample with arrays of unequal length.
         """

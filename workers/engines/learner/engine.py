@@ -51,7 +51,7 @@ class ModelEngine(ABC, Generic[P, M]):
 
     @property
     def deterministic(self) -> bool:
-        """True on a CPU, for one number of ranks. GPU kernels are deterministic where torch has such; no promise."""
+        """True on a CPU, for a fixed number of ranks; on a GPU, torch's deterministic kernels are no promise."""
         return self._device.type == "cpu"
 
     @abstractmethod
@@ -102,7 +102,7 @@ class ModelEngine(ABC, Generic[P, M]):
         return self._digest("tensors")
 
     def digest_like(self, recorded: str) -> str:
-        """The digest of the weights in the form of a recorded one, by whatever device and release."""
+        """The digest of the weights in the form of a recorded digest, of any device and release."""
         return self._digest(form_of(recorded))
 
     def save(self, folder: Path, *, hf: bool) -> None:
@@ -118,9 +118,9 @@ class ModelEngine(ABC, Generic[P, M]):
             self._state.write(actor)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it.
+        """Restores the weights; with `stage`, begins the stage and restores its saved optimizer and reference.
 
-        A stage with another optimizer begins a fresh one; a stage without a saved reference takes these weights.
+        A stage with another optimizer begins afresh; without a saved reference, the restored weights are the reference.
         """
         actor = folder / "actor"
         # What one rank cannot read is an error of all, and none of them waits for it.

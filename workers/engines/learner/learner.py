@@ -1,4 +1,4 @@
-"""`ModelLearner`: the learner of one stage over the backends of its models: policy, reference, critic, teacher."""
+"""`ModelLearner`: the learner of one stage over the backends of policy, reference, critic and teacher."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ _BASE: Final = ".base_layer."
 
 
 class LowRankLayers:
-    """The matrices A and B beside each adapted layer of `model`, which is changed in place.
+    """The matrices A and B beside each adapted layer of `model`, added in place.
 
-    Its tensors are looked up when they are asked for: parameters may be spread over ranks after the layers are made.
+    Tensors are looked up on access, for parameters may be spread over ranks after the making of the layers.
     """
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int) -> None:
-        """Raises ConfigError for layers that cannot be adapted, DataError if the folder of `spec` holds no such one."""
+        """Raises ConfigError for unfit layers, DataError for a folder of `spec` without an adapter."""
         peft = _peft()
         # A fresh adapter is drawn from torch's own generator: seeded here, and put back as it was.
         with torch.random.fork_rng():
@@ -61,31 +61,31 @@ class LowRankLayers:
 
     def low(self, module: str) -> Tensor:
         """A of a module  # [r, in]"""
-        found: Tensor = self._layers[module].lora_A[_NAME].weight.detach()
-        return found
+        matrix: Tensor = self._layers[module].lora_A[_NAME].weight.detach()
+        return matrix
 
     def high(self, module: str) -> Tensor:
         """B of a module  # [out, r]"""
-        found: Tensor = self._layers[module].lora_B[_NAME].weight.detach()
-        return found
+        matrix: Tensor = self._layers[module].lora_B[_NAME].weight.detach()
+        return matrix
 
     def scale(self, module: str) -> float:
         """The factor of B A in the module's weight."""
-        found: float = self._layers[module].scaling[_NAME]
-        return found
+        factor: float = self._layers[module].scaling[_NAME]
+        return factor
 
     def change(self, module: str) -> Tensor:
-        """scale * B A of a module that one rank has whole  # [out, in]"""
-        found: Tensor = self._layers[module].get_delta_weight(_NAME).detach()
-        return found
+        """scale * B A of a module held whole by a rank  # [out, in]"""
+        product: Tensor = self._layers[module].get_delta_weight(_NAME).detach()
+        return product
 
     def saved(self) -> dict[str, Tensor]:
         """The matrices themselves, by peft's names."""
-        found: dict[str, Tensor] = _peft().get_peft_model_state_dict(self._peft)
-        return found
+        matrices: dict[str, Tensor] = _peft().get_peft_model_state_dict(self._peft)
+        return matrices
 
     def write(self, actor: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Saves `lora_adapter/` in peft's layout, which transformers loads: `saved`, or what was gathered of it."""
+        """Saves `lora_adapter/` in peft's layout, for transformers: the matrices of `saved`, whole."""
         folder = actor / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[_NAME].save_pretrained(folder)
@@ -199,13 +199,13 @@ def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
 
 
 def _layers(model: Any, base: Path) -> dict[str, Any]:
-    """The adapted modules by their own names. Raises ConfigError if one of them is not a plain linear layer."""
+    """The adapted modules by name. Raises ConfigError for a module other than a plain linear layer."""
     from peft.tuners.lora import Linear
 
-    found = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
     # The output layer's matrix is read directly (token_logprobs), which would leave an adapter on it out.
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
-    for name, module in found.items():
+    for name, module in adapted.items():
         if not isinstance(module, Linear) or getattr(module, "fan_in_fan_out", False) or id(module) in ends:
             raise ConfigError(
                 f"{name} of this model cannot be adapted: only linear layers between embeddings and output can",
@@ -213,4 +213,4 @@ def _layers(model: Any, base: Path) -> dict[str, Any]:
                 field="model.lora_configs.target_modules",
                 fix="write all-linear, or name linear layers",
             )
-    return found
+    return adapted

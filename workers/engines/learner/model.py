@@ -66,41 +66,41 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
 
 
 def tensors_of(model: Any) -> dict[str, Tensor]:
-    """The weights and persistent buffers by name, detached, not copied; one that two layers share appears once."""
+    """The weights and persistent buffers by name, detached, not copied; a shared weight appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers_of(model)
 
 
 def buffers_of(model: Any) -> dict[str, Tensor]:
-    """The persistent buffers: numbers of a model that do not learn, such as the bias by which experts are chosen."""
-    kept = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
-    return {name: buffer.detach() for name, buffer in model.named_buffers() if name in kept}
+    """The persistent buffers: a model's numbers outside of training, such as the bias of a router of experts."""
+    saved = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
+    return {name: buffer.detach() for name, buffer in model.named_buffers() if name in saved}
 
 
 def decoder_of(model: Any) -> Any:
-    """The part of a model that gives the hidden states that the output layer takes.
+    """The part of a model with the hidden states for the output layer.
 
-    transformers guesses it by name: of some architectures it gives the whole model, of others the output layer.
+    transformers guesses by name: for some architectures the whole model, for others the output layer.
     """
-    found = model.get_decoder()
-    if found is not model and found is not model.get_output_embeddings():
-        return found
+    decoder = model.get_decoder()
+    if decoder is not model and decoder is not model.get_output_embeddings():
+        return decoder
     return getattr(model, "model", model.base_model)
 
 
 def output_states(model: Any, states: Tensor) -> Tensor:
-    """The states that the output layer takes, from those that the decoder gives  # [N, D] -> [N, D]
+    """The states for the output layer, from the decoder's states  # [N, D] -> [N, D]
 
     ModernBERT's decoder has a layer in between, under the name that others give the output layer.
     """
     between = getattr(model, "lm_head", None)
     if between is None or between is model.get_output_embeddings():
         return states
-    found: Tensor = between(states)
-    return found
+    states_between: Tensor = between(states)
+    return states_between
 
 
 def recompute_layers(model: Any) -> None:
-    """Lets each decoder layer keep only what goes in, for the backward pass to compute it again. Raises ConfigError."""
+    """Has decoder layers keep only their inputs, and the backward pass compute the layers again. Raises ConfigError."""
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise ConfigError(
             f"{model.config.model_type} models compute no layer again",
@@ -124,7 +124,7 @@ def can_share_prefixes(model: Any) -> bool:
 
 
 def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes a folder that transformers loads: config, the weights (or those given), and the base's tokenizer."""
+    """Writes a folder for transformers: config, the weights (or the given ones), and the base's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     generation = base / _GENERATION
     with _plain_generation(model) if generation.is_file() else nullcontext():
@@ -136,9 +136,9 @@ def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tens
 
 
 def try_description(model: Any, base: Path) -> None:
-    """Writes what a trained model's folder has beside its weights, and removes it.
+    """Writes all files of a trained model's folder except weights into a temporary folder.
 
-    What fails here would fail at the last checkpoint, after all training. Raises DataError.
+    A failure would else end the run at the last checkpoint, after all training. Raises DataError.
     """
     with TemporaryDirectory(prefix="rftd-") as name:
         try:
@@ -153,7 +153,7 @@ def try_description(model: Any, base: Path) -> None:
 
 @contextmanager
 def _plain_generation(model: Any) -> Iterator[None]:
-    """Has the model without generation settings of its own: transformers refuses to save some that it has read."""
+    """Has the model without generation settings, for transformers refuses to save some of the settings in use."""
     own = getattr(model, "generation_config", None)
     if own is None:
         yield
@@ -166,7 +166,7 @@ def _plain_generation(model: Any) -> Iterator[None]:
 
 
 def write_description(config: Any, folder: Path, base: Path, *, architecture: str) -> None:
-    """Makes a folder that has a model's float32 weights, or will have, one that transformers loads: all but them.
+    """Writes all files of a model's folder for transformers except the float32 weights.
 
     `architecture`: the class of the model, where the base's config does not name one.
     """

@@ -1,5 +1,4 @@
-"""The surroundings of the torch engine when it opens: torch's switches, the device's memory, and what bits depend
-on."""
+"""The surroundings of an engine: torch's switches, the device's memory, the facts behind a weight's bits."""
 
 from __future__ import annotations
 
@@ -26,8 +25,9 @@ _LACKING: Final = "does not have a deterministic implementation"
 
 
 class Determinism:
-    """torch's switch of deterministic algorithms: on a CPU for the whole process until it is put back, on a GPU for the
-    steps alone, since the drawing of tokens in the same process needs what has no such form."""
+    """torch's switch of deterministic algorithms: on a CPU for the process until put back, on a GPU for steps alone.
+
+    On a GPU, the drawing of tokens in the same process needs kernels without a deterministic form."""
 
     def __init__(self) -> None:
         self._before: bool | None = None
@@ -35,7 +35,7 @@ class Determinism:
         self._lacking = ""
 
     def begin(self, device: torch.device) -> None:
-        """Sets it for one rank on this device."""
+        """Turns the switch on for one rank on the device."""
         if device.type != "cuda":
             self.set(True)
             return
@@ -44,7 +44,7 @@ class Determinism:
         os.environ.setdefault(_CUBLAS, ":4096:8")
 
     def set(self, deterministic: bool) -> None:
-        """Sets it for the process; what it was before the first call is remembered."""
+        """Sets the switch for the process, and remembers its state before the first call."""
         if self._before is None:
             self._before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(deterministic)
@@ -58,7 +58,7 @@ class Determinism:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Has it on within, if it is for the steps alone."""
+        """Has the switch on within the context, if used for steps alone."""
         if not self._in_steps:
             yield
             return
@@ -72,7 +72,7 @@ class Determinism:
             torch.use_deterministic_algorithms(before)
 
     def given_up(self, error: RuntimeError) -> bool:
-        """True if a GPU's step needs a kernel without such a form: then it is off from now on, as a log line says."""
+        """True for an error of a GPU kernel without a deterministic form; turns the switch off, with a log line."""
         if not self._in_steps or _LACKING not in str(error):
             return False
         self._in_steps = False
@@ -81,15 +81,15 @@ class Determinism:
         return True
 
     def put_back(self) -> None:
-        """Sets it to what it was. Idempotent."""
+        """Restores the switch. Idempotent."""
         if self._before is not None:
             torch.use_deterministic_algorithms(self._before)
             self._before = None
 
 
 def environment(device: torch.device, *, threads: int, deterministic: bool) -> dict[str, str]:
-    """The releases, threads, device and processor: its model decides which kernels the libraries choose."""
-    found = {
+    """The releases, threads, device and processor model, with an influence on the libraries' kernels."""
+    surroundings = {
         "torch": str(torch.__version__),
         "transformers": release_of("transformers"),
         "safetensors": release_of("safetensors"),
@@ -102,9 +102,9 @@ def environment(device: torch.device, *, threads: int, deterministic: bool) -> d
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
     if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-        found["cuda"] = str(torch.version.cuda)
-    return found
+        surroundings["gpu"] = torch.cuda.get_device_name(device)
+        surroundings["cuda"] = str(torch.version.cuda)
+    return surroundings
 
 
 def _processor() -> str:
@@ -118,7 +118,7 @@ def _processor() -> str:
 
 
 def check_training(stages: Iterable[StageSpec], base: Path, device: str) -> None:
-    """Returns if the device has room for each stage, one after the other. Raises DeviceMemoryError."""
-    for stage in (each for each in stages if each.kind != "explore"):
+    """Raises DeviceMemoryError for a stage too large for the device, stages taken one by one."""
+    for stage in (stage for stage in stages if stage.kind != "explore"):
         needs = [*training_needs(stage, base), held_need(stage, base)]
         check_memory(needs, device, where=str(base), fix=FIX)

@@ -36,7 +36,7 @@ class Offloaded(Protocol):
 
 
 class StageOptimizer:
-    """The optimizer of one model in a stage; each rank steps its own part of a spread parameter."""
+    """The optimizer of one model in a stage, stepped by each rank on the rank's own parts."""
 
     def __init__(self, spec: Optimizer, parameters: Parameters, offloaded: Offloaded | None = None) -> None:
         """Begins without moments; `offloaded` is the model to wake and rest. Raises ConfigError for an unknown kind."""
@@ -51,7 +51,7 @@ class StageOptimizer:
         # Before the norm, not only before the step: sums over ranks need the gradient on the devices.
         self._wake()
         parameters = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         if is_spread(norm):
             norm = norm.full_tensor()
         if limit > 0:
@@ -82,7 +82,7 @@ class StageOptimizer:
         }
 
     def begin_state(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Makes the state of these names and whole shapes, zeros to copy a checkpoint into; returns its tensors.
+        """Makes a state of zeros by names and whole shapes, for a checkpoint's copy; returns the tensors.
 
         Raises DataError for a name or shape of another model's parameter.
         """
@@ -133,7 +133,7 @@ def make_optimizer(spec: Optimizer, parameters: Parameters) -> torch.optim.Optim
 
 
 def decays(name: str, parameter: torch.nn.Parameter) -> bool:
-    """True for matrices; False for norms and biases, for what has one dimension, and for what says so itself.
+    """True for matrices; False for norms, biases, one-dimensional parameters, and parameters marked by the model.
 
     Source: Radford et al. 2018, GPT, section 4.1 ("all non bias or gain weights"); Mamba marks its own parameters.
     """
@@ -145,12 +145,15 @@ def _groups(spec: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
     # Decay is a property of the name and shape, so a resumed run groups the parameters as the first one did.
     decayed = {name: spec.decay_all or decays(name, parameter) for name, parameter in parameters.items()}
     groups = [
-        {"params": [parameters[name] for name, each in decayed.items() if each is chosen], "weight_decay": decay}
-        for chosen, decay in ((True, spec.weight_decay), (False, 0.0))
+        {
+            "params": [parameters[name] for name, decay in decayed.items() if decay is chosen],
+            "weight_decay": weight_decay,
+        }
+        for chosen, weight_decay in ((True, spec.weight_decay), (False, 0.0))
     ]
     return [group for group in groups if group["params"]]
 
 
-def same_kind(one: str, other: str) -> bool:
-    """True if what one keeps can go on in the other: `adam` and `adamw` are the same here."""
-    return one == other or {one, other} == {"adam", "adamw"}
+def same_kind(saved: str, present: str) -> bool:
+    """True for kinds with interchangeable states: `adam` and `adamw` are equal here."""
+    return saved == present or {saved, present} == {"adam", "adamw"}

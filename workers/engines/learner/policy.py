@@ -1,4 +1,4 @@
-"""`Policy`: the model under training, as its engine opens, publishes, saves and restores it."""
+"""`Policy`: the model under training, opened, published, saved and restored by an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Policy(Protocol):
         ...
 
     def published(self) -> Mapping[str, Tensor]:
-        """The tensors for explorers by name, a rank's parts of spread ones; not copied where they exist as such."""
+        """The tensors for explorers by name, spread ones as the rank's parts, not copied where already present."""
         ...
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:

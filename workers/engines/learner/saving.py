@@ -54,9 +54,9 @@ def round_export(folder: Path, base: Path) -> None:
     dtype = exported_dtype(base)
     if dtype == OWN:
         return
-    kept = {tensor.name for tensor in tensors_of_files(weight_files(base)) if tensor.layout.dtype == OWN}
+    exact = {tensor.name for tensor in tensors_of_files(weight_files(base)) if tensor.layout.dtype == OWN}
     tensors = [
-        tensor if tensor.name in kept else replace(tensor, dtype=dtype)
+        tensor if tensor.name in exact else replace(tensor, dtype=dtype)
         for tensor in tensors_of_files(weight_files(folder))
     ]
     with suppress(DataError):  # the folder is as it was then: nothing that was trained is lost for a rounding

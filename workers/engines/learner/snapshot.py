@@ -1,4 +1,4 @@
-"""`TorchSnapshot`: the weights of one version as explorers get them, apart from those that train on."""
+"""`TorchSnapshot`: the weights of one version for explorers, copied from the weights under training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TorchSnapshot:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> TorchSnapshot:
-        """Copies of the tensors, those that are named in `rounded` in bfloat16; tied ones stay tied."""
+        """Copies of the tensors, in bfloat16 for names in `rounded`; tied tensors stay tied."""
         copies: dict[int, Tensor] = {}
         for name, weight in tensors.items():
             # By address: tied weights have one copy, and travel to explorers as one.
@@ -53,38 +53,41 @@ class SpreadTensors:
     """Implements `SpreadWeights`: a rank gives its part of a spread tensor, and a share of the rows of others."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
-        """Tensors that are named in `rounded` are given in bfloat16."""
+        """`rounded` names the tensors to give in bfloat16."""
         self.exact = not rounded
         self._tensors = tensors
         self._dtypes = dict.fromkeys(rounded, torch.bfloat16)
 
     def layouts(self) -> Mapping[str, TensorLayout]:
-        """The dtype that each is given in, and its shape."""
+        """The given dtype and the shape of each tensor."""
         return {
-            name: TensorLayout(str(self._dtypes.get(name, each.dtype)).removeprefix("torch."), tuple(each.shape))
-            for name, each in self._tensors.items()
+            name: TensorLayout(str(self._dtypes.get(name, tensor.dtype)).removeprefix("torch."), tuple(tensor.shape))
+            for name, tensor in self._tensors.items()
         }
 
     def shards(self) -> Iterator[Shard]:
-        """The rows of each tensor that this rank gives, or its part."""
+        """The present rank's rows of each tensor, or its part of a spread tensor."""
         rank, ranks = this_rank()
         return iter(shards_of(self._tensors, rank, ranks, dtypes=self._dtypes))
 
 
 def rounded_for(experiment: ExperimentSpec | None, model: Any, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-    """The tensors that explorers round to bfloat16 in any case, and that half the bytes suffice for; often none.
+    """The tensors rounded to bfloat16 by all explorers, publishable in half the bytes; often none.
 
-    Not an adapter's, whose sum with the base is rounded, and not numbers that transformers keeps in float32.
+    An adapter's are not among the tensors, for explorers round its sum with the base; nor are transformers' float32
+    modules.
     """
     stages = experiment.stages if experiment is not None else ()
     dtypes = {stage.rollout.dtype for stage in stages if stage.kind != "train"}
     if dtypes != {"bfloat16"} or is_adapter(tensors):
         return frozenset()
-    kept = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
-    kept |= {*(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
+    in_float32 = {*(getattr(model, "_keep_in_fp32_modules", None) or ())}
+    in_float32 |= {*(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
     exact = buffers_of(model).keys()
     return frozenset(
         name
         for name, tensor in tensors.items()
-        if tensor.dtype == torch.float32 and name not in exact and not any(part in name for part in kept)
+        if tensor.dtype == torch.float32
+        and name not in exact
+        and not any(name_part in name for name_part in in_float32)
     )

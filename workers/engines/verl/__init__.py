@@ -1,8 +1,8 @@
 """The verl trainer engine: the weights are spread over all ranks of a process group.
 
 verl (https://github.com/verl-project/verl) wraps models by FSDP2 or opens them with Megatron's layers, moves them to
-the host and back, and computes them with and without padding; objective, schedule, optimizer, checkpoints and what is
-asked of a model are rftd's.
+the host and back, and computes them with and without padding; objective, schedule, optimizer and checkpoints are
+rftd's.
 
 In reading order:
 

@@ -1,6 +1,6 @@
-"""`SpreadAdapter`: a low-rank adapter learns beside a model that is spread over ranks (peft).
+"""`SpreadAdapter`: a policy with a low-rank adapter under training above a model spread over ranks (peft).
 
-An adapter is small: where it is merged, every rank has it whole, and adds it to its own part of the weights.
+An adapter is small: for merging, every rank holds all of the adapter and adds it to the rank's part of the weights.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SpreadAdapter(LowRankPolicy):
         return replace(passes, model=EarlierAdapter(self.model, self.parameters()), parameters={})
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves `lora_adapter/` in peft's layout, which transformers loads, and with `hf` the merged model too."""
+        """Saves `lora_adapter/` in peft's layout for transformers, and with `hf` the merged model."""
         matrices = {name: matrix.cpu() for name, matrix in one_by_one(self.layers.saved())}
         if dist.get_rank() == 0:
             self.layers.write(actor, matrices)
@@ -86,7 +86,7 @@ class SpreadAdapter(LowRankPolicy):
 
 @dataclass(frozen=True, slots=True)
 class AdapterChange:
-    """The tensor that an adapter adds to a weight: scale * B A."""
+    """The change of a weight by an adapter: scale * B A."""
 
     low: Tensor
     """A  # [r, in]"""
@@ -95,21 +95,21 @@ class AdapterChange:
     scale: float
 
     def added(self, rows: Tensor, begin: int) -> Tensor:
-        """The sum with some rows of the weight, those from `begin` on; its bits do not depend on how many they are."""
-        made = rows.clone()
+        """The sum with the weight's rows from `begin` on, with bits independent of the number of rows."""
+        merged = rows.clone()
         end = begin + len(rows)
         for first in range(begin - begin % _ROWS, end, _ROWS):
             change = (self.high[first : first + _ROWS] @ self.low) * self.scale
             start = max(first, begin)
             stop = min(first + _ROWS, end)
-            made[start - begin : stop - begin] += change[start - first : stop - first]
-        return made
+            merged[start - begin : stop - begin] += change[start - first : stop - first]
+        return merged
 
 
 class MergedWeights(Mapping[str, Tensor]):
-    """The weights with an adapter added, each merged anew when it is asked for: every rank's part by itself.
+    """The weights with an adapter added, each rank's part merged anew on every access.
 
-    It has the adapter whole, so that a rank need not ask for what others do not.
+    The adapter is whole on every rank, and merging needs no call of other ranks.
     """
 
     def __init__(self, beneath: Mapping[str, Tensor], changes: Mapping[str, AdapterChange]) -> None:
@@ -118,13 +118,13 @@ class MergedWeights(Mapping[str, Tensor]):
         self._changes = changes
 
     def __getitem__(self, name: str) -> Tensor:
-        """The part of this rank, merged."""
+        """The present rank's part, merged."""
         tensor = self.beneath[name]
         if name not in self._changes:
             return tensor
         if not isinstance(tensor, DTensor):
             return self._changes[name].added(tensor, 0)
-        made: Tensor = DTensor.from_local(
+        merged: Tensor = DTensor.from_local(
             self._changes[name].added(tensor.to_local(), box_of(tensor).offset[0]),
             tensor.device_mesh,
             tensor.placements,
@@ -132,10 +132,10 @@ class MergedWeights(Mapping[str, Tensor]):
             shape=tensor.shape,
             stride=tensor.stride(),
         )
-        return made
+        return merged
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in one order on all ranks."""
+        """The names, in equal order on all ranks."""
         return iter(self.beneath)
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class MergedWeights(Mapping[str, Tensor]):
         return len(self.beneath)
 
     def merged(self, shard: Shard) -> Shard:
-        """A part of a weight `beneath`, merged when its bytes are asked for."""
+        """A part of a weight `beneath`, merged on access to the bytes."""
         if shard.name not in self._changes:
             return shard
         return replace(shard, data=partial(self._bytes, shard))
@@ -160,17 +160,17 @@ class MergedShards:
     """Implements `SpreadWeights`: no rank has more than one merged part at a time."""
 
     def __init__(self, weights: MergedWeights, rounded: frozenset[str]) -> None:
-        """Tensors that are named in `rounded` are given in bfloat16."""
+        """`rounded` names the tensors to give in bfloat16."""
         self.exact = not rounded
         self._weights = weights
         self._beneath = SpreadTensors(weights.beneath, rounded=rounded)
 
     def layouts(self) -> Mapping[str, TensorLayout]:
-        """The dtype that each is given in, and its shape."""
+        """The given dtype and the shape of each tensor."""
         return self._beneath.layouts()
 
     def shards(self) -> Iterator[Shard]:
-        """The part of each tensor that this rank has."""
+        """The present rank's part of each tensor."""
         return map(self._weights.merged, self._beneath.shards())
 
 
@@ -182,7 +182,7 @@ class EarlierAdapter:
         self._numbers = EarlierNumbers(parameters)
         self.use_remove_padding: bool = model.use_remove_padding
         self.vocabulary_tokens: int = model.vocabulary_tokens
-        self.found = model.found
+        self.outputs_of = model.outputs_of
         self.tensors = self._numbers.tensors
 
     @contextmanager

@@ -97,7 +97,7 @@ def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
 
 
 def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
-    """Raises ConfigError if the ranks that share a sequence cannot share the model's attention heads."""
+    """Raises ConfigError for attention heads indivisible by the ranks of a sequence."""
     size = arguments.ulysses_sequence_parallel_size
     settings = settings_of(folder)
     heads = number_in(settings, "num_attention_heads", "n_head")
@@ -108,5 +108,5 @@ def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
             f"{size} ranks share each sequence, and cannot share {heads} attention heads "
             f"with {pairs} of keys and values evenly",
             field="trainer.ulysses_sequence_parallel_size",
-            fix="write " + " or ".join(str(each) for each in range(1, heads + 1) if heads % each == 0),
+            fix="write " + " or ".join(str(ranks) for ranks in range(1, heads + 1) if heads % ranks == 0),
         )

@@ -1,6 +1,6 @@
 """`CpuPlatform`: the processors as verl's hardware, with gloo between ranks, for tests and laptops.
 
-Import it where verl is installed, before verl's engines.
+Import the module where verl is installed, before verl's engines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
 
     @property
     def device_module(self) -> Any:
-        """The functions of torch.cuda that verl calls while it trains."""
+        """The functions of torch.cuda called by verl in training."""
         # What verl calls of torch.cuda while it trains; memory of a CPU is nobody's to measure or to empty.
         return SimpleNamespace(
             current_device=lambda: torch.device("cpu"),
@@ -111,10 +111,10 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
 
 @contextmanager
 def torch_answers_cpu() -> Iterator[None]:
-    """Within it torch names the processors as the device of this process: Megatron asks torch, and not verl."""
-    asked = torch.cuda.current_device
+    """Has torch name the CPU as the current device, for Megatron asks torch and not verl."""
+    device_of_torch = torch.cuda.current_device
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     try:
         yield
     finally:
-        torch.cuda.current_device = asked
+        torch.cuda.current_device = device_of_torch

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """Shards over `fsdp_size` devices or all; where anything waits on the host, the policy alone is counted.
+    """The needs of shards over `fsdp_size` devices or all; with offloading, of the policy alone.
 
-    Megatron's are shards over `tensor_model_parallel_size`, beside which its own parameters are counted.
+    Megatron has shards over `tensor_model_parallel_size` and parameters of its own beside them.
     """
     arguments = parse(stage.trainer.engine_args)
     if arguments.strategy == "megatron":
@@ -40,7 +40,7 @@ def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
 
 
 def _forecast(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """The peak of FSDP without offloading, whose ranks compute the logits of a whole micro-batch; else the least."""
+    """The peak of FSDP without offloading, with the logits of a whole micro-batch; else the least."""
     arguments = parse(stage.trainer.engine_args)
     offloads = arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload
     if arguments.strategy == "megatron" or offloads or arguments.activation_offload:
@@ -60,7 +60,7 @@ def _trains(stage: StageSpec, folder: Path) -> None:
 
 
 def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank, in a process of its own; the group of all ranks is there already."""
+    """The engine of one rank in a separate process, within the existing group of all ranks."""
     from rftd.workers.engines.verl.engine import VerlTrainerEngine
 
     return VerlTrainerEngine(threads=place.threads)

@@ -39,9 +39,9 @@ else:
 
 
 class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
-    """Implements `TrainerEngine`; every method is called on all ranks, with the same arguments.
+    """Implements `TrainerEngine`, with every method called on all ranks with equal arguments.
 
-    A process that belongs to no group is a group of its own.
+    A process outside of any group is a group by itself.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -49,7 +49,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         self._shares: Shares | None = None
 
     def environment(self) -> dict[str, str]:
-        """The releases, ranks, threads, device and processor that the bits of the weights may depend on."""
+        """The releases, ranks, threads, device and processor with an influence on the bits of the weights."""
         surroundings = environment(self._device, threads=self._threads, deterministic=self._determinism.on)
         surroundings |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
         arguments = parse(self._trainer.engine_args)
@@ -61,7 +61,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model and spreads it over the ranks.
 
-        Raises DataError if it cannot be read, ConfigError for what verl cannot do here.
+        Raises DataError for an unreadable model, ConfigError for settings beyond verl.
         """
         torch.set_num_threads(self._threads)
         spec = experiment.stages[0]
@@ -120,23 +120,23 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         return digest(form, self._opened.published(), self._digester)
 
     def snapshot(self) -> WeightsSnapshot:
-        """A copy of the weights, in bfloat16 where explorers run the model in it; of several ranks see `spread`."""
+        """A copy of the weights, in bfloat16 for explorers with the model in bfloat16; several ranks use `spread`."""
         tensors = dict(one_by_one(self._opened.published()))
         return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.outline, tensors))
 
     def spread(self) -> SpreadWeights:
-        """The weights as the controller of several ranks takes them: each rank gives what it holds."""
+        """The weights for the controller of several ranks, each rank's own parts."""
         return self._opened.spread(self._experiment)
 
     @property
     def _trainer(self) -> TrainerSpec:
-        """Section `trainer` of the stage, or of the first one."""
+        """Section `trainer` of the present stage, before any stage of the first."""
         assert self._experiment is not None, "used before open"
         return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
 
 
 def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -> None:
-    """Raises ConfigError for what cannot be trained so on this device."""
+    """Raises ConfigError for settings unfit for the device."""
     if stage.trainer.dtype not in ("float32", "bfloat16"):
         raise ConfigError(
             f"the verl engine does not train in {stage.trainer.dtype!r}",

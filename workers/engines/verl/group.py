@@ -1,4 +1,4 @@
-"""The ranks that train together: their process group, and what they tell one another."""
+"""The ranks of one training: their process group, shares of micro-batches, and messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.workers.engines.ranks.collectives import gathered
 
 
 def join_group(device: torch.device) -> bool:
-    """Makes a group of this process alone where none was made; returns True if it did."""
+    """Makes a group of the present process alone, unless a group exists; returns True for a new group."""
     if dist.is_initialized():
         return False
     # In memory: a group of one needs no port, and nobody else can join it.
@@ -30,7 +30,7 @@ def join_group(device: torch.device) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of the ranks in the micro-batches: ranks that share sequences have the same ones."""
+    """The shares of the ranks in the micro-batches; ranks with common sequences have equal shares."""
 
     rank: int
     """The number of this rank's share."""
@@ -41,7 +41,7 @@ class Shares:
     """One rank of each share; None: there is one share."""
 
     def rounds(self, micro_batches: int) -> list[int]:
-        """The number of this rank's micro-batch in each round; one that is too large: it has none left.
+        """The number of the rank's micro-batch in each round, in the last round possibly beyond the end.
 
         All ranks take part in each round, for each computes with parts of the weights of all.
         """
@@ -54,11 +54,11 @@ class Shares:
         return values
 
     def told(self, own: Mapping[int, Mapping[str, float]], count: int) -> list[dict[str, float]]:
-        """The figures of `count` micro-batches by number, of which this rank knows its `own`."""
+        """The terms of `count` micro-batches by number, gathered from each rank's `own`."""
         if self.count == 1:
             return [dict(own[number]) for number in range(count)]
         parts = gathered(msgspec.msgpack.encode(own), group=self.group)
-        found: dict[int, dict[str, float]] = {}
+        figures: dict[int, dict[str, float]] = {}
         for part in parts:
-            found |= msgpack_decoder(dict[int, dict[str, float]]).decode(part)
-        return [found[number] for number in range(count)]
+            figures |= msgpack_decoder(dict[int, dict[str, float]]).decode(part)
+        return [figures[number] for number in range(count)]

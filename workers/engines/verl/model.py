@@ -1,6 +1,6 @@
-"""verl's FSDP engine around a model of ours: which model it wraps, and what of its outputs is asked for.
+"""verl's FSDP engine around a model of ours, with its outputs in float32.
 
-Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from torch import Tensor
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.engines.learner.model import load_model, recompute_layers
-from rftd.workers.engines.verl.wrapping import Found, LossOf, Wrapping, distribution_figure, figures_asked, read_critic
+from rftd.workers.engines.verl.wrapping import (
+    LossOf,
+    Outputs,
+    Wrapping,
+    distribution_figure,
+    figures_asked,
+    read_critic,
+)
 from rftd.workers.models.pretrained import dropout_off
 
 with warnings.catch_warnings():
@@ -33,8 +40,7 @@ from tensordict import TensorDict
 class _Wrapped:
     """The changes to verl's engine, for policies and critics alike.
 
-    The model is read as every engine of ours reads it. There is no optimizer of verl's and no checkpoint manager: those
-    of a stage are ours.
+    The model is read like on every engine of ours. verl's optimizer and checkpoint manager are replaced by a stage's.
     """
 
     wrapping: Wrapping
@@ -58,28 +64,28 @@ class _Wrapped:
         self.module = self._build_fsdp_module(module)
         # Once, while all of them are shards: after a forward pass those of the root may be whole for a while.
         self.parameters: dict[str, torch.nn.Parameter] = dict(self.module.named_parameters())
-        kept = self.module.state_dict().keys()
-        self.kept_buffers = {name: value for name, value in self.module.named_buffers() if name in kept}
+        saved = self.module.state_dict().keys()
+        self.kept_buffers = {name: value for name, value in self.module.named_buffers() if name in saved}
         self.rest()
 
     @property
     def outline(self) -> Any:
-        """The model as transformers knows it, by its configuration and class."""
+        """The model with the configuration and class of transformers."""
         return self.module
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The tokens that the model knows."""
-        found: int = self.module.get_input_embeddings().num_embeddings
-        return found
+        """The number of token ids known to the model."""
+        rows: int = self.module.get_input_embeddings().num_embeddings
+        return rows
 
     def optimizer_zero_grad(self) -> None:
-        """Drops the gradients; verl asks for it when a pass fails."""
+        """Drops the gradients, called by verl after a failed pass."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and the buffers that are saved, by transformers' names: those of FSDP are DTensors."""
+        """The weights and persistent buffers by transformers' names, DTensors under FSDP."""
         weights = {name: value.detach() for name, value in self.parameters.items()}
         return weights | {name: value.detach() for name, value in self.kept_buffers.items()}
 
@@ -108,7 +114,7 @@ class _Wrapped:
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has the weights on the device within it, and no dropout."""
+        """Has the weights on the device and dropout off, within the context."""
         mode = self.train_mode(zero_grad_on_exit=False) if gradient else self.eval_mode()
         with mode:
             _without_dropout(self.module)
@@ -119,19 +125,18 @@ class _Wrapped:
         if self._offloads:
             self._settle()
 
-    def found(self, data: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Found, Any]:
-        """One forward pass: the loss if there is one, what the model says of each place, what the loss gave beside."""
-        told: dict[str, Tensor] = {}
+    def outputs_of(self, batch: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Outputs]:
+        """The loss, or a sum without one, and the outputs at each place, by one forward pass."""
+        outputs: dict[str, Tensor] = {}
 
-        def taken(*, model_output: Mapping[str, Tensor], data: Any, dp_group: Any) -> tuple[Tensor, dict[str, Any]]:
-            told.update({name: value.values().float() for name, value in model_output.items()})
+        def loss_of(*, model_output: Mapping[str, Tensor], data: Any, dp_group: Any) -> tuple[Tensor, dict[str, Any]]:
+            outputs.update({name: values.values().float() for name, values in model_output.items()})
             # Outside autocast: sums over thousands of tokens stay float32.
             with torch.autocast(self.module_device_type, enabled=False):
-                value, beside = loss(told) if loss is not None else (next(iter(told.values())).sum(), None)
-            return value, {"beside": beside}
+                return next(iter(outputs.values())).sum() if loss is None else loss(outputs), {}
 
-        value, output = self.forward_step(data, loss_function=taken, forward_only=loss is None)
-        return value, told, output["metrics"]["beside"]
+        value, _ = self.forward_step(batch, loss_function=loss_of, forward_only=loss is None)
+        return value, outputs
 
     @property
     def module_device_type(self) -> str:
@@ -167,13 +172,13 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
     """A language model: log-probabilities and entropies of each place's next token."""
 
     def read_module(self) -> Any:
-        """The model in float32, as every engine of ours reads it."""
+        """The model in float32, read like on every engine of ours."""
         return load_model(
             Path(self.model_config.path), torch.device("cpu"), trust_remote_code=self.wrapping.trust_remote_code
         )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
-        """verl's, with a temperature of each token where those of a response differ."""
+        """verl's inputs. Raises ConfigError for mixed temperatures of a response without padding."""
         inputs, beside = super().prepare_model_inputs(micro_batch)
         if "inverse_temperatures" in micro_batch.keys() and "temperature_rmpad" in beside:  # noqa: SIM118
             raise ConfigError(
@@ -186,7 +191,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """verl's, of logits in float32; and the figures of whole distributions that are asked for."""
+        """verl's columns from logits in float32, and the requested figures of whole distributions."""
         logits = output.logits.float()
         if "inverse_temperatures" in micro_batch.keys():  # noqa: SIM118
             scale = torch.nested.to_padded_tensor(
@@ -194,12 +199,12 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
             )
             logits = logits * scale[..., None]
         output.logits = logits
-        found: dict[str, Tensor] = super().prepare_model_outputs(
+        columns: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
         for name in figures_asked(micro_batch):
-            found[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
-        return found
+            columns[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
+        return columns
 
     def _figure(self, name: str, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
         """A figure of whole distributions at each place  # [P] nested"""
@@ -213,8 +218,8 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         whole = distribution_figure(name, logits, temperatures)
         if "temperature" not in output_args:
             whole = self._gather_and_unpad_packed(whole, output_args["pad_size"])
-        made: Tensor = torch.nested.nested_tensor_from_jagged(whole, ids.offsets())
-        return made
+        nested: Tensor = torch.nested.nested_tensor_from_jagged(whole, ids.offsets())
+        return nested
 
 
 class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
@@ -229,10 +234,10 @@ class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
     ) -> dict[str, Tensor]:
         """verl's, in float32."""
         output.logits = output.logits.float()
-        found: dict[str, Tensor] = super().prepare_model_outputs(
+        columns: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        return found
+        return columns
 
 
 def open_fsdp(
@@ -288,11 +293,11 @@ def open_fsdp(
 
 
 def _without_dropout(module: Any) -> None:
-    """Turns dropout off; the model stays in training, for layers that compute their states again must be."""
+    """Turns dropout off; layers with recomputed states stay in training mode, as required by transformers."""
     module.eval()
-    for each in module.modules():
-        if getattr(each, "gradient_checkpointing", False):
-            each.training = True
+    for submodule in module.modules():
+        if getattr(submodule, "gradient_checkpointing", False):
+            submodule.training = True
 
 
 _LOGGER.setLevel("WARNING")

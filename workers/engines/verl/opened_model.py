@@ -1,6 +1,6 @@
 """The opening of a model by the strategy of the engine's arguments: FSDP2 or Megatron.
 
-Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTexts(MicroBatch):
-    """A micro-batch as its S texts of P places in all, one after the other."""
+    """A micro-batch as S texts of P places in all, one after the other."""
 
     ids: Ints  # [P]
     lengths: Ints  # [S]
@@ -29,7 +29,7 @@ class PackedTexts(MicroBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The bounds of what a rank computes at once."""
+    """The bounds of a rank's micro-batch."""
 
     tokens: int
     padded: bool
@@ -40,7 +40,7 @@ class Budget:
     """The number of ranks, or groups of them, that share the micro-batches of a step."""
 
     def holds(self, lengths: Sequence[int]) -> bool:
-        """True if a micro-batch may have texts of these lengths."""
+        """True for lengths of texts within the bounds of a micro-batch."""
         if self.texts:
             return len(lengths) <= self.texts
         return (max(lengths) * len(lengths) if self.padded else sum(lengths)) <= self.tokens
@@ -49,14 +49,14 @@ class Budget:
 def pack(
     batch: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation, budget: Budget
 ) -> list[PackedTexts]:
-    """The micro-batches of the samples with these numbers. Raises TrainError for one whose arrays do not fit."""
+    """The micro-batches of the numbered samples. Raises TrainError for a sample with arrays of unequal length."""
     samples = [batch[number] for number in numbers]
     # Before micro-batches are made: a token's weight is that in all samples of the step, however they are cut.
     step = StepSums.of(samples, numbers, aggregation)
     groups: list[list[list[int]]] = []
     for block in _blocks(samples):
         together = [*groups[-1], block] if groups else [block]
-        if groups and budget.holds([len(samples[number].tokens) for each in together for number in each]):
+        if groups and budget.holds([len(samples[number].tokens) for block in together for number in block]):
             groups[-1] = together
         else:
             groups.append([block])
@@ -66,7 +66,7 @@ def pack(
 
 
 def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
-    """The samples that one micro-batch must have together, the two of a pair or one; shortest first."""
+    """The samples of one block, two of a pair or a single sample, never split over micro-batches; shortest first."""
     blocks: dict[int, list[int]] = {}
     for number, sample in enumerate(samples):
         blocks.setdefault(sample.pair if sample.pair >= 0 else -1 - number, []).append(number)
@@ -74,15 +74,15 @@ def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
 
 
 def _shared(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
-    """The groups, some of them halved until every rank has as many: one that has none waits for the others."""
+    """The groups, the largest halved until every rank has an equal number, for ranks wait for each other."""
     groups = list(groups)
     while len(groups) % shares:
-        place = max(range(len(groups)), key=lambda number: len(groups[number]))
-        group = groups[place]
+        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
+        group = groups[largest]
         if len(group) < 2:
             break
         half = len(group) // 2
-        groups[place : place + 1] = [group[:half], group[half:]]
+        groups[largest : largest + 1] = [group[:half], group[half:]]
     return groups
 
 

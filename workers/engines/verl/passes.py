@@ -14,7 +14,7 @@ from rftd.workers.engines.learner.backend import Figure, LossOver
 from rftd.workers.engines.learner.optimizer import Offloaded, Parameters
 from rftd.workers.engines.verl.group import Shares
 from rftd.workers.engines.verl.packing import PackedTexts
-from rftd.workers.engines.verl.wrapping import Found, text_batch
+from rftd.workers.engines.verl.wrapping import Outputs, text_batch
 
 _NAMES: Final[Mapping[Figure, str]] = {"logprobs": "log_probs", "entropies": "entropy"}
 """verl's names of figures, where they differ."""
@@ -50,7 +50,7 @@ class VerlPasses:
         with self.model.running(gradient=False):
             for number in self.shares.rounds(len(micro_batches)):
                 micro = micro_batches[number] if number < len(micro_batches) else None
-                output = self.model.found(self._data(micro, figures))[1]
+                _, output = self.model.outputs_of(self._data(micro, figures))
                 if micro is not None:
                     span = slice(starts[number], starts[number] + sizes[number])
                     for line, column in enumerate(_columns(output, micro, names).values()):
@@ -69,19 +69,17 @@ class VerlPasses:
                 micro = micro_batches[number] if number < len(micro_batches) else None
                 terms: dict[str, Tensor] = {}
 
-                def loss_of(
-                    output: Found, number: int = number, terms: dict[str, Tensor] = terms
-                ) -> tuple[Tensor, None]:
+                def loss_of(output: Outputs, number: int = number, terms: dict[str, Tensor] = terms) -> Tensor:
                     if number >= len(micro_batches):
                         # A round without a micro-batch of its own: the rank lends its shards to the others.
-                        return next(iter(output.values())).sum() * 0.0, None
+                        return next(iter(output.values())).sum() * 0.0
                     value, own_terms = loss(number, _columns(output, micro_batches[number], sorted(figures)))
                     terms.update(own_terms)
                     # FSDP takes the mean of the ranks' gradients, where losses are weighted to be summed up.
-                    return value * self.shares.count, None
+                    return value * self.shares.count
 
                 with self.model._gradient_sync_context(is_last_micro_batch=number == rounds[-1]):
-                    value, _, _ = self.model.found(self._data(micro, figures), loss_of)
+                    value, _ = self.model.outputs_of(self._data(micro, figures), loss_of)
                     value.backward()
                 if micro is not None:
                     # One transfer: each float() of a term would wait for all kernels that are queued.
@@ -111,7 +109,7 @@ class VerlPasses:
         )
 
 
-def _columns(output: Found, micro: PackedTexts, figures: Sequence[Figure]) -> dict[str, Tensor]:
+def _columns(output: Outputs, micro: PackedTexts, figures: Sequence[Figure]) -> dict[str, Tensor]:
     """The figures of the trained tokens, from those of all places  # [P] -> [N] each"""
     columns: dict[str, Tensor] = {}
     for figure in figures:

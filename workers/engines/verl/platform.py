@@ -1,4 +1,4 @@
-"""verl's idea of the hardware: it is chosen once in a process, before verl's engines are imported.
+"""verl's platform, chosen once in a process, before the import of verl's engines.
 
 verl registers CUDA and NPU; the processors are ours.
 """
@@ -18,7 +18,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def choose_platform(device: torch.device, *, field: str) -> None:
-    """Lets verl compute on such a device in this process. Raises ConfigError if it computes on another one already."""
+    """Has verl compute on the device's kind in the present process. Raises ConfigError for a second kind."""
     from verl.plugin.platform import get_platform, platform_manager, set_platform
 
     from rftd.workers.engines.verl.cpu_platform import CpuPlatform

@@ -21,8 +21,8 @@ from rftd.workers.weights.torch_bytes import dtype_name, tensors_of
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
     """Writes a folder for transformers, in the base's dtype; all ranks call it, and the first one writes.
 
-    The weights go through a file without a name beside it, for transformers wants to see all of them: no rank has more
-    than a piece of what others hold on its host.
+    transformers needs all weights at once, from a nameless file beside the folder: no rank holds more than a piece of
+    other ranks' parts in memory.
     """
     pieces = to_first(tensors)
     if dist.get_rank():

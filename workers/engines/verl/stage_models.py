@@ -24,7 +24,7 @@ from rftd.workers.learning.losses.aggregation import Aggregation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlStageModels:
-    """Implements `StageModels` with whole texts as micro-batches; every rank makes the same calls."""
+    """Implements `StageModels` with whole texts as micro-batches; all ranks make equal calls."""
 
     spec: StageSpec
     policy: VerlPasses
@@ -39,7 +39,7 @@ class VerlStageModels:
 
     @property
     def device(self) -> torch.device:
-        """The device of this rank."""
+        """The present rank's device."""
         return self.policy.shares.device
 
     @property

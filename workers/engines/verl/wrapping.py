@@ -1,6 +1,6 @@
 """`Wrapping`: how verl's engines wrap a model; their batches and the figures of their logits.
 
-Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from verl.utils import tensordict_utils
 
-Found = Mapping[str, Tensor]
-"""A model's values at each place of a micro-batch, by name  # [P] float32 each"""
+Outputs = Mapping[str, Tensor]
+"""A model's outputs at each place of a micro-batch, by verl's names  # [P] float32 each"""
 FIGURES: Final = "rftd_figures"
 """The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
 _ROWS: Final = 1024
 """Places whose logits are looked at at once."""
-LossOf = Callable[[Found], tuple[Tensor, Any]]
+LossOf = Callable[[Outputs], Tensor]
+"""The loss of a micro-batch over a model's outputs  # []"""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """The way in which models are spread over ranks and computed."""
+    """The arguments, device and dtypes of models spread over ranks."""
 
     arguments: VerlTrainerArgs
     device: torch.device
@@ -77,16 +78,16 @@ def text_batch(
     positions = torch.arange(len(ids)) - offsets[:-1].repeat_interleave(lengths)
 
     def nested(values: Tensor) -> Tensor:
-        made: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
-        return made
+        tensor: Tensor = torch.nested.nested_tensor_from_jagged(values, offsets)
+        return tensor
 
     columns = {"input_ids": nested(ids), "position_ids": nested(positions), "temperature": temperatures}
     if inverse is not None:
         columns["inverse_temperatures"] = nested(inverse)
-    data = TensorDict(columns, batch_size=[len(lengths)])
+    batch = TensorDict(columns, batch_size=[len(lengths)])
     flags = {"use_remove_padding": use_remove_padding, "calculate_entropy": entropy, FIGURES: figures}
-    tensordict_utils.assign_non_tensor(data, **flags)
-    return data
+    tensordict_utils.assign_non_tensor(batch, **flags)
+    return batch
 
 
 def figures_asked(batch: TensorDict) -> list[str]:

@@ -27,13 +27,13 @@ def lookup(name: str) -> AlgorithmDefinition:
     """The algorithm of that name. Raises ConfigError, with the nearest name, if there is none."""
     # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
     # checked.
-    found = ALGORITHMS.load(name)
-    if not isinstance(found, AlgorithmDefinition):
+    definition = ALGORITHMS.load(name)
+    if not isinstance(definition, AlgorithmDefinition):
         raise ConfigError(
-            f"entry point {name!r} of the group {ALGORITHMS.group!r} is a {type(found).__name__}",
+            f"entry point {name!r} of the group {ALGORITHMS.group!r} is a {type(definition).__name__}",
             fix="let it name an rftd.workers.learning.algorithms.definition.AlgorithmDefinition",
         )
-    return found
+    return definition
 
 
 def names() -> tuple[str, ...]:

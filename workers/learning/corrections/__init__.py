@@ -1,4 +1,4 @@
-"""Corrections for data that older weights drew, over any policy loss; in reading order:
+"""Corrections for data drawn by older weights, over any policy loss; in reading order:
 
 correction.py  the seam: what a correction sees, and what it gives: a multiplier and a mask for each token
 importance.py  multipliers: decoupled, tis, icepop

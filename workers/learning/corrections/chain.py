@@ -1,4 +1,4 @@
-"""`Chain`: the corrections of one objective, and which log-probabilities its ratio is taken to."""
+"""`Chain`: the corrections of one objective, and the old log-probabilities of its ratio."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Chain:
 
     @classmethod
     def of(cls, spec: CorrectionSpec, own: tuple[Correction, ...] = ()) -> Chain:
-        """Makes the parts, beside those that the policy loss is defined by.
+        """Makes the parts, the policy loss's own included.
 
-        Raises ConfigError for an unknown name, arguments that do not fit, or a ratio twice.
+        Raises ConfigError for an unknown name, unfit arguments, or a double ratio.
         """
         if spec.old_logprobs not in OLD_LOGPROBS:
             raise ConfigError(
@@ -39,8 +39,8 @@ class Chain:
                 field="algorithm.rollout_correction.old_logprobs",
                 fix=f"one of {', '.join(OLD_LOGPROBS)}",
             )
-        parts = tuple(CORRECTIONS.open(part.kind, part.args) for part in spec.parts)
-        if spec.old_logprobs == "rollout" and any(part.weighs for part in parts):
+        parts = tuple(CORRECTIONS.open(correction.kind, correction.args) for correction in spec.parts)
+        if spec.old_logprobs == "rollout" and any(correction.weighs for correction in parts):
             raise ConfigError(
                 "with the rollouts' log-probabilities as the old ones the policy loss contains the ratio to the "
                 "rollouts already, and a multiplier would count it twice",
@@ -51,44 +51,44 @@ class Chain:
 
     @property
     def plain(self) -> bool:
-        """True if it changes nothing."""
+        """True for a chain without effect."""
         return self.old_logprobs == "rollout" and not self.parts
 
     @property
     def decoupled(self) -> bool:
-        """True if the old log-probabilities are those of the weights before the batch, or depend on them."""
+        """True for old log-probabilities by the weights before the batch."""
         return self.old_logprobs != "rollout"
 
     @property
     def whole_batch(self) -> bool:
-        """True if some part must see the whole batch before its first step."""
-        return any(part.scope == "batch" for part in self.parts)
+        """True for a chain with a correction over the whole batch before its first step."""
+        return any(correction.scope == "batch" for correction in self.parts)
 
     @property
     def whole_mini_batch(self) -> bool:
-        """True if some part must see the whole mini-batch before each step."""
-        return any(part.scope == "mini_batch" for part in self.parts)
+        """True for a chain with a correction over the whole mini-batch before each step."""
+        return any(correction.scope == "mini_batch" for correction in self.parts)
 
     def of_batch(self, batch: BatchTokens) -> Corrected:
-        """The outcome of the parts that must see the whole batch, by the weights before its steps."""
+        """The outcome of corrections over the whole batch, by the weights before its steps."""
         return self._of(batch, "batch")
 
-    def of_mini_batch(self, batch: BatchTokens, known: Corrected) -> Corrected:
-        """The outcome of the parts that must see all tokens of one step, joined with what is known of them.
+    def of_mini_batch(self, batch: BatchTokens, before: Corrected) -> Corrected:
+        """The outcome of corrections over all tokens of one step, joined with the earlier outcome.
 
         Their log-probabilities are those before the step, or for `decoupled` those before the batch's first one.
         """
-        made = self._of(batch, "mini_batch")
+        corrected = self._of(batch, "mini_batch")
         return Corrected(
-            multiplier=_both(known.multiplier, made.multiplier),
-            keep=_all(known.keep, made.keep),
-            marked=_any(known.marked, made.marked),
+            multiplier=_both(before.multiplier, corrected.multiplier),
+            keep=_all(before.keep, corrected.keep),
+            marked=_any(before.marked, corrected.marked),
         )
 
     def _of(self, batch: BatchTokens, scope: Scope) -> Corrected:
         assert batch.logprobs is not None
         return self._corrected(
-            [part for part in self.parts if part.scope == scope],
+            [correction for correction in self.parts if correction.scope == scope],
             now=batch.logprobs,
             rollout=batch.old_logprobs,
             versions=batch.versions,
@@ -113,8 +113,8 @@ class Chain:
         rollout = tokens.old_logprobs
         if self.decoupled and tokens.start_logprobs is not None:
             now = tokens.start_logprobs
-        made = self._corrected(
-            [part for part in self.parts if part.scope == "response"],
+        corrected = self._corrected(
+            [correction for correction in self.parts if correction.scope == "response"],
             now=now,
             rollout=rollout,
             versions=tokens.versions,
@@ -127,9 +127,9 @@ class Chain:
         return replace(
             tokens,
             old_logprobs=self._proximal(now, rollout, tokens.versions, tokens.version),
-            multiplier=_both(tokens.multiplier, made.multiplier),
-            keep=_all(tokens.keep, made.keep),
-            marked=_any(tokens.marked, made.marked),
+            multiplier=_both(tokens.multiplier, corrected.multiplier),
+            keep=_all(tokens.keep, corrected.keep),
+            marked=_any(tokens.marked, corrected.marked),
         )
 
     def _proximal(self, now: Tensor, rollout: Tensor, versions: Tensor | None, version: int) -> Tensor:
@@ -167,7 +167,7 @@ class Chain:
         # Only what rollouts drew: rows of a dataset have no rollout probability that a ratio could be taken to.
         drawn = ~expert
         places = drawn.nonzero()[:, 0]
-        seen = Mismatch(
+        mismatch = Mismatch(
             proximal=proximal[places],
             rollout=rollout[places],
             log_ratio=(proximal - rollout)[places].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT),
@@ -178,11 +178,11 @@ class Chain:
         multiplier: Tensor | None = None
         keep: Tensor | None = None
         marked: Tensor | None = None
-        for part in parts:
-            made = part.correct(seen)
-            multiplier = _both(multiplier, made.multiplier)
-            keep = _all(keep, made.keep)
-            marked = _any(marked, made.marked)
+        for correction in parts:
+            corrected = correction.correct(mismatch)
+            multiplier = _both(multiplier, corrected.multiplier)
+            keep = _all(keep, corrected.keep)
+            marked = _any(marked, corrected.marked)
         return Corrected(
             multiplier=None if multiplier is None else now.new_ones(now.shape).index_copy(0, places, multiplier),
             keep=None if keep is None else (expert | expert.index_copy(0, places, keep)),

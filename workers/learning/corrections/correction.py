@@ -1,4 +1,4 @@
-"""`Correction`: a multiplier and a mask for tokens that other weights drew."""
+"""`Correction`: a multiplier and a mask for tokens drawn by other weights."""
 
 from __future__ import annotations
 
@@ -56,13 +56,12 @@ class Correction(Protocol):
 
     @property
     def scope(self) -> Scope:
-        """The tokens that it must see at once; more than a response costs a forward pass before each step, or the
-        first."""
+        """The tokens of one call; a scope above a response costs a forward pass before each step, or the first."""
         ...
 
     @property
     def weighs(self) -> bool:
-        """True if it gives a multiplier, so that the ratio must not be in the loss once more."""
+        """True for a correction with a multiplier, incompatible with a second ratio in the loss."""
         ...
 
     def correct(self, tokens: Mismatch) -> Corrected:

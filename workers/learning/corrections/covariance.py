@@ -1,4 +1,4 @@
-"""Corrections by the covariance of advantage and log-probability, which is what makes a policy lose its entropy.
+"""Corrections by the covariance of advantage and log-probability, the driver of entropy loss.
 
 The covariance of a token is (A - mean of A) (log p - mean of log p), with means over the tokens of its optimizer step.
 Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617.
@@ -90,7 +90,7 @@ def _share(ratio: float, count: int) -> int:
 
 
 def _draws(logprobs: Tensor) -> Tensor:
-    """Hashes of log-probabilities: the same for the same one, and in no order of their own  # [N] -> [N] int64"""
+    """Hashes of log-probabilities, equal for equal ones, in no order  # [N] -> [N] int64"""
     # By frexp, not by a view as integers: log-probabilities may be float32 or float64, and equal ones have equal
     # hashes.
     mantissa, exponent = logprobs.frexp()

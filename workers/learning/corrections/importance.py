@@ -94,7 +94,7 @@ def icepop(
 
 
 def ratio_of(tokens: Mismatch, level: str) -> Tensor:
-    """The ratio w of each token at that level, within e^±20  # [N]"""
+    """The ratio w of each token at the level, within e^±20  # [N]"""
     log_ratio = tokens.log_ratio
     if level == "sequence":
         # Clamped once more: the sum of a long response of clamped tokens overflows all the same.

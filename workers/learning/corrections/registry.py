@@ -1,4 +1,4 @@
-"""The table of corrections; importing it imports none of them."""
+"""The table of corrections, importable without any correction."""
 
 from __future__ import annotations
 

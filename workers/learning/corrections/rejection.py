@@ -212,5 +212,5 @@ class M2po:
         # search.
         means = ascending.cumsum(0) / ascending.new_ones(ascending.shape).cumsum(0)
         beyond = ascending[means > self.threshold]  # their means ascend too; equal squares go together
-        kept = squares < beyond[0] if len(beyond) else squares >= 0
-        return Corrected(keep=~candidate | kept)
+        within = squares < beyond[0] if len(beyond) else squares >= 0
+        return Corrected(keep=~candidate | within)

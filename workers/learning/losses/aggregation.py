@@ -1,7 +1,7 @@
-"""Aggregation: how per-token values of a batch become one number.
+"""Aggregation of a batch's per-token values to one number.
 
-Every mode is a weighted sum, and the weights depend on the batch's masks alone. So a batch may be computed in any
-micro-batches: their sums add up to the value of the whole. A response without a trained token does not count.
+Every mode is a weighted sum, with weights by the batch's masks alone. A batch may therefore be computed in any
+micro-batches, for sums add up to the value of the whole. A response without a trained token does not count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
 
 
 def check(mode: str) -> None:
-    """Raises ConfigError, with the nearest name, if there is no such mode."""
+    """Raises ConfigError for an unknown mode, with the nearest name."""
     if mode not in AGGREGATIONS:
         near = difflib.get_close_matches(mode, AGGREGATIONS, 1)
         raise ConfigError(

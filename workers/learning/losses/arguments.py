@@ -1,4 +1,4 @@
-"""Checks of the arguments of policy losses: each raises a ConfigError that names the field."""
+"""Checks of the arguments of policy losses, all with a ConfigError naming the field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rftd.workers.learning.losses import aggregation
 
 
 def at_least(least: float, **values: float | None) -> None:
-    """Refuses a value below `least`, or one that is no number; None passes."""
+    """Refuses a value below `least` and a value other than a number; None passes."""
     for name, value in values.items():
         # `not value >= least`, so that NaN is refused as well: every comparison with it is False.
         if value is not None and not value >= least:
@@ -17,7 +17,7 @@ def at_least(least: float, **values: float | None) -> None:
 
 
 def above(bound: float, **values: float | None) -> None:
-    """Refuses a value that is not above `bound`; None passes."""
+    """Refuses a value at or below `bound`; None passes."""
     for name, value in values.items():
         if value is not None and not value > bound:
             raise ConfigError(f"{name} is {value}", field=f"policy_loss_fn_args.{name}", fix=f"use one above {bound:g}")
@@ -31,7 +31,7 @@ def share(**values: float) -> None:
 
 
 def one_of(known: Collection[str], **values: str) -> None:
-    """Refuses a word that is not known."""
+    """Refuses an unknown word."""
     for name, value in values.items():
         if value not in known:
             raise ConfigError(
@@ -40,6 +40,6 @@ def one_of(known: Collection[str], **values: str) -> None:
 
 
 def mode(loss_agg_mode: str | None) -> None:
-    """Refuses an aggregation that there is not; None passes."""
+    """Refuses an unknown aggregation; None passes."""
     if loss_agg_mode is not None:
         aggregation.check(loss_agg_mode)

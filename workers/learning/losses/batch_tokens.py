@@ -1,4 +1,4 @@
-"""`BatchTokens`: a whole batch before its step, for what one micro-batch cannot know."""
+"""`BatchTokens`: a whole batch before its step, for values beyond a single micro-batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Demand`: what a stage asks of an engine beyond log-probabilities of tokens, and which argument asks for it."""
+"""`Demand`: a stage's demand on an engine beyond log-probabilities of tokens, with the demanding argument."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Demand(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The argument and the part that it asks for, in words."""
+        """The argument and the demanded part, in words."""
         return f"{self.by} needs {_WORDS[self.part]}"
 
 
 def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Demand, ...]:
-    """The demands of the stage, each part once for each argument. Raises ConfigError as `Objective.of`.
+    """The demands of the stage, one for each part and argument. Raises ConfigError as `Objective.of`.
 
-    Where none of `parts` is the objective's to ask for, it is not made: a third party's may be elsewhere.
+    The objective is not made for `parts` outside of any objective, for a third party's may be installed elsewhere.
     """
     of_objective = _of_objective(stage.algorithm) if _OF_OBJECTIVE & set(parts) else ()
     return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))
@@ -68,8 +68,8 @@ def _of_model(stage: StageSpec) -> Iterator[Demand]:
 
 
 def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
-    """Greedy tokens carry log-probabilities at temperature 1, as those of a dataset do."""
-    for temperature in {each.sampling.temperature: None for each in tasksets_of(stage)}:
+    """Greedy tokens carry log-probabilities at temperature 1, like a dataset's."""
+    for temperature in {taskset.sampling.temperature: None for taskset in tasksets_of(stage)}:
         if temperature in (0, 1):
             continue
         by = f"a rollout at temperature {temperature:g}"
@@ -90,18 +90,18 @@ def _of_objective(spec: AlgorithmSpec) -> Iterator[Demand]:
     if objective.kl_penalty.coef > 0:
         by = f"a KL penalty of {objective.kl_penalty.coef:g}"
         yield Demand("reference", _at("kl_penalty_fn_args", "kl_coef"), by, without)
-    other = "choose another, or train with an engine that has it, such as torch"
+    fix = "choose another, or train with an engine that has it, such as torch"
     if objective.token_advantage is not None:
         # What the type brings along is changed by another type; what the file names, by its own field.
         own = spec.advantage == definition.advantage
         by = spec.kind if own else f"the advantage {spec.advantage}"
         for name in sorted(objective.token_advantage.needs & _OF_FIELDS.keys()):
-            yield Demand(_OF_FIELDS[name], _at("algorithm_type" if own else "advantage_fn"), by, other)
+            yield Demand(_OF_FIELDS[name], _at("algorithm_type" if own else "advantage_fn"), by, fix)
     needs = LossNeeds.of(objective.policy_loss)
     if needs.reference or needs.reference_kl:
         own = spec.policy_loss == definition.policy_loss
         by = spec.kind if own else f"the loss {spec.policy_loss}"
-        yield Demand("reference", _at("algorithm_type" if own else "policy_loss_fn"), by, other)
+        yield Demand("reference", _at("algorithm_type" if own else "policy_loss_fn"), by, fix)
 
 
 def _at(*names: str) -> tuple[str, ...]:

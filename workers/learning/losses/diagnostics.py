@@ -37,7 +37,7 @@ def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Te
     share = mean.masked_fill(drawn.expert, 0.0)
     ratio = gap.exp()
     k3 = ratio - 1 - gap
-    found = {
+    figures = {
         # Sums, not means: those of micro-batches are added, and `finished` divides once by the share of drawn tokens.
         _DRAWN: share.sum(),
         _SQUARE: (ratio.square() * share).sum(),
@@ -49,16 +49,16 @@ def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Te
     }
     clipped = policy.metrics.get("pg_clipfrac")
     if clipped is not None:
-        found |= _by_sign("actor/pg_clipfrac", clipped * mean, tokens.advantages)
+        figures |= _by_sign("actor/pg_clipfrac", clipped * mean, tokens.advantages)
     if tokens.keep is not None:
         masked = mean.masked_fill(tokens.keep, 0.0)
-        found["correction/masked"] = masked.sum()
-        found |= _by_sign("correction/masked", masked, tokens.advantages)
+        figures["correction/masked"] = masked.sum()
+        figures |= _by_sign("correction/masked", masked, tokens.advantages)
     if tokens.multiplier is not None:
-        found["correction/multiplier/mean"] = (tokens.multiplier * mean).sum()
-        found["correction/multiplier/max"] = tokens.multiplier.max()
-        found["correction/multiplier/min"] = tokens.multiplier.min()
-    return found
+        figures["correction/multiplier/mean"] = (tokens.multiplier * mean).sum()
+        figures["correction/multiplier/max"] = tokens.multiplier.max()
+        figures["correction/multiplier/min"] = tokens.multiplier.min()
+    return figures
 
 
 def _by_sign(name: str, values: Tensor, advantages: Tensor) -> dict[str, Tensor]:
@@ -69,21 +69,21 @@ def _by_sign(name: str, values: Tensor, advantages: Tensor) -> dict[str, Tensor]
 
 
 def joined(name: str, one: Tensor, other: Tensor) -> Tensor:
-    """A figure of two micro-batches: the sum, or the extreme of what is named so."""
+    """A figure of two micro-batches: the sum, or the extreme for names of extremes."""
     if name.endswith("/max"):
         return one.maximum(other)
     return one.minimum(other) if name.endswith("/min") else one + other
 
 
 def of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of a batch's optimizer steps: the mean of those that have one, or the extreme of what is named so."""
+    """The figures of a batch's optimizer steps: means over steps with the figure, extremes for names of extremes."""
     if len(steps) == 1:
         return dict(steps[0])
-    found: dict[str, list[float]] = {}
+    columns: dict[str, list[float]] = {}
     for step in steps:
         for name, value in step.items():
-            found.setdefault(name, []).append(value)
-    return {name: _over_steps(name, values) for name, values in found.items()}
+            columns.setdefault(name, []).append(value)
+    return {name: _over_steps(name, values) for name, values in columns.items()}
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:
@@ -93,7 +93,7 @@ def _over_steps(name: str, values: Sequence[float]) -> float:
 
 
 def finished(figures: dict[str, float]) -> dict[str, float]:
-    """The figures of a whole batch, from those that were joined."""
+    """The figures of a whole batch, from joined ones."""
     # Both are sums that the ratios below are made of, and no figures themselves.
     share = figures.pop(_DRAWN, 0.0)
     square = figures.pop(_SQUARE, 0.0)

@@ -61,11 +61,11 @@ def policy_loss(
     mode = loss_agg_mode or needs.loss_agg_mode or "token-mean"
     aggregation = Aggregation(mode, loss_scale_factor, needs.expert_agg_mode)
     weights = _weights(aggregation, mask, expert, sequence, chosen)
-    made = loss.per_token(tokens)
-    weight, mean = (weights.of_kind, weights.mean_of_kind) if made.by_kind else (weights.whole, weights.mean)
-    reported = {key: float((value * mean).sum()) for key, value in made.metrics.items()}
-    reported |= {key: float((value * weights.response_mean).sum()) for key, value in made.of_responses.items()}
-    return (made.loss * weight).sum(), reported
+    token_loss = loss.per_token(tokens)
+    weight, mean = (weights.of_kind, weights.mean_of_kind) if token_loss.by_kind else (weights.whole, weights.mean)
+    reported = {key: float((value * mean).sum()) for key, value in token_loss.metrics.items()}
+    reported |= {key: float((value * weights.response_mean).sum()) for key, value in token_loss.of_responses.items()}
+    return (token_loss.loss * weight).sum(), reported
 
 
 def kl(
@@ -122,5 +122,5 @@ def _chosen(field: str, values: Tensor | None, keep: Tensor, like: Tensor) -> Te
 def _weights(
     aggregation: Aggregation, mask: Tensor, expert: Tensor, sequence: Tensor, like: Tensor
 ) -> TokenWeights[Tensor]:
-    made = aggregation.weights([row.numpy() for row in mask.detach().cpu()], expert.tolist())
-    return made.map(lambda each: like.new_tensor(each)[sequence])
+    weights = aggregation.weights([row.numpy() for row in mask.detach().cpu()], expert.tolist())
+    return weights.map(lambda kind: like.new_tensor(kind)[sequence])

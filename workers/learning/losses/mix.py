@@ -125,5 +125,5 @@ class MixChordLoss(TwoLosses):
     def per_token(self, tokens: LossTokens) -> TokenLoss:
         """The loss of each token, by its kind  # [N]"""
         mu = self.mu(tokens.stage_step)
-        made = self.mixed(tokens, SftPhiLoss() if self.enable_phi_function else SftLoss(), mu)
-        return TokenLoss(loss=made.loss, metrics=made.metrics, by_kind=True)
+        mixture = self.mixed(tokens, SftPhiLoss() if self.enable_phi_function else SftLoss(), mu)
+        return TokenLoss(loss=mixture.loss, metrics=mixture.metrics, by_kind=True)

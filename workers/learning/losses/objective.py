@@ -44,7 +44,7 @@ class Objective:
 
     @classmethod
     def of(cls, spec: AlgorithmSpec) -> Objective:
-        """Makes the parts. Raises ConfigError for an unknown name or arguments that do not fit."""
+        """Makes the parts. Raises ConfigError for an unknown name or unfit arguments."""
         loss = policy_loss(spec)
         needs = LossNeeds.of(loss)
         kl = KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args)
@@ -70,7 +70,7 @@ class Objective:
         return self.kl.coef > 0 or "ref_logprobs" in self.pass_fields or LossNeeds.of(self.policy_loss).reference
 
     def fields_before(self, *, several_steps: bool) -> frozenset[PassField]:
-        """The fields known before a batch's first optimizer step: more if others follow it, from moved weights."""
+        """The fields known before a batch's first optimizer step, more of them before several steps."""
         fields = set(self.pass_fields)
         if several_steps and self.correction.decoupled:
             fields.add("logprobs")
@@ -80,7 +80,7 @@ class Objective:
 
     @property
     def pass_fields(self) -> frozenset[PassField]:
-        """The fields that must be known of the whole batch before the step; any of them costs a forward pass."""
+        """The fields needed of the whole batch before the step, each at the cost of a forward pass."""
         fields: set[PassField] = set()
         if self.kl_penalty.coef > 0:
             fields.add("ref_logprobs")
@@ -91,9 +91,9 @@ class Objective:
     def terms(
         self, tokens: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of these tokens and their figures; both are put together over micro-batches (`joined`).
+        """The loss of the tokens and their figures, for joining over micro-batches (`joined`).
 
-        `weights` are those of the tokens in the whole batch  # [N] each. `kl_coef`: of this step, if it is adaptive.
+        `weights` are the tokens' in the whole batch  # [N] each. `kl_coef`: the step's, if adaptive.
         Raises ConfigError for a loss of another shape.
         """
         # Figures of mismatch compare with the weights that drew the tokens; after `applied` the old ones may be the
@@ -133,11 +133,11 @@ class Objective:
 
     def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
         expected = tokens.logprobs.shape
-        found = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
-        wrong = next((name for name, value in found.items() if value.shape != expected), None)
+        columns = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
+        wrong = next((name for name, value in columns.items() if value.shape != expected), None)
         if wrong is not None:
             raise ConfigError(
-                f"policy loss {self.policy_loss_name!r} gave {wrong} of shape {tuple(found[wrong].shape)} for "
+                f"policy loss {self.policy_loss_name!r} gave {wrong} of shape {tuple(columns[wrong].shape)} for "
                 f"{expected[0]} tokens",
                 field="algorithm.policy_loss_fn",
                 fix="let per_token return one value for each trained token, before any aggregation",

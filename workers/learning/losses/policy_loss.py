@@ -123,16 +123,16 @@ class LossNeeds:
 
     @classmethod
     def of(cls, loss: object) -> LossNeeds:
-        """The needs that this loss states, or that a class of losses states for all of its instances."""
-        said: dict[str, Any] = {}
-        for each in fields(cls):
-            name = f"needs_{each.name}" if each.type == "bool" else each.name
-            value = getattr(loss, name, each.default)
+        """The stated needs of a loss, or of a class for all of its instances."""
+        stated: dict[str, Any] = {}
+        for need in fields(cls):
+            name = f"needs_{need.name}" if need.type == "bool" else need.name
+            value = getattr(loss, name, need.default)
             # A property read from a class is the property object: only plain class attributes are told apart by being
             # bools.
             if not (isinstance(loss, type) and not isinstance(value, bool)):
-                said[each.name] = value
-        return cls(**said)
+                stated[need.name] = value
+        return cls(**stated)
 
 
 class PolicyLoss(Protocol):

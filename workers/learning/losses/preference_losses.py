@@ -210,7 +210,7 @@ def _rewards(labels: Labels, reward: Tensor) -> dict[str, Tensor]:
 
 
 def pairs_of(tokens: LossTokens, name: str) -> Pairs:
-    """The pairs of these tokens. Raises TrainError if they have none."""
+    """The pairs of the tokens. Raises TrainError for tokens without pairs."""
     if tokens.pairs is None:
         raise TrainError(
             f"{name} was given responses without pairs", fix="train it on a dataset of chosen and rejected responses"
@@ -219,7 +219,7 @@ def pairs_of(tokens: LossTokens, name: str) -> Pairs:
 
 
 def labels_of(tokens: LossTokens, name: str) -> Labels:
-    """The labels of these responses. Raises TrainError if they have none."""
+    """The labels of the responses. Raises TrainError for responses without labels."""
     if tokens.labels is None:
         raise TrainError(
             f"{name} was given responses without labels",
@@ -288,7 +288,7 @@ def _spread(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str
 
 
 def figures(name: str, loss: Tensor, chosen_reward: Tensor, rejected_reward: Tensor) -> dict[str, Tensor]:
-    """The figures that each of these losses reports of a pair, under the names of dpo  # each [pairs]"""
+    """The figures of a pair, reported by each loss under the names of dpo  # each [pairs]"""
     right = (chosen_reward > rejected_reward).to(loss.dtype)
     return {
         f"{name}_loss": loss,
@@ -312,7 +312,7 @@ def with_wrong_labels(margin: Tensor, label_smoothing: float) -> Tensor:
 
 
 def check_smoothing(label_smoothing: float) -> None:
-    """Raises ConfigError for a share of wrong labels with which nothing could be learnt."""
+    """Raises ConfigError for a share of wrong labels without anything to learn."""
     if not 0 <= label_smoothing < 0.5:
         raise ConfigError(
             f"label_smoothing is {label_smoothing}",
@@ -322,5 +322,5 @@ def check_smoothing(label_smoothing: float) -> None:
 
 
 def _counts(places: Tensor, like: Tensor) -> Tensor:
-    """The number of tokens that each of `like` has, at least 1."""
+    """The number of tokens of each of `like`, at least 1."""
     return like.new_zeros(like.shape).index_add(0, places, like.new_ones(places.shape)).clamp(min=1)

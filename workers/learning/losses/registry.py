@@ -1,4 +1,4 @@
-"""The table of policy losses; importing it imports none of them."""
+"""The table of policy losses, importable without any loss."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ POLICY_LOSSES: Final = Plugins[PolicyLoss](
 
 
 def compares_pairs(name: str) -> bool:
-    """True for a loss of ours that holds a chosen response against a rejected one."""
+    """True for a built-in loss of chosen responses against rejected ones."""
     # builtin first: load would import a third party's module, and this is asked of every file that is submitted.
     return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
 
 
 def tells_labels(name: str) -> bool:
-    """True for a loss of ours that needs to know which responses are the good ones: of pairs, or each by itself."""
+    """True for a built-in loss with a need for labels of good responses, in pairs or singly."""
     return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
 
 
 def policy_loss(spec: AlgorithmSpec) -> PolicyLoss:
-    """The loss that the algorithm names. Raises ConfigError for an unknown name or arguments that do not fit.
+    """The algorithm's loss. Raises ConfigError for an unknown name or unfit arguments.
 
     In a log that was begun when `probability_clip` was called `ipo`, a type of rollouts means that loss.
     """
     name = spec.policy_loss
-    given = spec.policy_loss_args
+    arguments = spec.policy_loss_args
     if name == "ipo" and lookup(spec.kind).rows != "dpo":
         name = "probability_clip"
-        given = {argument.removeprefix("ipo_"): value for argument, value in given.items()}
-    return POLICY_LOSSES.open(name, given)
+        arguments = {argument.removeprefix("ipo_"): value for argument, value in arguments.items()}
+    return POLICY_LOSSES.open(name, arguments)

@@ -1,7 +1,7 @@
-"""The pass over a whole batch before its first step, without gradients: what one micro-batch cannot know.
+"""The pass over a whole batch before its first step, without gradients, for values beyond a single micro-batch.
 
-Only objectives with such a part pay for it, and only for the fields that it needs. Everything is computed over the
-micro-batches' tokens in their order, and given to whichever micro-batches the samples are trained in.
+Only objectives with such values pay for the pass, and only for the needed fields. Values are computed over the
+micro-batches' tokens in order, and handed to the micro-batches of each step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rftd.workers.learning.token_advantages.token_advantage import PassField, Va
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passed:
-    """The outcome of a pass over the whole batch for one micro-batch; None: its own value holds."""
+    """The outcome of a pass over the whole batch for one micro-batch; None: the micro-batch's own value holds."""
 
     advantages: Tensor | None = None  # [N]
     start_logprobs: Tensor | None = None  # [N], if other steps follow and the loss asks for them
@@ -50,16 +50,16 @@ class BatchPass:
     metrics: dict[str, float]
 
     def of(self, micro: MicroBatch) -> Passed:
-        """The values of a micro-batch's tokens, in its order; fields that nobody asked for stay None."""
-        known = {each.name: getattr(self.columns, each.name) for each in fields(Passed)}
-        known = {name: column for name, column in known.items() if column is not None}
-        if not known:
+        """The values of a micro-batch's tokens, in order; fields without a request stay None."""
+        columns = {column.name: getattr(self.columns, column.name) for column in fields(Passed)}
+        columns = {name: column for name, column in columns.items() if column is not None}
+        if not columns:
             return self.columns
         places = ranges(self.starts[micro.members], micro.counts())
         return Passed(
             **{
                 name: column.index_select(0, to_device(places, column.device)) if column.ndim else column
-                for name, column in known.items()
+                for name, column in columns.items()
             }
         )
 
@@ -75,7 +75,7 @@ def batch_pass(
     several_steps: bool,
     mismatched: Sequence[M] = (),
 ) -> BatchPass:
-    """The pass over the whole batch: the fields that its objective needs, and figures; empty if it needs none.
+    """The pass over the whole batch: the fields needed by the objective, and figures; empty without needs.
 
     `micro_batches` have each sample once. `version` is that of the weights before the batch, `penalty_coef` the KL
     penalty's for this batch; `several_steps`: it is trained in more than one; `mismatched` are its responses after
@@ -164,27 +164,27 @@ def _starts(micro_batches: Sequence[MicroBatch]) -> Ints:
 
 
 def _tokens(learner: Learner[M], packed: Sequence[M], *, version: int, needed: frozenset[PassField]) -> BatchTokens:
-    found = learner.values(packed, needed)
+    values = learner.values(packed, needed)
     return replace(
         carried(packed, learner.device, version=version),
-        logprobs=joined([part.logprobs for part in found]),
-        entropies=joined([part.entropies for part in found]),
-        ref_logprobs=joined([part.ref_logprobs for part in found]),
-        teacher_logprobs=joined([part.teacher_logprobs for part in found]),
-        values=joined([part.values for part in found]),
-        entropy_signals=joined([part.entropy_signals for part in found]),
-        squares=joined([part.squares for part in found]),
+        logprobs=joined([columns.logprobs for columns in values]),
+        entropies=joined([columns.entropies for columns in values]),
+        ref_logprobs=joined([columns.ref_logprobs for columns in values]),
+        teacher_logprobs=joined([columns.teacher_logprobs for columns in values]),
+        values=joined([columns.values for columns in values]),
+        entropy_signals=joined([columns.entropy_signals for columns in values]),
+        squares=joined([columns.squares for columns in values]),
     )
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
     """The parts one after the other; None if no part is known: a field is known of all micro-batches or of none."""
-    known = [part for part in parts if part is not None]
-    return torch.cat(known) if known else None
+    columns = [column for column in parts if column is not None]
+    return torch.cat(columns) if columns else None
 
 
 def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int) -> BatchTokens:
-    """The tokens of some micro-batches with what they carry themselves; `version` is that of the weights before."""
+    """The tokens of micro-batches with their own columns; `version` is that of the weights before the batch."""
     starts = np.cumsum([0, *(micro.sequences for micro in packed)])
     sequences = [micro.sequence + start for micro, start in zip(packed, starts, strict=False)]
     versions = [micro.versions for micro in packed if micro.versions is not None]

@@ -1,4 +1,4 @@
-"""`Learner`: what the training of a stage asks of an engine: values of named tokens, and a loss taken over them."""
+"""`Learner`: the seam between a stage's training and an engine: values of tokens, and gradients of losses over them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ ValueLossOver: TypeAlias = Callable[[int, Tensor], Terms]
 
 
 class Gradient(Protocol):
-    """The gradient that was accumulated, and the optimizer that it is for."""
+    """An accumulated gradient and its optimizer."""
 
     def clip(self, limit: float) -> float | None:
         """Scales the gradient down to the norm `limit`, if that is above 0; returns the norm before.
 
-        None: it is scaled where the step is taken, and nobody says what it was.
+        None: the gradient is scaled within the step, with an unknown norm.
         """
         ...
 
@@ -73,12 +73,12 @@ class ValueLearner(Gradient, Protocol[M_contra]):
 
     @property
     def schedule(self) -> Optimizer:
-        """Its optimizer, by whose schedule its learning rate goes from step to step of the stage."""
+        """The critic's optimizer, with the schedule of its learning rate over the stage's steps."""
         ...
 
     @property
     def value_clip(self) -> float:
-        """The farthest that the loss follows a value away from what it was before the batch."""
+        """The largest distance of a value from its value before the batch, within the loss."""
         ...
 
     @property
@@ -87,15 +87,15 @@ class ValueLearner(Gradient, Protocol[M_contra]):
         ...
 
     def accumulate(self, micro_batches: Sequence[M_contra], loss: ValueLossOver) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those before; returns their figures."""
+        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the losses' terms."""
         ...
 
 
 class Learner(Gradient, Protocol[M]):
-    """The policy, and whatever the objective compares it with.
+    """The policy, with reference, critic and teacher of the objective.
 
-    An engine of several ranks divides the micro-batches of a call among them and puts what they found together: every
-    rank makes the same calls and gets the same answers, figures of all micro-batches included.
+    An engine of several ranks divides the micro-batches of a call among the ranks: every rank makes equal calls and
+    gets equal answers, figures of all micro-batches included.
     """
 
     @property
@@ -116,7 +116,7 @@ class Learner(Gradient, Protocol[M]):
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
         """The samples with these numbers as micro-batches of the engine's own making, each sample in one of them.
 
-        It is a pure function of its arguments. Raises TrainError for a sample whose arrays do not fit together.
+        A pure function. Raises TrainError for a sample with arrays of unequal length.
         """
         ...
 
@@ -127,9 +127,9 @@ class Learner(Gradient, Protocol[M]):
     def accumulate(
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those before; returns their figures.
+        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the losses' terms.
 
         Losses are weighted already by all tokens of the step, so gradients add up, and nothing is divided.
-        `reference`: the log-probabilities of the reference are wanted too.
+        `reference`: with the log-probabilities of the reference.
         """
         ...

@@ -1,4 +1,4 @@
-"""`MicroBatch`: some responses of a batch as columns of their trained tokens, however an engine lays them out."""
+"""`MicroBatch`: responses of a batch as columns of trained tokens, for any engine's layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What all samples of one optimizer step have together, which a part of them does not know.
+    """The sums over all samples of one optimizer step, for a micro-batch's share.
 
     Responses are counted for losses of labels; without a label in the step there are none.
     """
@@ -33,9 +33,9 @@ class StepSums:
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> StepSums:
-        """`numbers` are those of the samples in their batch, by which errors name them.
+        """`numbers` are the samples' in their batch, for errors.
 
-        Raises TrainError for a sample whose arrays do not fit together, and for a pair that is not whole.
+        Raises TrainError for a sample with arrays of unequal length, and for half a pair.
         """
         for number, sample in zip(numbers, samples, strict=True):
             _check(number, sample)
@@ -51,9 +51,9 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """S whole responses that an engine computes at once, and their N trained tokens, response after response.
+    """S whole responses of one forward pass, and their N trained tokens, response after response.
 
-    An engine's own kind adds the rows that it computes them in.
+    An engine's subclass adds the layout of its rows.
     """
 
     targets: Ints  # [N], the tokens
@@ -79,7 +79,7 @@ class MicroBatch:
     def of(cls, samples: Sequence[TrainSample], members: Ints, order: Sequence[int], step: StepSums) -> MicroBatch:
         """The columns of some samples of a step.
 
-        `members` are their numbers in the batch, `order` those among the samples that `step` was made of.
+        `members` are the samples' numbers in the batch, `order` the numbers among the samples of `step`.
         """
         lengths = np.array([len(sample.loss_mask) for sample in samples], np.int64)
         trained = np.concatenate([sample.loss_mask for sample in samples]) != 0
@@ -108,7 +108,7 @@ class MicroBatch:
 
     def columns(self) -> dict[str, Any]:
         """All that is said here by name, for an engine's own kind to be made of."""
-        return {each.name: getattr(self, each.name) for each in fields(MicroBatch)}
+        return {column.name: getattr(self, column.name) for column in fields(MicroBatch)}
 
     def counts(self) -> Ints:
         """The number of trained tokens of each response  # [S]"""
@@ -116,18 +116,18 @@ class MicroBatch:
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The ranges start, start + 1, ..., one after the other; each has its count of numbers."""
+    """The ranges start, start + 1, ..., of the given counts, concatenated."""
     before = np.cumsum(counts) - counts
-    found: Ints = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-    return found
+    numbers: Ints = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+    return numbers
 
 
 def _check(number: int, sample: TrainSample) -> None:
     response = len(sample.tokens) - sample.prompt_tokens
     lengths = {len(sample.loss_mask)}
-    for part in (sample.logprobs, sample.advantages, sample.versions, sample.temperatures):
-        if part is not None:
-            lengths.add(len(part))
+    for column in (sample.logprobs, sample.advantages, sample.versions, sample.temperatures):
+        if column is not None:
+            lengths.add(len(column))
     if sample.prompt_tokens < 1 or response < 1 or lengths != {response}:
         raise TrainError(
             f"item {number} has {len(sample.tokens)} tokens, {sample.prompt_tokens} of them the prompt, and arrays of "
@@ -154,7 +154,7 @@ def _pairs(samples: Sequence[TrainSample]) -> int:
 
 
 def _chosen(samples: Sequence[TrainSample]) -> NDArray[np.bool_] | None:
-    """True for the responses that are preferred, or desirable; None if one has no label  # [S]"""
+    """True for preferred or desirable responses; None with a response without a label  # [S]"""
     labels = [sample.chosen for sample in samples]
     # Labels of some responses alone would train the others as undesirable ones.
     return None if None in labels else np.array(labels, np.bool_)
@@ -187,9 +187,9 @@ def _versions(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Int
 
 def _trained(samples: Sequence[TrainSample], parts: Sequence[Floats | None], trained: NDArray[np.bool_]) -> Floats:
     """The trained tokens' values, zeros where a sample has none  # [N]"""
-    known = [
-        np.zeros(len(sample.loss_mask), np.float32) if part is None else part
-        for sample, part in zip(samples, parts, strict=True)
+    columns = [
+        np.zeros(len(sample.loss_mask), np.float32) if column is None else column
+        for sample, column in zip(samples, parts, strict=True)
     ]
-    values: Floats = np.concatenate(known)[trained].astype(np.float32)
+    values: Floats = np.concatenate(columns)[trained].astype(np.float32)
     return values

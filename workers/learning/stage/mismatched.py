@@ -1,4 +1,4 @@
-"""The distance of a policy from its reference, by responses to prompts that they do not answer."""
+"""The distance of a policy from its reference, by responses after foreign prompts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rftd.workers.learning.stage.learner import Learner, M
 
 
 def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSample]:
-    """The responses, each after another prompt of the batch, which does not depend on the order of the samples.
+    """The responses, each after a foreign prompt of the batch, independent of the order of the samples.
 
-    A response is cut where it would go beyond `max_tokens`. Empty if all answer one prompt.
+    Responses are cut at `max_tokens`. Empty for a batch with a single prompt.
     """
     # Sorted, then each takes its neighbour's: no prompt gets its own, and no generator of random numbers is needed.
     prompts = sorted({_prompt(sample) for sample in samples})
     if len(prompts) < 2:
         return []
-    other = {prompt: prompts[number - 1] for number, prompt in enumerate(prompts)}
-    found = []
+    neighbours = {prompt: prompts[number - 1] for number, prompt in enumerate(prompts)}
+    answers = []
     for sample in samples:
-        prompt = np.frombuffer(other[_prompt(sample)], sample.tokens.dtype)
+        prompt = np.frombuffer(neighbours[_prompt(sample)], sample.tokens.dtype)
         mask = sample.loss_mask[: max(0, max_tokens - len(prompt))]
         if mask.any():
             response = sample.tokens[sample.prompt_tokens :][: len(mask)]
-            found.append(
+            answers.append(
                 TrainSample(
                     tokens=np.concatenate([prompt, response]),
                     prompt_tokens=len(prompt),
@@ -36,17 +36,17 @@ def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSam
                     temperatures=None if sample.temperatures is None else sample.temperatures[: len(mask)],
                 )
             )
-    return found
+    return answers
 
 
 @torch.no_grad()
 def reference_kl(learner: Learner[M], packed: Sequence[M]) -> Tensor:
     """The larger of 0 and the mean over mismatched responses of the sum of logprob - reference logprob  # []"""
     total = torch.zeros((), device=learner.device)
-    for found in learner.values(packed, frozenset({"logprobs", "ref_logprobs"})):
-        assert found.logprobs is not None and found.ref_logprobs is not None
-        total += found.logprobs.sum()
-        total -= found.ref_logprobs.sum()
+    for values in learner.values(packed, frozenset({"logprobs", "ref_logprobs"})):
+        assert values.logprobs is not None and values.ref_logprobs is not None
+        total += values.logprobs.sum()
+        total -= values.ref_logprobs.sum()
     return (total / max(1, sum(micro.sequences for micro in packed))).clamp(min=0)
 
 

@@ -1,4 +1,4 @@
-"""`StageTraining`: one batch after the other of a stage, from its checks to its figures, on any engine's learner."""
+"""`StageTraining`: the batches of a stage, each from its checks to its figures, on any engine's learner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rftd.workers.learning.stage.updates import Updates, check_logprobs, check_t
 
 
 class StageTraining(Generic[M]):
-    """A stage that was begun: its objective, and how far it has come."""
+    """A begun stage: its objective and its progress."""
 
     def __init__(
         self, spec: StageSpec, objective: Objective, learner: Learner[M], state: TrainerState, *, seed: int
@@ -85,7 +85,7 @@ class StageTraining(Generic[M]):
         return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
 
     def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
-        """Counts the version, whose weights are those before. Raises NonFiniteLossError after too many in a row."""
+        """Counts a version with unchanged weights. Raises NonFiniteLossError after too many in a row."""
         in_a_row = self.state.nonfinite_in_a_row + 1
         reason = nonfinite.skipped(in_a_row, self._spec.trainer.max_nonfinite_steps, batch.step, reason)
         self.state = msgspec.structs.replace(
@@ -129,14 +129,13 @@ def learning_rate(spec: Optimizer, stage_step: int, total_steps: int) -> float:
 
 
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
-    """The coefficient of the step after this one; None if it never changes."""
+    """The coefficient of the next step; None for a constant coefficient."""
     return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
 
 
 def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
-    """The figures of a batch that need no model, under Trinity-RFT's names.
-
-    They are lengths; and for rollouts rewards, advantages and staleness.
+    """The figures of a batch without a model, under Trinity-RFT's names: lengths; for rollouts rewards, advantages,
+    staleness.
     """
     figures = {
         **_spread("prompt_length", [sample.prompt_tokens for sample in samples]),

@@ -1,8 +1,8 @@
 """`BatchSteps`: the optimizer steps of one batch, their gradients summed micro-batch by micro-batch.
 
-Masks that choose tokens among all of a step (M2PO, Clip-Cov, KL-Cov) are made in a pass of their own before it. Their
-sources (verl, AReaL, the authors of M2PO) choose inside the loss, from one micro-batch. Here they choose from all that
-the step sees, so that micro-batches change nothing.
+Masks over all tokens of a step (M2PO, Clip-Cov, KL-Cov) are made in a pass before the step. verl, AReaL and the
+authors of M2PO make such masks inside the loss, from one micro-batch; made from the whole step, the masks do not
+depend on micro-batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rftd.workers.learning.stage.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSteps(Generic[M]):
-    """The optimizer steps of one batch, packed for its updates, and what holds for all of them."""
+    """The optimizer steps of one batch, packed for its updates, with their common coefficients."""
 
     spec: StageSpec
     objective: Objective
@@ -46,11 +46,11 @@ class BatchSteps(Generic[M]):
     penalty_coef: float
 
     def take(self) -> tuple[dict[str, float], str]:
-        """Takes the steps; returns their figures, and why none was taken, which is empty if one was.
+        """Takes the steps; returns their figures, and the reason for a batch without any step, else empty.
 
         A mini-batch whose loss or gradient is not finite is left out, weights and optimizer untouched by it.
         """
-        known = batch_pass(
+        whole_batch = batch_pass(
             self.objective,
             self.learner,
             self.updates.first_epoch,
@@ -66,13 +66,13 @@ class BatchSteps(Generic[M]):
             if not (_trained(of_policy) or _trained(of_critic)):
                 continue
             try:
-                found = self._accumulate(of_policy, of_critic, known)
-                reason = _why_not_finite(found)
+                step_figures = self._accumulate(of_policy, of_critic, whole_batch)
+                reason = _why_not_finite(step_figures)
                 if reason:
                     # AdamW's moments would keep a NaN for good: it is refused before any optimizer sees it.
                     reasons.append(reason)
                     continue
-                figures.append(found)
+                figures.append(step_figures)
                 if critic is not None and _trained(of_critic):
                     critic.step(self.critic_rate)
                 if self._trains_policy and _trained(of_policy):
@@ -84,7 +84,7 @@ class BatchSteps(Generic[M]):
                     critic.forget()
         if reasons and not figures:
             return {}, reasons[0]
-        reported = diagnostics.of_steps(figures or [{"actor/grad_norm": 0.0}]) | known.metrics
+        reported = diagnostics.of_steps(figures or [{"actor/grad_norm": 0.0}]) | whole_batch.metrics
         if self.updates.several:
             reported["actor/optimizer_steps"] = float(len(self.updates.policy))
             reported["actor/nonfinite_mini_batches"] = float(len(reasons))
@@ -100,43 +100,43 @@ class BatchSteps(Generic[M]):
         """False while the critic warms up."""
         return self.learner.critic is None or self.batch.stage_step >= self.spec.trainer.critic_warmup_steps
 
-    def _accumulate(self, policy: list[M] | None, critic: list[M] | None, known: BatchPass) -> dict[str, float]:
+    def _accumulate(self, policy: list[M] | None, critic: list[M] | None, whole_batch: BatchPass) -> dict[str, float]:
         """Sums the gradients of one step, micro-batch by micro-batch, and clips them; returns the step's figures."""
         reported: dict[str, float] = {}
         if self.learner.critic is not None and _trained(critic):
-            reported |= self._of_critic(self.learner.critic, _trained(critic), known)
+            reported |= self._of_critic(self.learner.critic, _trained(critic), whole_batch)
         if policy is None:
             return reported
         if self._trains_policy:
-            reported |= self._of_policy(_trained(policy), known)
+            reported |= self._of_policy(_trained(policy), whole_batch)
         norm = self.learner.clip(self.spec.algorithm.optimizer.clip_grad)
         return reported if norm is None else reported | {"actor/grad_norm": norm}
 
-    def _of_policy(self, trained: list[M], known: BatchPass) -> dict[str, float]:
+    def _of_policy(self, trained: list[M], whole_batch: BatchPass) -> dict[str, float]:
         """Sums the policy's gradients over the micro-batches of one step; returns the step's figures."""
-        passed = step_pass(self.objective, self.learner, trained, known, version=self._version)
+        passed = step_pass(self.objective, self.learner, trained, whole_batch, version=self._version)
 
-        def loss(number: int, found: PolicyValues) -> Terms:
+        def loss(number: int, values: PolicyValues) -> Terms:
             micro = trained[number]
-            tokens = self._loss_tokens(micro, found, passed[number])
+            tokens = self._loss_tokens(micro, values, passed[number])
             weights = micro.weights.map(lambda each: to_device(each, self.learner.device))
             return self.objective.terms(tokens, weights, kl_coef=self.kl_coef)
 
-        reference = self.objective.needs_reference and known.columns.ref_logprobs is None
+        reference = self.objective.needs_reference and whole_batch.columns.ref_logprobs is None
         return diagnostics.finished(_summed(self.learner.accumulate(trained, loss, reference=reference)))
 
-    def _of_critic(self, critic: ValueLearner[M], trained: list[M], known: BatchPass) -> dict[str, float]:
+    def _of_critic(self, critic: ValueLearner[M], trained: list[M], whole_batch: BatchPass) -> dict[str, float]:
         """Sums the critic's gradients over the micro-batches of one step, and clips them; returns the figures."""
 
         def loss(number: int, values: Tensor) -> Terms:
-            return value_loss(trained[number], values, known.of(trained[number]), critic.value_clip)
+            return value_loss(trained[number], values, whole_batch.of(trained[number]), critic.value_clip)
 
-        found = _summed(critic.accumulate(trained, loss))
+        reported = _summed(critic.accumulate(trained, loss))
         norm = critic.clip(critic.grad_clip)
-        return found | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": self.critic_rate}
+        return reported | ({} if norm is None else {"critic/grad_norm": norm}) | {"critic/lr": self.critic_rate}
 
     def _loss_tokens(self, micro: M, found: PolicyValues, passed: Passed) -> LossTokens:
-        """The tokens of one micro-batch, with all that a loss may look at and the policy's gradient."""
+        """The tokens of one micro-batch with all inputs of a loss and the policy's gradient."""
         device = self.learner.device
         return LossTokens(
             logprobs=found.logprobs,
@@ -204,7 +204,7 @@ def value_loss(micro: MicroBatch, values: Tensor, passed: Passed, clip: float) -
 
 
 def _summed(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """The figures of one step, from those of its micro-batches."""
+    """The figures of one step, joined over micro-batches."""
     figures: dict[str, Tensor] = {}
     for terms in parts:
         for name, value in terms.items():
@@ -221,14 +221,14 @@ def _trained(mini_batch: list[M] | None) -> list[M]:
     return [micro for micro in mini_batch or () if len(micro.targets)]
 
 
-def _why_not_finite(found: dict[str, float]) -> str:
+def _why_not_finite(figures: dict[str, float]) -> str:
     """The loss and the norm of the first of policy and critic that are not both finite; empty if all are."""
     for whose, loss_name, norm_name in (
         ("the", "actor/final_loss", "actor/grad_norm"),
         ("the critic's", "critic/vf_loss", "critic/grad_norm"),
     ):
-        loss = found.get(loss_name, 0.0)
-        norm = found.get(norm_name, 0.0)
+        loss = figures.get(loss_name, 0.0)
+        norm = figures.get(norm_name, 0.0)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return f"{whose} loss is {loss}, its gradient has norm {norm}"
     return ""
@@ -236,35 +236,37 @@ def _why_not_finite(found: dict[str, float]) -> str:
 
 @torch.no_grad()
 def step_pass(
-    objective: Objective, learner: Learner[M], packed: Sequence[M], known: BatchPass, *, version: int
+    objective: Objective, learner: Learner[M], packed: Sequence[M], whole_batch: BatchPass, *, version: int
 ) -> list[Passed]:
-    """The known values of each micro-batch of one step, with the corrections that must see the whole mini-batch.
+    """The values of each micro-batch of one step, with corrections over the whole mini-batch.
 
     Each of `packed` has trained tokens. If there are such corrections, it costs a forward pass, unless they go by the
     log-probabilities before the batch, which are known then. `version` is that of the weights before the batch.
     """
-    passed = [known.of(micro) for micro in packed]
+    passed = [whole_batch.of(micro) for micro in packed]
     chain = objective.correction
     if not packed or not chain.whole_mini_batch:
         return passed
     tokens = carried(packed, learner.device, version=version)
-    advantages = joined([each.advantages for each in passed])
+    advantages = joined([micro_pass.advantages for micro_pass in passed])
     if advantages is not None:
         tokens = replace(tokens, advantages=advantages)
-    logprobs = joined([each.start_logprobs for each in passed])
+    logprobs = joined([micro_pass.start_logprobs for micro_pass in passed])
     if logprobs is None:
-        logprobs = joined([each.logprobs for each in learner.values(packed, frozenset({"logprobs"}))])
+        logprobs = joined([micro_pass.logprobs for micro_pass in learner.values(packed, frozenset({"logprobs"}))])
     before = Corrected(
-        multiplier=joined([each.multiplier for each in passed]),
-        keep=joined([each.keep for each in passed]),
-        marked=joined([each.marked for each in passed]),
+        multiplier=joined([micro_pass.multiplier for micro_pass in passed]),
+        keep=joined([micro_pass.keep for micro_pass in passed]),
+        marked=joined([micro_pass.marked for micro_pass in passed]),
     )
-    made = chain.of_mini_batch(replace(tokens, logprobs=logprobs), before)
+    corrected = chain.of_mini_batch(replace(tokens, logprobs=logprobs), before)
     sizes = [len(micro.targets) for micro in packed]
-    multipliers, keeps, marks = (_parts(each, sizes) for each in (made.multiplier, made.keep, made.marked))
+    multipliers, keeps, marks = (
+        _parts(micro_pass, sizes) for micro_pass in (corrected.multiplier, corrected.keep, corrected.marked)
+    )
     return [
-        replace(each, multiplier=multiplier, keep=keep, marked=marked)
-        for each, multiplier, keep, marked in zip(passed, multipliers, keeps, marks, strict=True)
+        replace(micro_pass, multiplier=multiplier, keep=keep, marked=marked)
+        for micro_pass, multiplier, keep, marked in zip(passed, multipliers, keeps, marks, strict=True)
     ]
 
 

@@ -1,7 +1,7 @@
 """`Updates`: the optimizer steps of one batch, each as micro-batches.
 
-An epoch goes once over the batch in mini-batches of whole items. Each mini-batch is one optimizer step and is
-aggregated by itself, as in verl: its weights add up as those of a whole batch do.
+An epoch goes once over the batch in mini-batches of whole items. Each mini-batch is one optimizer step, aggregated
+by itself as in verl: weights add up like those of a whole batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rftd.workers.learning.stage.mismatched import mismatched
 
 @dataclass(frozen=True, slots=True)
 class Updates(Generic[M]):
-    """The mini-batches of a batch in the order in which they are trained."""
+    """The mini-batches of a batch in the order of training."""
 
     policy: list[list[M]]
     critic: list[list[M]]
@@ -58,17 +58,17 @@ class Updates(Generic[M]):
         if LossNeeds.of(objective.policy_loss).reference_kl:
             others = mismatched(batch.samples, spec.model.max_model_len)
 
-        def made(updates: UpdatesSpec) -> list[list[M]]:
-            found = []
+        def packed_for(updates: UpdatesSpec) -> list[list[M]]:
+            steps = []
             for numbers in mini_batches(batch, updates, seed=seed):
                 if numbers not in packed:
                     packed[numbers] = learner.pack(batch.samples, numbers, objective.aggregation)
-                found.append(packed[numbers])
-            return found
+                steps.append(packed[numbers])
+            return steps
 
         return cls(
-            policy=made(trainer.updates),
-            critic=made(trainer.critic_updates or trainer.updates) if learner.critic is not None else [],
+            policy=packed_for(trainer.updates),
+            critic=packed_for(trainer.critic_updates or trainer.updates) if learner.critic is not None else [],
             epochs=trainer.updates.epochs,
             mismatched=learner.pack(others, range(len(others)), objective.aggregation) if others else [],
         )
@@ -98,7 +98,7 @@ def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tup
     """The numbers of the samples of each optimizer step, ascending; a function of the batch, the seed and the step."""
     items = _items(batch)
     size = spec.mini_batch_items or max(1, len(items))
-    found = []
+    steps = []
     for epoch in range(spec.epochs):
         order: Sequence[int] = range(len(items))
         if spec.shuffle:
@@ -107,12 +107,12 @@ def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tup
         for start in range(0, max(1, len(items)), size):
             # Ascending: shuffling decides which items share a step, and nothing else.
             chosen = sorted(order[start : start + size])
-            found.append(tuple(number for item in chosen for number in items[item]))
-    return found
+            steps.append(tuple(number for number_of_item in chosen for number in items[number_of_item]))
+    return steps
 
 
 def _drawn(count: int, seed: str) -> list[int]:
-    """A permutation of the first `count` numbers: the same for ever, whatever the release of a generator."""
+    """A permutation of the first `count` numbers, constant over releases of any random generator."""
     # By hashes of names, not by a generator: numpy promises no stream of numbers across its releases.
     return sorted(range(count), key=lambda number: xxhash.xxh3_64_intdigest(f"{seed}/{number}".encode()))
 
@@ -124,7 +124,7 @@ def _items(batch: TrainBatch) -> list[range]:
 
 
 def _sizes(samples: Sequence[TrainSample]) -> list[int]:
-    """The number of samples of each item: one, or two for a pair, whose samples follow each other."""
+    """The number of samples of each item: one, or two consecutive ones for a pair."""
     sizes: list[int] = []
     before = -1
     for sample in samples:
@@ -137,7 +137,7 @@ def _sizes(samples: Sequence[TrainSample]) -> list[int]:
 
 
 def check_tokens(batch: TrainBatch, vocabulary_tokens: int) -> None:
-    """Returns if the model knows every token. Raises TrainError with the first that it does not know."""
+    """Raises TrainError with the first token unknown to the model."""
     # Checked on the host: an id beyond the embeddings is undefined on a GPU, and ends the process's CUDA context.
     if _max_token(batch.samples) < vocabulary_tokens:
         return

@@ -1,4 +1,4 @@
-"""Advantages that a teacher's log-probabilities give: on-policy distillation and the Jensen-Shannon divergence."""
+"""Advantages by a teacher's log-probabilities: on-policy distillation and the Jensen-Shannon divergence."""
 
 from __future__ import annotations
 

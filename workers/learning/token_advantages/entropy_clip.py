@@ -1,4 +1,4 @@
-"""Advantages of rewards for tokens that a clip on their entropy keeps: Clip_B and Clip_V."""
+"""Advantages of rewards for tokens within a clip of their entropy: Clip_B and Clip_V."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class ClipBAdvantage(GrpoAdvantage):
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
         """The advantages, 0 where the clip masks them  # [N]"""
-        found = signal(batch)
+        signals = signal(batch)
         # The std of a single value is NaN.
-        if len(found) < 2:
+        if len(signals) < 2:
             return batch.advantages
-        low = found < found.mean() - self.mu * found.std()
+        low = signals < signals.mean() - self.mu * signals.std()
         return batch.advantages.masked_fill(low & (batch.advantages < 0), 0.0)
 
 
@@ -84,9 +84,9 @@ class ClipVAdvantage(GrpoAdvantage):
         if len(below) < 2 or not count:
             return batch.advantages
         far = (below > self.mu * below.std()) & (batch.advantages < 0)
-        found = below.masked_fill(~far, -math.inf)
+        signals = below.masked_fill(~far, -math.inf)
         # The masked ones sort last at minus infinity; `far` is looked up again, for `count` may reach them.
-        chosen = found.argsort(descending=True, stable=True)[:count]
+        chosen = signals.argsort(descending=True, stable=True)[:count]
         masked = far.new_zeros(far.shape)
         masked[chosen] = far[chosen]
         return batch.advantages.masked_fill(masked, 0.0)

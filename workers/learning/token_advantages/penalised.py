@@ -27,20 +27,23 @@ def penalised(
     """
     import numpy as np
 
-    found = np.zeros(len(rewards), np.float32)
+    advantages = np.zeros(len(rewards), np.float32)
     # float64: the penalty is small beside the reward, and the group's mean is taken off again.
-    left = rewards.astype(np.float64) - penalties
+    net_rewards = rewards.astype(np.float64) - penalties
     numbers = [np.flatnonzero(groups == group) for group in np.unique(groups[groups >= 0])]
     # Only members that are in the batch: a penalty is known of them alone. So a group's mean differs from that of the
     # default.
-    views = [ClosedGroup(rewards=left[members].astype(np.float32), seed=index) for index, members in enumerate(numbers)]
+    views = [
+        ClosedGroup(rewards=net_rewards[members].astype(np.float32), seed=index)
+        for index, members in enumerate(numbers)
+    ]
     for members, values in zip(numbers, function.advantages(views), strict=True):
-        found[members] = values
-    return found
+        advantages[members] = values
+    return advantages
 
 
 def check_penalised(function: AdvantageFunction, name: str) -> None:
-    """Raises ConfigError for a function that looks at more than the rewards of a group."""
+    """Raises ConfigError for a function of more than the rewards of a group."""
     if isinstance(function, TokenAdvantage):
         why = "tells tokens apart, and takes the penalty where its own formula has it"
     elif function.member_fields or function.greedy_rollouts:

@@ -44,9 +44,9 @@ class ValueAdvantage(TokenAdvantage, Protocol):
 
 
 def token_advantage(spec: AlgorithmSpec) -> TokenAdvantage | None:
-    """The algorithm's advantage function, if it tells tokens apart: it is asked again with the whole batch. Else None.
+    """The algorithm's advantage function of single tokens, over the whole batch; None for a function of responses.
 
-    Raises ConfigError for an unknown name or arguments that do not fit.
+    Raises ConfigError for an unknown name or unfit arguments.
     """
     function = advantage_function(spec)
     return function if isinstance(function, TokenAdvantage) else None

@@ -1,4 +1,4 @@
-"""Tokens of a batch as rows of responses, to go through them from their ends; and whitening."""
+"""Tokens of a batch as rows of responses, for sums from the end; whitening."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIANCE_FLOOR = 1e-8
 def places(batch: BatchTokens) -> tuple[Tensor, int]:
     """The place of each token in rows of L places, one row for each response, and L  # [N] int64
 
-    Only trained tokens have a place: what a tool said in between takes none.
+    Only trained tokens have a place, and a tool's tokens none.
     """
     ones = batch.sequence.new_ones(batch.sequence.shape)
     counts = ones.new_zeros(batch.sequences).index_add(0, batch.sequence, ones)
@@ -27,14 +27,14 @@ def places(batch: BatchTokens) -> tuple[Tensor, int]:
 
 def token_rewards(batch: BatchTokens) -> Tensor:
     """The reward of each response at its last trained token, less the penalties  # [N]"""
-    found = batch.old_logprobs.new_zeros(batch.old_logprobs.shape)
-    if len(found):
+    rewards = batch.old_logprobs.new_zeros(batch.old_logprobs.shape)
+    if len(rewards):
         last = batch.sequence.new_ones(batch.sequence.shape, dtype=batch.expert.dtype)
         # The last trained token, not the last of the response: a masked end, such as a tool's, has no gradient to carry
         # a reward.
         last[:-1] = batch.sequence[1:] != batch.sequence[:-1]
-        found = batch.rewards.to(found.dtype)[batch.sequence].where(last, found)
-    return found if batch.penalties is None else found - batch.penalties
+        rewards = batch.rewards.to(rewards.dtype)[batch.sequence].where(last, rewards)
+    return rewards if batch.penalties is None else rewards - batch.penalties
 
 
 def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
@@ -47,21 +47,21 @@ def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
     rows = values.new_zeros(batch.sequences * width).index_add(0, where, values).view(batch.sequences, width)
     ahead = rows.new_zeros(batch.sequences)
     # Along time, for all responses at once: a cumulative product of factors would underflow in long responses.
-    for place in range(width - 1, -1, -1):
-        ahead = rows[:, place] + factor * ahead
-        rows[:, place] = ahead
+    for column in range(width - 1, -1, -1):
+        ahead = rows[:, column] + factor * ahead
+        rows[:, column] = ahead
     return rows.view(-1)[where]
 
 
 def following(batch: BatchTokens, values: Tensor) -> Tensor:
     """The value of the next token of the same response; 0 after the last  # [N] -> [N]"""
-    found = values.new_zeros(values.shape)
+    shifted = values.new_zeros(values.shape)
     if len(values):
         same = batch.sequence[1:] == batch.sequence[:-1]
         # In memory the last token of a response is followed by the first of another, whose value is no part of this
         # one.
-        found[:-1] = values[1:].where(same, found[1:])
-    return found
+        shifted[:-1] = values[1:].where(same, shifted[1:])
+    return shifted
 
 
 def whitened(values: Tensor) -> Tensor:

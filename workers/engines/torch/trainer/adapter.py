@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Adapter(LowRankPolicy):
-    """Implements `Policy` with an adapter of a model that every rank has whole."""
+    """Implements `Policy` with an adapter above a model held whole by every rank."""
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int, merged: bool) -> None:
         """Raises ConfigError for unfit layers, DataError for a folder of `spec` without an adapter."""
@@ -32,7 +32,7 @@ class Adapter(LowRankPolicy):
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def whole(self) -> dict[str, Tensor]:
-        """The merged weights: base + scale B A for each adapted module, every other weight and buffer as it is."""
+        """The merged weights: base + scale B A for each adapted module, all others unchanged."""
         weights = buffers_of(self.model)
         adapted = {f"{module}.weight": module for module in self.layers.modules}
         for parameter, value in self.model.named_parameters():
@@ -47,7 +47,7 @@ class Adapter(LowRankPolicy):
     def freeze(self, passes: TorchPasses) -> TorchPasses:
         """Passes like the policy's, with the adapter's present numbers for good."""
         numbers = EarlierNumbers(self.parameters())
-        return replace(passes, parameters={}, numbers=numbers.in_place, kept=numbers.tensors)
+        return replace(passes, parameters={}, numbers=numbers.in_place, saved=numbers.tensors)
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
         """Saves `lora_adapter/` in peft's layout for transformers, and with `hf` the merged model; the first rank."""

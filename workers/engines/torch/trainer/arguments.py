@@ -16,7 +16,7 @@ DEVICE: Final = "trainer.engine_args.device"
 
 
 class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings that the experiment file may give below `trainer.engine_args`."""
+    """The settings of the experiment file below `trainer.engine_args`."""
 
     device: DeviceName = "auto"
     """`auto`: cuda if there is one and the experiment is not deterministic."""

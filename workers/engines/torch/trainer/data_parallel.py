@@ -1,6 +1,6 @@
-"""`DataParallel`: a learner whose ranks hold everything, and divide the micro-batches of each call among them.
+"""`DataParallel`: a learner with all models on every rank, the micro-batches of each call divided among the ranks.
 
-Gradients are added up before any optimizer sees them, in one order on all ranks, so that all take the same step.
+Ranks sum their gradients before any optimizer step, in a fixed order, and so take equal steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SummedGradient:
         return self._own.clip(limit)
 
     def step(self, rate: float) -> None:
-        """Takes the step, the same on all ranks."""
+        """Takes one optimizer step, equal on all ranks."""
         self._own.step(rate)
 
     def forget(self) -> None:
@@ -55,30 +55,32 @@ class SummedGradient:
         self._own.forget()
 
     def add(self, accumulate: Callable[[], list[dict[str, Tensor]]], count: int) -> list[dict[str, Tensor]]:
-        """Adds what the ranks' own micro-batches give to the gradient before; returns the figures of all `count`."""
+        """Adds the gradients of all ranks' micro-batches to the earlier gradient; returns the terms of all `count`."""
         parameters = list(self._parameters())
-        before = [each.grad for each in parameters]
-        for each in parameters:
-            each.grad = None
+        before = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
         figures = accumulate()
         self._sum(parameters)
-        for each, earlier in zip(parameters, before, strict=True):
+        for parameter, earlier in zip(parameters, before, strict=True):
             if earlier is not None:
-                each.grad = earlier if each.grad is None else each.grad + earlier
+                parameter.grad = earlier if parameter.grad is None else parameter.grad + earlier
         return self._figures(figures, count)
 
     def _sum(self, parameters: Sequence[Tensor]) -> None:
         # A parameter without a gradient on any rank stays so: an optimizer would move it for a gradient of zeros.
-        has = torch.tensor([each.grad is not None for each in parameters], dtype=torch.uint8, device=self._device)
-        distributed.all_reduce(has, distributed.ReduceOp.MAX)
+        flags = torch.tensor(
+            [parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=self._device
+        )
+        distributed.all_reduce(flags, distributed.ReduceOp.MAX)
         bucket: list[Tensor] = []
-        for each, found in zip(parameters, has.tolist(), strict=True):
-            if not found:
+        for parameter, with_gradient in zip(parameters, flags.tolist(), strict=True):
+            if not with_gradient:
                 continue
-            if bucket and sum(one.numel() for one in bucket) + each.numel() > _BUCKET_NUMBERS:
+            if bucket and sum(grouped.numel() for grouped in bucket) + parameter.numel() > _BUCKET_NUMBERS:
                 self._sum_bucket(bucket)
                 bucket = []
-            bucket.append(each)
+            bucket.append(parameter)
         self._sum_bucket(bucket)
 
     def _sum_bucket(self, parameters: Sequence[Tensor]) -> None:
@@ -86,19 +88,21 @@ class SummedGradient:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
         distributed.all_reduce(flat)
-        for each, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
-            each.grad = part.view_as(each).clone()
+        for parameter, gradient in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone()
 
     def _figures(self, own: Sequence[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
-        """The figures of all micro-batches in their order, of which this rank has every N-th."""
-        texts = msgspec.msgpack.encode([{name: float(value) for name, value in each.items()} for each in own])
-        parts = [msgpack_decoder(list[dict[str, float]]).decode(each) for each in gathered(texts)]
+        """The terms of all micro-batches in order, from every rank's N-th ones."""
+        texts = msgspec.msgpack.encode([{name: float(value) for name, value in figures.items()} for figures in own])
+        parts = [msgpack_decoder(list[dict[str, float]]).decode(figures) for figures in gathered(texts)]
         ordered = [parts[n % len(parts)][n // len(parts)] for n in range(count)]
-        return [{name: torch.tensor(value, device=self._device) for name, value in each.items()} for each in ordered]
+        return [
+            {name: torch.tensor(value, device=self._device) for name, value in figures.items()} for figures in ordered
+        ]
 
 
 class SharedCritic(SummedGradient, Generic[M]):
-    """Implements `ValueLearner` for a critic that every rank has."""
+    """Implements `ValueLearner` for a critic held whole by every rank."""
 
     def __init__(self, own: ValueLearner[M], parameters: Parameters, device: torch.device) -> None:
         super().__init__(own, parameters, device)
@@ -108,7 +112,7 @@ class SharedCritic(SummedGradient, Generic[M]):
         self.grad_clip = own.grad_clip
 
     def accumulate(self, micro_batches: Sequence[M], loss: ValueLossOver) -> list[dict[str, Tensor]]:
-        """Adds the gradients of all micro-batches; returns the figures of all."""
+        """Adds the gradients of all micro-batches; returns the terms of all."""
         mine = _mine(len(micro_batches))
 
         def own_loss(at: int, values: Tensor) -> Terms:
@@ -118,10 +122,10 @@ class SharedCritic(SummedGradient, Generic[M]):
 
 
 class DataParallel(SummedGradient, Generic[M]):
-    """Implements `Learner` for a learner that every rank has whole."""
+    """Implements `Learner` over a learner held whole by every rank."""
 
     def __init__(self, own: Learner[M], parameters: Parameters, critic_parameters: Parameters | None) -> None:
-        """`parameters` are those that learn, in one order on all ranks; likewise the critic's, if there is one."""
+        """`parameters` are under training, in equal order on all ranks, likewise the critic's, if any."""
         super().__init__(own, parameters, own.device)
         self._learner = own
         self.device = own.device
@@ -132,28 +136,28 @@ class DataParallel(SummedGradient, Generic[M]):
             self.critic = SharedCritic(own.critic, critic_parameters, own.device)
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """The micro-batches, of which every rank makes all: packing costs less than sending."""
+        """All micro-batches, packed by every rank, for packing costs less than sending."""
         return self._learner.pack(samples, numbers, aggregation)
 
     def values(self, micro_batches: Sequence[M], fields: frozenset[PassField]) -> list[TokenValues]:
-        """The asked values of all micro-batches, each computed by one rank."""
+        """The requested values of all micro-batches, each computed by one rank."""
         mine = _mine(len(micro_batches))
-        found = self._learner.values([micro_batches[n] for n in mine], fields)
+        own = self._learner.values([micro_batches[n] for n in mine], fields)
         sizes = [len(micro.targets) for micro in micro_batches]
         names = sorted(fields)
         whole = torch.zeros(len(names), sum(sizes), device=self.device)  # [fields, N of all]
         parts = torch.split(whole, sizes, dim=1)
-        for number, values in zip(mine, found, strict=True):
+        for number, values in zip(mine, own, strict=True):
             for row, name in enumerate(names):
                 parts[number][row] = getattr(values, name)
         # Every number is of one rank, and zero on the others: the sum is exact.
         distributed.all_reduce(whole)
-        return [TokenValues(**{name: part[row] for row, name in enumerate(names)}) for part in parts]
+        return [TokenValues(**{name: columns[row] for row, name in enumerate(names)}) for columns in parts]
 
     def accumulate(
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of all micro-batches; returns the figures of all."""
+        """Adds the gradients of all micro-batches; returns the terms of all."""
         mine = _mine(len(micro_batches))
 
         def own_loss(at: int, values: PolicyValues) -> Terms:
@@ -166,6 +170,6 @@ class DataParallel(SummedGradient, Generic[M]):
 
 
 def _mine(count: int) -> range:
-    """The numbers of the micro-batches that this rank computes."""
+    """The numbers of the micro-batches for the present rank."""
     rank, ranks = this_rank()
     return range(rank, count, ranks)

@@ -44,14 +44,14 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         self._rest = Rest(self._device, self._kept)
 
     def environment(self) -> dict[str, str]:
-        """The releases, threads, device and processor that the bits of the weights may depend on."""
+        """The releases, threads, device and processor with an influence on the bits of the weights."""
         return environment(self._device, threads=self._threads, deterministic=self._determinism.on)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model, and pins threads and algorithms of this process until `close`.
 
-        Raises DataError if it cannot be read, or if its own forward gives other log-probabilities than the engine's;
-        DeviceMemoryError if a stage cannot fit.
+        Raises DataError for an unreadable model and for log-probabilities unlike the model's own forward pass,
+        DeviceMemoryError for a stage too large for the device.
         """
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
@@ -92,7 +92,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         return TorchStageModels.of(stage, self._opened, self._device)
 
     def learner_of_ranks(self, own: ModelLearner[PackedRows]) -> Learner[PackedRows]:
-        """The learner; of several ranks one that divides the work among them."""
+        """The learner of all ranks, with the work divided among several."""
         if this_rank()[1] == 1:
             return own
         parameters = own.models.policy.parameters
@@ -116,7 +116,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
                 give_back()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors for explorers, by name; not always copies, so read them before the next step."""
+        """The tensors for explorers, by name; views at times, so read before the next step."""
         return dict(self._opened.published())
 
     def digest(self, form: Form) -> str:
@@ -125,12 +125,12 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
             return self._digester.of(form, tensors)
 
     def snapshot(self) -> TorchSnapshot:
-        """A copy of the weights, in bfloat16 where explorers run the model in it; tied ones stay tied."""
+        """A copy of the weights, in bfloat16 for explorers with the model in bfloat16; tied weights stay tied."""
         with self._readable() as tensors:
             return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
     def spread(self) -> SpreadTensors:
-        """The weights as they are, of which each rank gives a share; rounded as `snapshot` rounds them."""
+        """The present weights, a share from each rank, rounded like those of `snapshot`."""
         with self._readable() as tensors:
             return SpreadTensors(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
@@ -149,11 +149,11 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         self._rest.begin()
 
     def wake(self) -> None:
-        """Takes the memory back, bit for bit. Raises DeviceMemoryError if others have it."""
+        """Takes the device's memory back, bit for bit. Raises DeviceMemoryError without room."""
         self._rest.end()
 
     def _kept(self) -> Iterator[Tensor]:
-        """The tensors that the engine keeps on its device between two steps."""
+        """The engine's tensors on the device between two steps."""
         yield from self._model.parameters()
         yield from self._model.buffers()
         if self._learner is not None:
@@ -161,7 +161,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
 
     @contextmanager
     def _readable(self) -> Iterator[dict[str, Tensor]]:
-        """The tensors that explorers get, also at rest: merged weights of an adapter are computed, and so awake."""
+        """The tensors for explorers, also at rest; an adapter wakes, for merging computes."""
         # A whole model at rest is read from its copies on the host; no memory of the device is asked for.
         if isinstance(self._opened, WholeModel):
             yield {name: self._rest.on_host(tensor) for name, tensor in self.tensors().items()}

@@ -21,13 +21,13 @@ from rftd.workers.learning.stage.micro_batch import Ints
 
 
 def attention_mask(ends: Tensor) -> Tensor:
-    """True where a place may see another: itself, and earlier ones that end after it  # [B, L] -> [B, 1, L, L] bool"""
-    place = torch.arange(ends.shape[1], device=ends.device)
-    return ((place[:, None] >= place) & (place[:, None] < ends[:, None, :]))[:, None]
+    """True for visible pairs: a place with itself and earlier places up to their end  # [B, L] -> [B, 1, L, L] bool"""
+    index = torch.arange(ends.shape[1], device=ends.device)
+    return ((index[:, None] >= index) & (index[:, None] < ends[:, None, :]))[:, None]
 
 
 def hidden_of(decoder: Any, batch: PackedRows, device: torch.device, source: Ints | None = None) -> Tensor:
-    """The last hidden state at `source`, or else at the place that predicts each trained token  # [N, D]"""
+    """The last hidden state at `source`, by default at the predicting place of each trained token  # [N, D]"""
     arguments: dict[str, Tensor] = {}
     # Without branches nothing is passed: a plainly causal mask lets attention take its fast kernel.
     if batch.ends is not None:
@@ -38,23 +38,23 @@ def hidden_of(decoder: Any, batch: PackedRows, device: torch.device, source: Int
     states = decoder(
         input_ids=to_device(batch.ids, device), use_cache=False, **arguments
     ).last_hidden_state  # [B, L, D]
-    found: Tensor = states.flatten(0, 1).index_select(0, to_device(batch.source if source is None else source, device))
-    return found
+    hidden: Tensor = states.flatten(0, 1).index_select(0, to_device(batch.source if source is None else source, device))
+    return hidden
 
 
 def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Tensor, Tensor]:
     """The log-probability and entropy of each trained token, in nats  # [N], [N] float32
 
-    Only places that predict one go through the output layer, and of equal predictions one.
+    Only predicting places go through the output layer, equal predictions once.
     """
     source = batch.source
     targets = batch.targets
     temperature = batch.inverse_temperature
-    made = batch.predictions
-    if made is not None:
-        source = source[made.first]
-        targets = targets[made.first]
-        temperature = temperature[made.first]
+    predictions = batch.predictions
+    if predictions is not None:
+        source = source[predictions.first]
+        targets = targets[predictions.first]
+        temperature = temperature[predictions.first]
     output = model.get_output_embeddings()
     logprobs, entropies = token_logprobs(
         output_states(model, hidden_of(decoder_of(model), batch, device, source)),
@@ -64,9 +64,9 @@ def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Te
         bias=getattr(output, "bias", None),
         form=logit_form(model.config),
     )
-    if made is None:
+    if predictions is None:
         return logprobs, entropies
-    which = to_device(made.which, device)
+    which = to_device(predictions.which, device)
     return logprobs.index_select(0, which), entropies.index_select(0, which)
 
 

@@ -22,7 +22,7 @@ from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows(MicroBatch):
-    """A micro-batch as B rows of L places, which predict its N trained tokens."""
+    """A micro-batch as B rows of L places, predicting N trained tokens."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L], of each token in its own prompt + response
@@ -34,7 +34,7 @@ class PackedRows(MicroBatch):
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The U predictions of a micro-batch that differ by place, token or temperature."""
+    """The U distinct predictions of a micro-batch by place, token and temperature."""
 
     first: Ints  # [U], a token that each is of
     which: Ints  # [N], the prediction of each token
@@ -72,8 +72,7 @@ def pack(
 
 
 def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple[int, list[Tree]]]:
-    """The trees that one micro-batch must have together, the two of a pair or one, with their length; shortest
-    first."""
+    """Blocks of trees never split over micro-batches, two of a pair or one, with their length; shortest first."""
     blocks: dict[int, tuple[int, list[Tree]]] = {}
     for number, tree in enumerate(trees):
         pair = samples[tree.members[0]].pair
@@ -116,26 +115,26 @@ class _Places:
         trees = [tree for row in rows for tree in row]
         width = max(sum(tree.length for tree in row) for row in rows)
         length = np.array([tree.length for tree in trees], np.int64)
-        row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        row = np.repeat(np.arange(len(rows)), [len(trees_of_row) for trees_of_row in rows])
         before = np.cumsum(length) - length
         first_of_row = np.searchsorted(row, np.arange(len(rows)))
         base = row * width + before - before[first_of_row][row]  # where each tree begins
         # Of each member from here on.
-        tree = np.repeat(np.arange(len(trees)), [len(each.members) for each in trees])
+        tree = np.repeat(np.arange(len(trees)), [len(tree.members) for tree in trees])
         first = np.searchsorted(tree, np.arange(len(trees)))
         prompt = np.array([sample.prompt_tokens for sample in chosen], np.int64)
         places = np.array([len(sample.loss_mask) - 1 for sample in chosen], np.int64)
-        shared = np.array([count for each in trees for count in each.shared], np.int64)
+        shared = np.array([count for tree in trees for count in tree.shared], np.int64)
         # A member's fresh places follow those of the member before it, behind the prompt of their tree.
         fresh = np.cumsum(places - shared) - (places - shared)
         start = base[tree] + prompt + fresh - fresh[first][tree]  # of its fresh places
         depth = np.arange(int(places.max(initial=0)))
         is_fresh = (depth >= shared[:, None]) & (depth < places[:, None])  # [S, R - 1]
-        place = np.where(is_fresh, (start - shared)[:, None] + depth, 0)
+        fresh_places = np.where(is_fresh, (start - shared)[:, None] + depth, 0)
         # Places grow along a tree, so the largest one above is that of the last member which had a fresh one here.
-        np.maximum.accumulate(place, axis=0, out=place)
+        np.maximum.accumulate(fresh_places, axis=0, out=fresh_places)
         member, at = np.nonzero(is_fresh)
-        own = place[is_fresh]
+        own = fresh_places[is_fresh]
         texts = [sample.tokens for sample in chosen]
         in_prompt = ranges(base, prompt[first])
         text_start = np.cumsum(places + prompt + 1) - places - 1  # where each response begins among all tokens
@@ -145,7 +144,7 @@ class _Places:
         positions.ravel()[in_prompt] = ranges(np.zeros_like(first), prompt[first])
         positions.ravel()[own] = prompt[member] + at
         ends = None
-        if len(trees) > len(rows) or any(each.branches for each in trees):
+        if len(trees) > len(rows) or any(tree.branches for tree in trees):
             # A place is seen up to the next member that leaves the path before it, or to the end of its tree.
             leaves = np.where(depth >= shared[:, None], start[:, None], len(rows) * width)
             until = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
@@ -159,7 +158,7 @@ class _Places:
             positions=positions,
             ends=ends,
             # The first token of a response is predicted by the prompt's last.
-            sources=np.concatenate([(base[tree] + prompt - 1)[:, None], place], axis=1),
+            sources=np.concatenate([(base[tree] + prompt - 1)[:, None], fresh_places], axis=1),
         )
 
 

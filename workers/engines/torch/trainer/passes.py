@@ -1,4 +1,4 @@
-"""`TorchPasses`: forward passes of a model on one device, with and without a gradient. `ValueModel`: a critic's."""
+"""`TorchPasses`: forward passes of a model on one device, with and without a gradient. `ValueModel`: a critic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ValueModel(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchPasses:
-    """Implements `Backend` with a model on one device; on several ranks every rank has all of it."""
+    """Implements `Backend` with a model on one device, held whole by every rank."""
 
     model: Any
     """A language model, or a `ValueModel`."""
@@ -48,7 +48,7 @@ class TorchPasses:
     parameters: Parameters = field(default_factory=dict)
     numbers: Context = nullcontext
     """The numbers of the weights during a forward pass without gradient: the present ones, or a reference's."""
-    kept: Callable[[], Mapping[str, Tensor]] | None = None
+    saved: Callable[[], Mapping[str, Tensor]] | None = None
     """The tensors of a checkpoint; None: the model's weights and persistent buffers."""
     offloaded = None
 
@@ -81,7 +81,7 @@ class TorchPasses:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of a checkpoint by name, not copied."""
-        return tensors_of(self.model) if self.kept is None else dict(self.kept())
+        return tensors_of(self.model) if self.saved is None else dict(self.saved())
 
     def _figures(self, micro: PackedRows, figures: frozenset[Figure]) -> dict[str, Tensor]:
         if "values" in figures:

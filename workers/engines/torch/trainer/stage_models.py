@@ -79,7 +79,7 @@ class TorchStageModels:
     def pack(
         self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation
     ) -> list[PackedRows]:
-        """Rows of token trees; responses to one prompt share it, if they may."""
+        """Rows of token trees, with prompts shared by their responses where allowed."""
         return pack(
             samples,
             budget_tokens=self.spec.trainer.max_tokens_per_micro_batch,

@@ -1,4 +1,4 @@
-"""Log-probability and entropy of chosen tokens, without ever holding the logits of all of them.
+"""Log-probability and entropy of chosen tokens, without the logits of all tokens in memory at once.
 
 Forward and backward go over chunks of tokens; the backward pass computes the logits again instead of keeping them.
 """
@@ -25,7 +25,7 @@ PLAIN = LogitForm()
 
 
 def logit_form(config: Any) -> LogitForm:
-    """The form that the configuration states: Cohere multiplies its logits, Granite divides them, Gemmas cap them."""
+    """The configuration's form of logits: multiplied (Cohere), divided (Granite), capped (Gemma)."""
 
     def stated(name: str) -> float:
         value = getattr(config, name, None)
@@ -112,17 +112,17 @@ def token_logprobs(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """The log-probability of each target, and the entropy of what it was drawn from, in nats  # [N], [N] float32"""
+    """The log-probability of each target and the entropy of its distribution, in nats  # [N], [N] float32"""
     # The dtype of the states decides, not autocast: the backward pass runs outside of it, and computes the same logits.
     states = _as_multiplied(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
-        given = (states, head, bias, targets, inverse_temperature, form)
-        made: tuple[Tensor, Tensor] = TokenLogprobs.apply(*given)  # type: ignore[no-untyped-call]
-        return made
+        arguments = (states, head, bias, targets, inverse_temperature, form)
+        figures: tuple[Tensor, Tensor] = TokenLogprobs.apply(*arguments)  # type: ignore[no-untyped-call]
+        return figures
 
 
 def _as_multiplied(hidden: Tensor) -> Tensor:
-    """The states in the dtype in which they meet the output layer.
+    """The states in the dtype of their product with the output layer.
 
     That of autocast on a GPU: there the last norm leaves float32, whose products are not done by its matrix units, take
     ten times as long, and are further from those of the explorers, which hold rounded weights. On a CPU it is theirs.
@@ -140,7 +140,7 @@ def entropy_signals(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> Tensor:
-    """The sum over the vocabulary of p * p (H + log p): the mean change of the entropy by what is drawn  # [N]"""
+    """The sum over the vocabulary of p * p (H + log p), the mean change of the entropy by a draw  # [N]"""
 
     def signals(logprobs: Tensor) -> Tensor:
         probabilities = logprobs.exp()
@@ -172,14 +172,14 @@ def _of_distributions(
     bias: Tensor | None,
     form: LogitForm,
 ) -> Tensor:
-    """A figure of each whole distribution, a chunk of them at a time  # [N]"""
-    found = []
+    """A figure of each whole distribution, chunk by chunk  # [N]"""
+    figures = []
     hidden = _as_multiplied(hidden)
     head = head.to(hidden.dtype)
     for chunk in _chunks(hidden, len(head)):
         logits = _logits(hidden[chunk], head, bias, inverse_temperature[chunk], form)
-        found.append(figure(torch.log_softmax(logits, dim=-1)))
-    return torch.cat(found)
+        figures.append(figure(torch.log_softmax(logits, dim=-1)))
+    return torch.cat(figures)
 
 
 def _chunks(hidden: Tensor, vocabulary: int) -> list[slice]:

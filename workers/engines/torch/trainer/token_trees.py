@@ -17,7 +17,7 @@ from rftd.workers.learning.stage.micro_batch import ranges
 
 @dataclass(slots=True)
 class Tree:
-    """Samples of one prompt, in the order of the tree. A response's last token predicts nothing and is left out."""
+    """Samples of one prompt, in the order of the tree, without the last token of each response."""
 
     members: list[int]
     shared: list[int]
@@ -30,7 +30,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The relative cost of a row by its number of places: linear layers, and attention, which grows with its square."""
+    """The relative cost of a row by its places: linear layers, and attention in proportion to the square."""
 
     hidden_size: int
 
@@ -40,7 +40,7 @@ class Cost:
 
 
 def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int) -> list[Tree]:
-    """The trees of a batch; without `cost` each sample is one. A response joins one if that is cheaper than its own.
+    """The trees of a batch, one for each sample without `cost`; a response joins a tree wherever cheaper.
 
     The responses of a pair join nobody else, so that a pair is one tree or two.
     """
@@ -86,7 +86,7 @@ def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
     while len(rows) > 1:
         rows.sort(key=_places)
         half = len(rows) // 2
-        paired = [[*rows[-1 - place], *rows[place]] for place in range(half)] + [rows[half]] * (len(rows) % 2)
+        paired = [[*rows[-1 - number], *rows[number]] for number in range(half)] + [rows[half]] * (len(rows) % 2)
         if len(paired) * cost.of(max(map(_places, paired))) >= len(rows) * cost.of(_places(rows[-1])):
             break
         rows = paired
@@ -98,7 +98,7 @@ def _places(row: Sequence[Tree]) -> int:
 
 
 def _alike(samples: Sequence[TrainSample]) -> list[int]:
-    """The number of tokens that each response begins with like the one before it; neither's last counts  # [S]"""
+    """The length of the common beginning of each response with its predecessor, last tokens excluded  # [S]"""
     tokens = np.concatenate([sample.tokens for sample in samples])
     lengths = np.array([len(sample.tokens) for sample in samples], np.int64)
     prompts = np.array([sample.prompt_tokens for sample in samples], np.int64)

@@ -1,4 +1,4 @@
-"""A trial at opening: does the trainer compute the log-probabilities that the model itself gives?
+"""A trial at opening: the trainer's log-probabilities against those of the model's own forward pass.
 
 The trainer asks a model for its hidden states, several texts in a row, and applies the output layer itself. An
 architecture that does more than that (a scale or a cap of its logits, another mask) would be trained on other numbers.
@@ -42,8 +42,7 @@ _ROWS: Final = 64
 
 
 def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: int, share: bool) -> None:
-    """Returns if texts, packed beside shorter ones that begin alike, have the log-probabilities of the model's own
-    forward.
+    """Compares log-probabilities of packed texts with the model's own forward pass; raises DataError for unlike ones.
 
     `max_tokens` is the longest text that will be trained: one that is tried goes beyond the last attention window,
     chunk or original length below it. `share`: equal prompts are computed once. The weights and every generator of
@@ -60,18 +59,18 @@ def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: in
         # An architecture may draw numbers even so.
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
-                found, expected = _both(model, device, _texts(model, prompt, length), share=share)
+                computed, expected = _both(model, device, _texts(model, prompt, length), share=share)
             # No fault of the architecture: the caller says what to do about memory.
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # an architecture may fail in its own way
                 raise _unfit(kind, where, f"{type(error).__name__}: {error}", fix) from error
-        if why := _difference(found, expected, experts=_has_experts(model)):
+        if why := _difference(computed, expected, experts=_has_experts(model)):
             raise _unfit(kind, where, f"{why} of a text of {length}", fix)
 
 
 def _lengths(model: Any, max_tokens: int) -> list[tuple[int, int]]:
-    """Tokens of the prompt and of all, of each text that is tried.
+    """The number of prompt tokens and of all tokens of each text of the trial.
 
     The prompt is long enough that computing it once is cheaper for any model, so that this is tried where it is done.
     """
@@ -85,9 +84,9 @@ def _lengths(model: Any, max_tokens: int) -> list[tuple[int, int]]:
     return tried
 
 
-def _difference(found: Tensor, expected: Tensor, *, experts: bool) -> str:
-    """The difference of the two in words; empty if their log-probabilities agree  # [N], [N]"""
-    difference = (found - expected).abs()
+def _difference(computed: Tensor, expected: Tensor, *, experts: bool) -> str:
+    """The difference of log-probabilities in words; empty for agreement  # [N], [N]"""
+    difference = (computed - expected).abs()
     near = difference <= TOLERANCE_NATS + TOLERANCE_SHARE * expected.abs()
     agree = near.float().mean().item()
     most = difference.max().item()
@@ -104,7 +103,7 @@ def _has_experts(model: Any) -> bool:
 
 
 def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, share: bool) -> tuple[Tensor, Tensor]:
-    """The log-probabilities as the trainer computes them, and the model's own  # [N], [N]"""
+    """The trainer's log-probabilities and the model's own  # [N], [N]"""
     samples = [_expected(model, device, tokens, prompt) for tokens, prompt in texts]
     packed = pack(
         samples,
@@ -113,13 +112,13 @@ def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, sh
         hidden_size=model.config.hidden_size,
         share=share,
     )
-    found = [logprobs_of(model, batch, device)[0] for batch in packed]
+    computed = [logprobs_of(model, batch, device)[0] for batch in packed]
     expected = [to_device(batch.old_logprobs, device) for batch in packed]
-    return torch.cat(found), torch.cat(expected)
+    return torch.cat(computed), torch.cat(expected)
 
 
 def _texts(model: Any, prompt: int, length: int) -> list[tuple[Ints, int]]:
-    """Tokens and length of the prompt of a long text, and of a short one that leaves it soon after the prompt."""
+    """The tokens and prompt length of a long text, and of a short text with a common beginning."""
     vocabulary = model.get_input_embeddings().num_embeddings
     # A fixed seed: the trial must give one verdict for one model, in every process.
     long = np.random.default_rng(0).integers(0, vocabulary, length)
@@ -131,7 +130,7 @@ def _texts(model: Any, prompt: int, length: int) -> list[tuple[Ints, int]]:
 
 
 def _expected(model: Any, device: torch.device, tokens: Ints, prompt: int) -> TrainSample:
-    """A response that carries the log-probabilities of the model's own forward."""
+    """A response with the log-probabilities of the model's own forward pass."""
     ids = to_device(tokens, device)[None]
     tail = (
         # Logits of all places of a long text are several GiB.
@@ -140,8 +139,8 @@ def _expected(model: Any, device: torch.device, tokens: Ints, prompt: int) -> Tr
     with _plain_attention(model, len(tokens)):
         logits = model(input_ids=ids, use_cache=False, **tail).logits[0, prompt - len(tokens) - 1 : -1]  # [R, V]
     chosen = [
-        torch.log_softmax(some.float(), -1).gather(1, targets[:, None])[:, 0]
-        for some, targets in zip(torch.split(logits, _ROWS), torch.split(ids[0, prompt:], _ROWS), strict=True)
+        torch.log_softmax(rows.float(), -1).gather(1, targets[:, None])[:, 0]
+        for rows, targets in zip(torch.split(logits, _ROWS), torch.split(ids[0, prompt:], _ROWS), strict=True)
     ]
     return TrainSample(
         tokens=tokens.astype(np.uint32),
@@ -153,7 +152,7 @@ def _expected(model: Any, device: torch.device, tokens: Ints, prompt: int) -> Tr
 
 @contextmanager
 def _plain_attention(model: Any, tokens: int) -> Iterator[None]:
-    """Runs the model with the attention that its own file spells out: others leave out what they do not know."""
+    """Runs the model with the attention of its own file, complete for every architecture."""
     config = model.config
     heads = getattr(config.get_text_config(), "num_attention_heads", None) or 1
     too_long = heads * tokens * tokens > _PLAIN_SCORES

@@ -1,6 +1,6 @@
 """verl's Megatron engine around a model of ours: opened by Megatron's classes, known by transformers' names.
 
-Import it after `platform.choose_platform`: verl decides on its devices while it is imported.
+Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rftd.workers.engines.verl.megatron import sizes
 from rftd.workers.engines.verl.megatron.layers import torch_layers
 from rftd.workers.engines.verl.megatron.tensors import Layout, NamedTensors
 from rftd.workers.engines.verl.wrapping import (
-    Found,
     LossOf,
+    Outputs,
     Wrapping,
     distribution_figure,
     figures_asked,
@@ -56,7 +56,7 @@ with warnings.catch_warnings():
 
 @dataclass
 class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
-    """verl's, with which a model may be computed in float32, too."""
+    """verl's description of a Megatron engine, extended by float32."""
 
     exact: bool = False
 
@@ -90,7 +90,7 @@ class _Opened:
     get_data_parallel_rank: Any
 
     def initialize(self) -> None:
-        """Opens the model, of which each rank has its part."""
+        """Opens the model, one part of each tensor on each rank."""
         # verl gives it to models that see pictures.
         object.__setattr__(self.model_config, "tokenizer", SimpleNamespace(pad_token_id=0))
         on_cpu = self.wrapping.device.type == "cpu"
@@ -119,23 +119,23 @@ class _Opened:
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The tokens that the model knows."""
-        found: int = self.model_config.hf_config.vocab_size
-        return found
+        """The number of token ids known to the model."""
+        tokens: int = self.model_config.hf_config.vocab_size
+        return tokens
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights by transformers' names, DTensors where there are several ranks."""
         return {name: value.detach() for name, value in self.parameters.items()}
 
     def wake(self) -> None:
-        """Everything is on its device."""
+        """Has no effect: all tensors stay on the device."""
 
     def rest(self) -> None:
-        """Everything stays where it is."""
+        """Has no effect: all tensors stay on the device."""
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has the present weights in Megatron's parameters within it."""
+        """Has the present weights in Megatron's parameters, within the context."""
         self.named.drop()
         self.named.fill()
         for chunk in self.module:
@@ -151,15 +151,15 @@ class _Opened:
         if is_last_micro_batch:
             self.named.add_up()
 
-    def found(self, data: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Found, Any]:
-        """One forward pass: the loss if there is one, what the model says of each place, what the loss gave beside."""
-        output, _ = self.forward_step(iter([data]), self.module[0], None, _nothing)
-        told = {name: value.values().float() for name, value in self.prepare_model_outputs(output, data).items()}
-        value, beside = loss(told) if loss is not None else (next(iter(told.values())).sum(), None)
-        return value, told, beside
+    def outputs_of(self, batch: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Outputs]:
+        """The loss, or a sum without one, and the outputs at each place, by one forward pass."""
+        output, _ = self.forward_step(iter([batch]), self.module[0], None, _unchanged)
+        columns = self.prepare_model_outputs(output, batch).items()
+        outputs = {name: values.values().float() for name, values in columns}
+        return next(iter(outputs.values())).sum() if loss is None else loss(outputs), outputs
 
     def prepare_model_inputs(self, batch: TensorDict) -> dict[str, Any]:
-        """The tokens alone: there are no pictures, and losses know their tokens by themselves."""
+        """The tokens alone, without pictures and without a loss mask."""
         ids = batch["input_ids"]
         return {
             "input_ids": ids,
@@ -211,9 +211,9 @@ class _Opened:
                 mesh=torch.arange(dist.get_world_size()).view(shape),
                 mesh_dim_names=("share", "tensor"),
             )
-            here = (mesh.get_local_rank("share"), mesh.get_local_rank("tensor"))
-            there = (self.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank())
-            assert here == there, f"torch has this rank at {here}, Megatron at {there}"
+            of_torch = (mesh.get_local_rank("share"), mesh.get_local_rank("tensor"))
+            of_megatron = (self.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank())
+            assert of_torch == of_megatron, f"torch has this rank at {of_torch}, Megatron at {of_megatron}"
         return Layout(
             groups=config.num_query_groups // size,
             head_rows=config.kv_channels,
@@ -223,7 +223,7 @@ class _Opened:
         )
 
     def _asking_torch(self) -> Any:
-        """Answers Megatron on a CPU: it asks torch, and not verl's platform, for the device of this process."""
+        """Has torch name the CPU for Megatron, which asks torch and not verl's platform."""
         if self.wrapping.device.type != "cpu":
             return nullcontext()
         return torch_answers_cpu()
@@ -233,7 +233,7 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
     """A language model: log-probabilities and entropies of each place's next token."""
 
     def _lm_head_logits_processor(self, logits: Tensor, label: Tensor, temperature: Tensor, **rest: Any) -> Any:
-        """verl's, of logits in float32, with a temperature of each token where those of a text differ."""
+        """verl's columns from logits in float32, with a temperature for each token of a mixed text."""
         logits = logits.float()
         batch = rest["batch"]
         if "inverse_temperatures" in batch.keys():  # noqa: SIM118
@@ -252,8 +252,8 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
             name: distribution_figure(name, rows, temperature.flatten(), group=group).view(logits.shape[:2])
             for name in figures_asked(batch)
         }
-        found: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
-        return found | figures
+        columns: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
+        return columns | figures
 
 
 class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc]
@@ -270,7 +270,7 @@ class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc
 def open_megatron(folder: Path, wrapping: Wrapping, *, critic: bool = False) -> Any:
     """A model of the folder, cut over the tensor-parallel ranks: every rank calls it.
 
-    Raises DataError if the folder holds none, ConfigError for what Megatron does not train.
+    Raises DataError for a folder without a model, ConfigError for a model unknown to Megatron.
     """
     arguments = wrapping.arguments
     sizes.check_model(folder, arguments)
@@ -281,12 +281,12 @@ def open_megatron(folder: Path, wrapping: Wrapping, *, critic: bool = False) -> 
         model_type="value_model" if critic else "language_model",
         use_remove_padding=arguments.use_remove_padding,
     )
-    made = (MegatronCritic if critic else MegatronPolicy)(
+    model = (MegatronCritic if critic else MegatronPolicy)(
         model_config, engine_config(arguments, wrapping), McoreOptimizerConfig(lr=0.0), CheckpointConfig()
     )
-    made.wrapping = wrapping
-    made.initialize()
-    return made
+    model.wrapping = wrapping
+    model.initialize()
+    return model
 
 
 def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
@@ -305,7 +305,7 @@ def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
 
 def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str, Any]:
     # Kernels that fuse layers with their gradients expect buffers of Megatron's own optimizer.
-    made: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "sequence_parallel": sizes.cuts_sequences(arguments),
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
@@ -314,13 +314,13 @@ def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str
     }
     if not sizes.with_transformer_engine(arguments):
         fused = ("masked_softmax_fusion", "bias_dropout_fusion", "bias_activation_fusion", "apply_rope_fusion")
-        made |= {"attention_backend": "local", "persist_layer_norm": False, **dict.fromkeys(fused, False)}
+        settings |= {"attention_backend": "local", "persist_layer_norm": False, **dict.fromkeys(fused, False)}
     if arguments.gradient_checkpointing:
-        made |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    return made
+        settings |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return settings
 
 
-def _nothing(output: Any, **_: Any) -> Any:
+def _unchanged(output: Any, **_: Any) -> Any:
     return output
 
 

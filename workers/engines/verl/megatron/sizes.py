@@ -1,4 +1,4 @@
-"""The models and sizes that Megatron trains here, and what is not installed: a pure look at figures, without torch."""
+"""The models and sizes for Megatron, and its missing packages: a pure check of numbers, without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALONE: Final[Mapping[str, str]] = {
 
 
 def check_installed(field: str) -> None:
-    """Raises ConfigError if a package is missing without which Megatron cannot open a model."""
+    """Raises ConfigError for a missing package of Megatron's."""
     missing = [package for module, package in _MODULES.items() if not _has(module)]
     if missing:
         raise ConfigError(
@@ -49,17 +49,17 @@ def _has(module: str) -> bool:
 
 
 def with_transformer_engine(arguments: VerlTrainerArgs) -> bool:
-    """True if the layers are those of transformer-engine: nothing else has packed texts or cut sequences."""
+    """True for layers of transformer-engine, the only ones for packed texts and cut sequences."""
     return arguments.use_remove_padding or cuts_sequences(arguments)
 
 
 def cuts_sequences(arguments: VerlTrainerArgs) -> bool:
-    """True if the ranks that share tensors share the places of a text, too."""
+    """True for places of a text cut over the ranks of a tensor."""
     return arguments.sequence_parallel and arguments.tensor_model_parallel_size > 1
 
 
 def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cpu: bool) -> None:
-    """Raises ConfigError for arguments that Megatron cannot train by on so many ranks."""
+    """Raises ConfigError for arguments unfit for Megatron on the number of ranks."""
     plain = VerlTrainerArgs()
     for name, fix in ALONE.items():
         if getattr(arguments, name) != getattr(plain, name):
@@ -94,15 +94,15 @@ def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cp
 
 
 def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
-    """Raises ConfigError for a model whose decoder is not known, or cannot be cut over the tensor-parallel ranks."""
+    """Raises ConfigError for an unknown decoder, and for a decoder indivisible by the tensor-parallel ranks."""
     config = settings_of(folder)
     if not config:  # whoever loads it says what is wrong
         return
-    for what in _unknown(config):
-        raise ConfigError(f"Megatron does not train this model here: {what}", field="model.model_path", fix=_ON_FSDP2)
+    for trait in _unknown(config):
+        raise ConfigError(f"Megatron does not train this model here: {trait}", field="model.model_path", fix=_ON_FSDP2)
     ranks = arguments.tensor_model_parallel_size
     heads = config.get("num_attention_heads", 0)
-    for what, size in {
+    for trait, size in {
         "attention heads": heads,
         "groups of heads (num_key_value_heads)": config.get("num_key_value_heads") or heads,
         "rows of its projections (intermediate_size)": config.get("intermediate_size", 0),
@@ -110,14 +110,14 @@ def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
     }.items():
         if isinstance(size, int) and size % ranks:
             raise ConfigError(
-                f"is {ranks}, which does not divide the model's {size} {what}",
+                f"is {ranks}, which does not divide the model's {size} {trait}",
                 field=f"{_ARGUMENTS}.tensor_model_parallel_size",
                 fix="choose a divisor of it",
             )
 
 
 def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
-    """The traits of the decoder that Megatron's does not have as it is opened here."""
+    """The traits of the decoder beyond Megatron's, in words."""
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         yield f"its type is {kind!r}, and {', '.join(MODEL_TYPES)} are known"

@@ -1,8 +1,8 @@
 """Megatron's parameters as tensors with transformers' names: cut over the tensor-parallel ranks, in float32.
 
 Megatron keeps queries, keys and values of a group of heads together, and gate and up projection in one tensor. Each
-rank has whole groups and equal parts of both projections, so that its part of a fused parameter is made of contiguous
-parts of the tensors that transformers knows: these are DTensors, like those of FSDP2.
+rank has whole groups and equal parts of both projections: a rank's part of a fused parameter consists of contiguous
+parts of transformers' tensors, held as DTensors like those of FSDP2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The groups of heads that a rank has, and the ranks."""
+    """The ranks, and the groups of heads of each rank."""
 
     groups: int
     """The groups of heads (keys and values) of this rank."""
@@ -55,7 +55,7 @@ class Layout:
     """Ranks by their share of the batch, then by their part of each tensor; None: there is one rank."""
 
     def places(self, module: torch.nn.Module) -> Iterator[TensorSlot]:
-        """The tensors of all parameters of a decoder. Raises DataError for one that is not known."""
+        """The tensors of all parameters of a decoder. Raises DataError for an unknown parameter."""
         for name, parameter in module.named_parameters():
             fused = decoder_names(name)
             if fused is None:
@@ -77,7 +77,7 @@ class Layout:
                 )
 
     def slots(self, kind: Fusing, fused: Tensor) -> list[Tensor]:
-        """The views of one fused tensor, in the order of its names."""
+        """The views of one fused tensor, in the order of the names."""
         if kind == "gate_up":
             return list(fused.chunk(2))
         if kind == "heads":
@@ -102,90 +102,90 @@ class NamedTensors:
     def of(
         cls, module: torch.nn.Module, layout: Layout, weights: Mapping[str, Tensor], device: torch.device
     ) -> NamedTensors:
-        """The weights of a model for a decoder of Megatron's. Raises DataError if they are of another model."""
+        """The weights of a model for a decoder of Megatron's. Raises DataError for weights of another model."""
         places = list(layout.places(module))
-        if wrong := sorted({place.name for place in places} ^ weights.keys()):
+        if wrong := sorted({slot.name for slot in places} ^ weights.keys()):
             raise DataError(
                 f"Megatron's decoder and the model's folder differ, beginning with {wrong[0]!r}",
                 fix="write trainer.trainer_strategy: fsdp2",
             )
-        made: dict[str, torch.nn.Parameter] = {}
-        for place in places:
-            whole = weights[place.name].detach()
-            part = _part(whole, place, layout.mesh)
-            if part.numel() != place.slot.numel():
+        weights_by_name: dict[str, torch.nn.Parameter] = {}
+        for slot in places:
+            whole = weights[slot.name].detach()
+            own_rows = _part(whole, slot, layout.mesh)
+            if own_rows.numel() != slot.slot.numel():
                 raise DataError(
-                    f"{place.name!r} has {tuple(whole.shape)} numbers, Megatron's part of it "
-                    f"{tuple(place.slot.shape)} on each rank",
+                    f"{slot.name!r} has {tuple(whole.shape)} numbers, Megatron's part of it "
+                    f"{tuple(slot.slot.shape)} on each rank",
                     fix="write trainer.trainer_strategy: fsdp2",
                 )
             # A copy always: a view would keep the whole tensor in memory, and change the folder's model.
-            own = part.to(device=device, dtype=torch.float32, copy=True, memory_format=torch.contiguous_format)
-            made[place.name] = torch.nn.Parameter(_spread(own, place.dim, tuple(whole.shape), layout.mesh))
-        return cls(layout, places, made)
+            copied = own_rows.to(device=device, dtype=torch.float32, copy=True, memory_format=torch.contiguous_format)
+            weights_by_name[slot.name] = torch.nn.Parameter(_spread(copied, slot.dim, tuple(whole.shape), layout.mesh))
+        return cls(layout, places, weights_by_name)
 
     @torch.no_grad()
     def fill(self) -> None:
         """Copies the weights into Megatron's parameters."""
-        for place in self.places:
-            place.slot.copy_(_local(self.weights[place.name]).view(place.slot.shape))
+        for slot in self.places:
+            slot.slot.copy_(_local(self.weights[slot.name]).view(slot.slot.shape))
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Takes the gradient of one micro-batch off Megatron's parameters, and adds it to those before in float32."""
-        for place in self.places:
-            if place.parameter.grad is None:
+        """Moves the gradient of one micro-batch from Megatron's parameters to the float32 sums."""
+        for slot in self.places:
+            if slot.parameter.grad is None:
                 continue
-            slot = self.layout.slots(place.kind, place.parameter.grad.contiguous())[place.number]
-            self._sum_of(place).view(slot.shape).add_(slot)
-        for place in self.places:
-            place.parameter.grad = None
+            gradient = self.layout.slots(slot.kind, slot.parameter.grad.contiguous())[slot.number]
+            self._sum_of(slot).view(gradient.shape).add_(gradient)
+        for slot in self.places:
+            slot.parameter.grad = None
 
     @torch.no_grad()
     def add_up(self) -> None:
-        """Adds the mean of the gradients that the shares of the batch have collected to those of the weights."""
+        """Adds the mean over the batch's shares of the collected gradients to the weights' gradients."""
         mesh = self.layout.mesh
-        for place in self.places:
-            found = self._sum_of(place)
-            weight = self.weights[place.name]
+        for slot in self.places:
+            gradient = self._sum_of(slot)
+            weight = self.weights[slot.name]
             if mesh is not None:
-                if place.partial_gradient:
-                    dist.all_reduce(found, group=mesh.get_group("tensor"))
+                if slot.partial_gradient:
+                    dist.all_reduce(gradient, group=mesh.get_group("tensor"))
                 shares = mesh["share"].size()
                 if shares > 1:
-                    dist.all_reduce(found, group=mesh.get_group("share"))
-                    found /= shares
+                    dist.all_reduce(gradient, group=mesh.get_group("share"))
+                    gradient /= shares
             if weight.grad is None:
-                weight.grad = _spread(found, place.dim, tuple(weight.shape), mesh)
+                weight.grad = _spread(gradient, slot.dim, tuple(weight.shape), mesh)
             else:
-                _local(weight.grad).add_(found)
+                _local(weight.grad).add_(gradient)
         self._sums.clear()
 
     def drop(self) -> None:
-        """Forgets what was collected and not added up: a pass failed in between."""
+        """Drops collected gradients of a failed pass."""
         self._sums.clear()
-        for place in self.places:
-            place.parameter.grad = None
+        for slot in self.places:
+            slot.parameter.grad = None
 
-    def _sum_of(self, place: TensorSlot) -> Tensor:
-        found = self._sums.get(place.name)
-        if found is None:
-            found = torch.zeros_like(_local(self.weights[place.name]))
-            self._sums[place.name] = found
-        return found
+    def _sum_of(self, slot: TensorSlot) -> Tensor:
+        gradient = self._sums.get(slot.name)
+        if gradient is None:
+            gradient = torch.zeros_like(_local(self.weights[slot.name]))
+            self._sums[slot.name] = gradient
+        return gradient
 
 
-def _part(whole: Tensor, place: TensorSlot, mesh: DeviceMesh | None) -> Tensor:
-    """This rank's part of a tensor that it has whole."""
-    if mesh is None or place.dim is None:
+def _part(whole: Tensor, slot: TensorSlot, mesh: DeviceMesh | None) -> Tensor:
+    """The present rank's part of a whole tensor."""
+    if mesh is None or slot.dim is None:
         return whole
     ranks = mesh["tensor"].size()
-    if whole.shape[place.dim] % ranks:
+    if whole.shape[slot.dim] % ranks:
         raise DataError(
-            f"{place.name!r} of shape {tuple(whole.shape)} cannot be cut into {ranks} equal parts",
+            f"{slot.name!r} of shape {tuple(whole.shape)} cannot be cut into {ranks} equal parts",
             fix="choose another trainer.megatron.tensor_model_parallel_size",
         )
-    return whole.chunk(ranks, dim=place.dim)[mesh.get_local_rank("tensor")]
+    return whole.chunk(ranks, dim=slot.dim)[mesh.get_local_rank("tensor")]
 
 
 def _spread(own: Tensor, dim: int | None, shape: tuple[int, ...], mesh: DeviceMesh | None) -> Tensor:
@@ -193,8 +193,8 @@ def _spread(own: Tensor, dim: int | None, shape: tuple[int, ...], mesh: DeviceMe
         return own
     placements: tuple[Placement, ...] = (Replicate(), Replicate() if dim is None else Shard(dim))
     strides = torch.empty(shape, device="meta").stride()
-    made: Tensor = DTensor.from_local(own, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
-    return made
+    tensor: Tensor = DTensor.from_local(own, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
+    return tensor
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -113,11 +113,11 @@ class GpgAdvantage(OneGroup):
         import numpy as np
 
         # alpha counts experiences of the whole batch, so this function cannot be asked group by group.
-        found = [self._centred(group) for group in groups]
-        every = sum(len(values) for values in found)
-        teaching = sum(len(values) for values in found if values.any())
+        centred = [self._centred(group) for group in groups]
+        every = sum(len(values) for values in centred)
+        teaching = sum(len(values) for values in centred if values.any())
         scale = every / teaching if teaching else 1.0
-        return [(values * scale).astype(np.float32) for values in found]
+        return [(values * scale).astype(np.float32) for values in centred]
 
     def _centred(self, group: ClosedGroup) -> NDArray[np.float64]:
         import numpy as np
@@ -234,11 +234,11 @@ class RecAdvantage(OneGroup):
         import numpy as np
 
         rewards = group.exact_rewards()
-        kept = self._kept(group)
+        trained = self._kept(group)
         # numpy's std is that of the population, unlike the unbiased one of grpo.
-        mean, std = (float(rewards[kept].mean()), float(rewards[kept].std())) if kept.sum() > 1 else (0.0, 1.0)
+        mean, std = (float(rewards[trained].mean()), float(rewards[trained].std())) if trained.sum() > 1 else (0.0, 1.0)
         centred = (rewards - mean) / (std + self.epsilon if self.std_normalize else 1.0)
-        return np.where(kept, centred, 0.0).astype(np.float32)
+        return np.where(trained, centred, 0.0).astype(np.float32)
 
     def _kept(self, group: ClosedGroup) -> Any:
         """True for the members that keep their advantage: a random choice, always the same for a group  # [G] bool"""
@@ -248,12 +248,12 @@ class RecAdvantage(OneGroup):
         below = rewards < rewards.mean()
         # Members below the mean are dropped only as far as they outnumber the others: the two sides are to be equal.
         surplus = int(below.sum()) - int((~below).sum())
-        kept = np.ones(len(rewards), np.bool_)
+        trained = np.ones(len(rewards), np.bool_)
         if self.drop == "balance" and surplus > 0:
             # Draws lie in [0, 1), so that those not below the mean, at 2, are dropped last, that is never.
             order = np.where(below, group.draws(), 2.0).argsort()
-            kept[order[:surplus]] = False
-        return kept
+            trained[order[:surplus]] = False
+        return trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,12 +45,12 @@ class ClosedGroup:
 
     def __post_init__(self) -> None:
         for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
-            found = getattr(self, name)
-            if found is not None and len(found) != len(self.rewards):
-                raise ValueError(f"{name} has {len(found)} entries for {len(self.rewards)} members")
-        for name, part in self.parts.items():
-            if len(part) != len(self.rewards):
-                raise ValueError(f"part {name} has {len(part)} entries for {len(self.rewards)} members")
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.rewards):
+                raise ValueError(f"{name} has {len(column)} entries for {len(self.rewards)} members")
+        for name, values in self.parts.items():
+            if len(values) != len(self.rewards):
+                raise ValueError(f"part {name} has {len(values)} entries for {len(self.rewards)} members")
 
     @property
     def run(self) -> Ints:

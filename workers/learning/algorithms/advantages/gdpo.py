@@ -54,14 +54,14 @@ class GdpoAdvantage:
         import numpy as np
 
         # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.
-        known = {name for group in groups for name in group.parts}
-        self._check_names(known)
+        names = {name for group in groups for name in group.parts}
+        self._check_names(names)
         sums = [self._summed(group) for group in groups]
         if not sums:
             return []
         mean = float(np.concatenate(sums).mean())
         std = std_of_all(sums)
-        return [((each - mean) / (std + self.epsilon)).astype(np.float32) for each in sums]
+        return [((sums_of_group - mean) / (std + self.epsilon)).astype(np.float32) for sums_of_group in sums]
 
     def informative(self, group: ClosedGroup) -> bool:
         """True: equal rewards may be made of unequal parts."""
@@ -73,9 +73,9 @@ class GdpoAdvantage:
         if not group.parts:
             return self._normalised(group.exact_rewards())
         total = np.zeros(len(group.rewards))
-        for name, part in group.parts.items():
+        for name, values in group.parts.items():
             weight = 1.0 if self.weights is None else self.weights.get(name, 0.0)
-            total += weight * self._normalised(np.asarray(part, np.float64))
+            total += weight * self._normalised(np.asarray(values, np.float64))
         return total
 
     def _normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -83,12 +83,12 @@ class GdpoAdvantage:
 
         # NaN marks a part that a member lacks: it stays at 0 and is left out of mean and std, which it would turn into
         # NaN.
-        there = np.isfinite(values)
-        found = np.zeros(len(values))
-        if there.any():
-            mean, std = moments(values[there])
-            found[there] = (values[there] - mean) / (std + self.epsilon)
-        return found
+        finite = np.isfinite(values)
+        normalised = np.zeros(len(values))
+        if finite.any():
+            mean, std = moments(values[finite])
+            normalised[finite] = (values[finite] - mean) / (std + self.epsilon)
+        return normalised
 
     def _check_names(self, known: set[str]) -> None:
         unknown = sorted(set(self.weights or ()) - known)

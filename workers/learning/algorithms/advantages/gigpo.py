@@ -77,15 +77,15 @@ class GigpoAdvantage(OneGroup):
     def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
         import numpy as np
 
-        found = np.zeros(len(returns))
+        advantages = np.zeros(len(returns))
         # An empty state is unknown, not equal to another unknown one: such steps have no state advantage.
         anchors: dict[str, list[int]] = {}
         for member, state in enumerate(group.states or ()):
             if state:
                 anchors.setdefault(state, []).append(member)
         for members in anchors.values():
-            found[members] = self._relative(returns[members], alone=np.zeros(1))
-        return found
+            advantages[members] = self._relative(returns[members], alone=np.zeros(1))
+        return advantages
 
     def _relative(self, values: Exact, *, alone: Exact) -> Exact:
         if len(values) < 2:
@@ -106,22 +106,22 @@ class GigpoAdvantage(OneGroup):
             places = places[np.argsort(group.step[places], kind="stable")]
             whole[places] = rewards[places].sum()
             ahead = 0.0
-            for place in places[::-1]:
-                ahead = discounted[place] = rewards[place] + self.gamma * ahead
+            for member in places[::-1]:
+                ahead = discounted[member] = rewards[member] + self.gamma * ahead
         return whole, discounted
 
     def _step_rewards(self, group: ClosedGroup) -> Exact:
         """The reward of each step; a run that names none for any step has its whole reward with the last one  # [G]"""
         import numpy as np
 
-        given = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
-        found = np.nan_to_num(np.asarray(given, np.float64), nan=0.0)
+        stated = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
+        rewards = np.nan_to_num(np.asarray(stated, np.float64), nan=0.0)
         for run in np.unique(group.run):
             places = np.flatnonzero(group.run == run)
-            if np.isnan(given[places]).all():
+            if np.isnan(stated[places]).all():
                 last = places[np.argmax(group.step[places])]
-                found[last] = group.rewards[last]
-        return found
+                rewards[last] = group.rewards[last]
+        return rewards
 
 
 def _fixed(name: str, key: str, known: tuple[str, ...]) -> None:

@@ -15,11 +15,11 @@ def group_metrics(function: AdvantageFunction, groups: Sequence[ClosedGroup]) ->
     """The mean and std of the groups' rewards, and the number of experiences whose groups teach nothing."""
     if not groups:
         return {}
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     moments = np.array([mean_and_std(group.exact_rewards()) for group in groups])
     for name, values in zip(("reward_mean", "reward_std"), moments.T.copy(), strict=True):
-        found[f"group_advantages/{name}/mean"] = float(values.mean())
-        found[f"group_advantages/{name}/max"] = float(values.max())
-        found[f"group_advantages/{name}/min"] = float(values.min())
+        figures[f"group_advantages/{name}/mean"] = float(values.mean())
+        figures[f"group_advantages/{name}/max"] = float(values.max())
+        figures[f"group_advantages/{name}/min"] = float(values.min())
     idle = [len(group.rewards) for group in groups if not function.informative(group)]
-    return found | {"group_advantages/filtered_count": float(sum(idle))}
+    return figures | {"group_advantages/filtered_count": float(sum(idle))}

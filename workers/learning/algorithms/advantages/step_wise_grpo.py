@@ -44,9 +44,9 @@ class StepWiseGrpoAdvantage:
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
         """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
-        found = [last_rewards(group) for group in groups]
-        whole = std_of_all([rewards for rewards, _, _ in found])
-        return [self._of(*each, whole) for each in found]
+        per_group = [last_rewards(group) for group in groups]
+        whole = std_of_all([rewards for rewards, _, _ in per_group])
+        return [self._of(*last_and_runs, whole) for last_and_runs in per_group]
 
     def informative(self, group: ClosedGroup) -> bool:
         """False if the std over the runs is at or below `std_threshold`; a single run has none."""
@@ -75,6 +75,6 @@ def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.in
     names, run, counts = np.unique(group.run, return_inverse=True, return_counts=True)
     last = np.zeros(len(names), np.int64)
     # In order of the steps, so that the last one written for a run is its last step.
-    for place in np.argsort(group.step, kind="stable"):
-        last[run[place]] = place
+    for member in np.argsort(group.step, kind="stable"):
+        last[run[member]] = member
     return group.exact_rewards()[last], run, counts
