@@ -1,4 +1,6 @@
-"""`Operations`: the commands of a daemon for the HTTP API, and through it the CLI. Reads go to `storage.queries`."""
+"""`Operations`: the commands of a daemon for the HTTP API and, through the API, for the CLI. Reads go to
+`storage.queries`.
+"""
 
 from __future__ import annotations
 
@@ -26,54 +28,54 @@ from rftd.workers.tracking.cursor import Cursor
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission that is in the log."""
+    """Receipt of a submission recorded in the log, with the warnings of its checks."""
 
     experiment: UUID
     name: str
     event: UUID
     """Id of experiment.submitted."""
     position: Position
-    """A read `after` this position sees it."""
+    """Position for `after`: a read after this position sees the submission."""
     warnings: tuple[str, ...]
 
 
 class Forked(Accepted, frozen=True, kw_only=True):
-    """A fork that is in the log."""
+    """Receipt of a fork recorded in the log, with the step shared with its parent."""
 
     parent: UUID
-    """The experiment whose history it shares."""
+    """The experiment sharing its history with the fork."""
     at_step: int
 
 
 class StandingRun(NamedTuple):
-    """A run of a sweep that was submitted."""
+    """A submitted run of a sweep, with the status of its experiment."""
 
     point: int
-    """Its place in the sweep, from 0."""
+    """Index of the run's point in the sweep, from 0."""
     experiment: UUID
     status: Status
 
 
 class StandingSweep(NamedTuple):
-    """A sweep, and what became of it."""
+    """A sweep with the present state of its runs."""
 
     sweep: RecordedSweep
     runs: tuple[StandingRun, ...]
     over: bool
-    """True if each run has ended, could not begin, or will not."""
+    """True once every run has ended, could not begin, or will never begin."""
 
 
 class Done(NamedTuple):
-    """A command that took effect."""
+    """Receipt of a command recorded in the log: its event and position."""
 
     event: UUID
-    """Id of the event that it became."""
+    """Id of the event recording the command."""
     position: Position
-    """A read `after` this position sees it."""
+    """Position for `after`: a read after this position sees the command's effect."""
 
 
 class WantedSweep(msgspec.Struct, frozen=True):
-    """A sweep as it was asked for; its runs have no names yet. See `Operations.sweep`."""
+    """A requested sweep, its runs still without names. See `Operations.sweep`."""
 
     config: dict[str, Any]
     points: tuple[SweepPoint, ...]
@@ -83,36 +85,35 @@ class WantedSweep(msgspec.Struct, frozen=True):
 
 
 class SweepTaken(NamedTuple):
-    """A sweep that is in the log."""
+    """Receipt of a sweep recorded in the log, with the state of its runs."""
 
     standing: StandingSweep
     done: Done
 
 
 class Operations(Protocol):
-    """Commands. Each is in effect when it returns, as the log says.
+    """The commands of a daemon, each in effect, by the log, when the call returns.
 
-    `request_id` is the caller's key: repeated with it a command changes nothing and gets the same answer, on any daemon
-    of the log. All raise ReusedKeyError if the key was used for something else, with what and when, and NotAllowedError
-    for what the asker may not do or name.
+    `request_id` is the caller's key: a command repeated under its key changes nothing and returns the first answer, on
+    any daemon of the log. All commands raise ReusedKeyError (naming the earlier command and its time) if the key was
+    used for another command, and NotAllowedError for actions or names forbidden to the asker.
     """
 
     def for_asker(self, asker: Asker) -> Operations:
-        """The commands as this asker gives them."""
+        """Returns the commands as given by this asker, with the asker's rights and recorded name."""
         ...
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
-        """Takes in an experiment: validates it, looks at its model and datasets, appends it.
+        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event.
 
         `config` is the client's normalised configuration (`rftd.daemon.config`). Raises ConfigError, DataError (nothing
-        was appended), ConflictError (its folder is in use).
+        was appended), ConflictError (the experiment's folder is in use).
         """
         ...
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
-        """The specification that `submit` would append now, after the same checks. Nothing is appended.
-
-        Raises as `submit`.
+        """Returns the specification `submit` would append now, after the same checks. Appends nothing. Raises as
+        `submit`.
         """
         ...
 
@@ -126,162 +127,173 @@ class Operations(Protocol):
         labels: dict[str, str],
         request_id: UUID,
     ) -> Forked:
-        """Takes in an experiment that goes on from weight version `at_step` of another, with changes.
+        """Submits an experiment continuing from weight version `at_step` of another one, with changes.
 
-        `overrides` are `key=value`, as for `submit -s`. Without a name it is PARENT-fork-STEP. Raises NotFoundError,
-        ConfigError, DataError (nothing was appended), ConflictError (the step was not executed, its folder is in use).
+        `overrides` are `key=value`, as for `submit -s`. The default name is PARENT-fork-STEP. Raises NotFoundError,
+        ConfigError, DataError (nothing was appended), ConflictError (the step was not executed, or the fork's folder is
+        in use).
         """
         ...
 
-    async def sweep(self, wanted: WantedSweep, *, request_id: UUID) -> SweepTaken:
-        """Takes in a sweep: each of its runs is checked as `submit` would, and none begins if one is refused.
+    async def sweep(self, request: WantedSweep, *, request_id: UUID) -> SweepTaken:
+        """Submits a sweep: every run is checked as by `submit`, and none begins if one is refused.
 
-        Raises as `submit`, and ConflictError if a sweep has the name.
+        Raises as `submit`, and ConflictError for a sweep of the same name.
         """
         ...
 
     async def sweeps(self) -> list[StandingSweep]:
-        """Every sweep, in the order of the log."""
+        """Returns every sweep, in the order of the log."""
         ...
 
-    async def sweep_named(self, wanted: str) -> StandingSweep:
-        """The sweep that a person named. Raises NotFoundError, UsageError."""
+    async def sweep_named(self, name_or_id: str) -> StandingSweep:
+        """Returns the sweep with this name or id. Raises NotFoundError, UsageError."""
         ...
 
     async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Ends a sweep and its runs. Raises NotFoundError, ConflictError if it is over."""
+        """Ends a sweep and its runs. Raises NotFoundError, ConflictError for an ended sweep."""
         ...
 
     async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Pauses a running experiment. Raises NotFoundError, ConflictError (with its state)."""
+        """Pauses a running experiment. Raises NotFoundError, ConflictError (with the experiment's state)."""
         ...
 
     async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Resumes a paused one. Raises as `pause`."""
+        """Resumes a paused experiment. Raises as `pause`."""
         ...
 
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Ends one that has not ended. Raises as `pause`."""
+        """Ends an experiment that is queued, running or paused. Raises as `pause`."""
         ...
 
     async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
-        """Changes the priority of one that has not ended: in the queue higher ones go first. Raises as `pause`."""
+        """Changes the priority of an experiment before its end; higher priorities leave the queue first. Raises as
+        `pause`.
+        """
         ...
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
-        """Gives the experiences of a group another priority. Raises ConflictError if none of them waits."""
+        """Changes the priority of a group's experiences. Raises ConflictError unless one of them waits."""
         ...
 
     async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Retires an experience whose payload is gone for good; a batch that holds it and was never executed is undone.
+        """Retires an experience with a permanently lost payload, and abandons a never-executed batch holding the
+        experience.
 
-        Raises ConflictError if it was trained, or is retired.
+        Raises ConflictError if the experience was trained, or is retired.
         """
         ...
 
     async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
         """Adds tasks, each a JSON object, to the queue of an experiment under way.
 
-        Raises ConflictError if its tasks are no queue or their end was told, DataError for a text that is no task.
+        Raises ConflictError if the experiment has no queue or its queue was ended, DataError for a text that is no
+        task.
         """
         ...
 
     async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Tells the end of the queue of an experiment under way. Raises ConflictError as `add_tasks`."""
+        """Ends the task queue of an experiment under way. Raises ConflictError as `add_tasks`."""
         ...
 
     async def why(self, experiment: UUID) -> Why:
-        """The waits of each role, worst first; nothing is changed. Raises NotFoundError."""
+        """Returns the waits of each role, worst first; changes nothing. Raises NotFoundError."""
         ...
 
-    def named(self, wanted: str) -> UUID:
-        """The experiment that a person named, as far as this daemon has read the log. Raises NotFoundError, UsageError.
+    def named(self, name_or_id: str) -> UUID:
+        """Returns the id of the experiment with this name or id, as of the records read by this daemon. Raises
+        NotFoundError, UsageError.
 
-        It answers while the tables do not.
+        Answers even while the tables do not.
         """
         ...
 
-    def looked(self, wanted: str) -> None:
-        """Notes that the asker looks at the experiment of this name, where that matters: see `limits.unseen_days`."""
+    def looked(self, name_or_id: str) -> None:
+        """Notes that the asker looks at an experiment with `limits.unseen_days`; other experiments ignore the call."""
         ...
 
     def spent(self, experiment: UUID) -> Spent | None:
-        """What it has spent of its budgets; None if it has none, or is not known here."""
+        """Returns the spent part of an experiment's budgets; None without budgets, or if the experiment is unknown
+        here.
+        """
         ...
 
     def opening(self, experiment: UUID) -> list[Wait]:
-        """The workers that live and are not ready to be given work yet, each with what it does since when."""
+        """Returns a wait for each living worker not yet ready for work, with the worker's activity and start time."""
         ...
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """The memory that its workers were expected to take when it was accepted."""
+        """Returns the memory forecast of the experiment's workers, made at acceptance."""
         ...
 
     async def trackers(self, experiment: UUID) -> dict[str, Cursor]:
-        """The cursors of its trackers by kind, as their processes have written them."""
+        """Returns the cursors of the experiment's trackers by kind, as last written by the tracker processes."""
         ...
 
     def spine(self, experiment: UUID) -> Spine | None:
-        """The spine of an experiment that is under way here, as its run has read it; else None."""
+        """Returns the spine of an experiment under way here, as read by its run; else None."""
         ...
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
-        """The resident memory of its largest living worker by role and stage, as last heartbeats tell it."""
+        """Returns the resident bytes of the largest living worker by role and stage, from the last heartbeats."""
         ...
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
-        """The loss for which the experiment must not go on, with the choices that remain; None if there is none."""
+        """Returns the log loss forbidding the experiment to continue, with the remaining choices; None without one."""
         ...
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
-        """Puts the files of one that has ended into a file (`to`, or a new one below the data folder) and removes them.
+        """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder).
 
-        Raises NotFoundError, ConflictError: it has not ended, is not here, or a fork needs its files; DiskFullError.
+        Raises NotFoundError, ConflictError (not ended, not here, or its files are needed by a fork), DiskFullError.
         """
         ...
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
-        """Puts archived files back, from `source` if the archive lies elsewhere now.
+        """Puts archived files back, from `source` if the archive has moved.
 
-        Raises NotFoundError, ConflictError, ArchiveError, LogCorruptError if it is not the very file that was written.
+        Raises NotFoundError, ConflictError, ArchiveError, LogCorruptError unless the archive is byte for byte the
+        written one.
         """
         ...
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
-        """Removes the files of one that has ended, for good unless `archive`; its name is free. Raises as `archive`."""
+        """Removes an ended experiment's files, for good unless `archive`, and frees the name. Raises as `archive`."""
         ...
 
     @property
     def allowances(self) -> Allowances:
-        """The allow-lists that everybody but the owner is held to."""
+        """The allow-lists binding everybody but the owner."""
         ...
 
     @property
     def keeping(self) -> Keeping:
-        """The rules by which this daemon lets payloads and files go."""
+        """The daemon's rules for dropping payloads and archiving the files of ended experiments."""
         ...
 
     @property
     def log_excess_bytes(self) -> int:
-        """Bytes by which the log is larger than the rules want it, with nothing left that they may drop."""
+        """Bytes of the log above the rules' limit, with nothing left to drop under these rules."""
         ...
 
     async def queued_by(self) -> dict[str, int]:
-        """The number of experiments in the queue, by the name of who submitted them."""
+        """Returns the number of queued experiments by submitter's name."""
         ...
 
     async def refusals(self) -> list[Position]:
-        """The newest refusals of requests by records, oldest first."""
+        """Returns the positions of the newest refusals of requests sent as records, oldest first."""
         ...
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
-        """Every dead letter, newest first; `tasks` are all that closed with failed rollouts. Changes nothing."""
+        """Returns every dead letter, newest first; `tasks`: all tasks closed with failed rollouts. Changes nothing.."""
         ...
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """Lets it take effect after all. Raises ConflictError where that is not sound any more, NotFoundError."""
+        """Retries a dead letter so that its task takes effect after all. Raises ConflictError where a retry is unsound,
+        NotFoundError.
+        """
         ...
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """Takes it from the list of what is open. Raises ConflictError if it was retried."""
+        """Removes a letter from the open ones. Raises ConflictError after a retry."""
         ...

@@ -39,42 +39,42 @@ from rftd.streams.spec.naming import Named, choose
 from rftd.streams.spec.spec import ExperimentSpec
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
-_KNOWN: Final = frozenset(
+_READ_TYPES: Final = frozenset(
     {"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained", "checkpoint.chosen"}
 )
-"""Types that are read beside life events; whoever asks why an experiment has failed is told what was lost before."""
+"""Event types read besides life events; for a failed experiment, `rftd why` also reports earlier losses."""
 _REQUESTS_AT_ONCE: Final = 500
-_BESIDE: Final = (GenerationStarted, SignalLost, SignalRegained, CheckpointChosen)
+_FOLDED_TYPES: Final = (GenerationStarted, SignalLost, SignalRegained, CheckpointChosen)
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One experiment."""
+    """One experiment in the registry: its name, folder and spine, with everything needed before its run is folded."""
 
     id: UUID
     name: str
     job_dir: str
     submitted_ns: int
     spine_offset: int
-    """The offset on the spine at which it was submitted."""
+    """Offset of the submission on the spine."""
     fence: tuple[experiment.HeadRef, ...] = ()
-    """The heads of the log that its newest fence remembers."""
+    """Heads of the log recorded in the experiment's newest fence."""
     losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
-    """The lost heads that somebody accepted."""
+    """Lost heads accepted by an operator."""
     spine: Spine
     scores: dict[str, dict[int, float]] = {}
-    """The held-out scores of a run of a sweep, by taskset and weight version; the first of each counts."""
+    """Held-out scores of a sweep's run, by taskset and weight version; the first score of each version counts."""
     unread: str = ""
-    """The reason why its spine could not be folded; empty if it was."""
+    """Reason why the spine could not be folded; empty after a successful fold."""
 
     @property
     def spec(self) -> ExperimentSpec:
-        """The specification as it was submitted, by both halves if they are there."""
+        """The specification as submitted, joined from both halves once both exist."""
         assert self.spine.spec is not None
         return self.spine.spec
 
     @property
     def has_limits(self) -> bool:
-        """True if the file of the experiment has section `limits`."""
+        """True if the experiment's file has section `limits`."""
         spec = self.spine.spec
         return spec is not None and spec.limits != Budgets()
 
@@ -84,7 +84,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class Known(msgspec.Struct, kw_only=True):
-    """The contents of a registry, for a snapshot."""
+    """The contents of a registry, as written to a snapshot."""
 
     entries: dict[UUID, Entry] = {}
     commands: Commands = msgspec.field(default_factory=Commands)
@@ -93,10 +93,12 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class Registry:
-    """Reads life events and the trainers that began: payloads of plans and steps are not decoded."""
+    """Folds life events and generations of every experiment, without decoding payloads of plans and steps."""
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
-        """A registry with a `folder` goes on from the newest snapshot there, and keeps one there."""
+        """With a `folder`, the registry continues from the newest snapshot in the folder and writes new snapshots
+        there.
+        """
         self._partitions = [partition for partition in topics.TRUTH if partition.stream in _READ]
         self._log = log
         self.fences = FenceView()
@@ -107,41 +109,41 @@ class Registry:
         self._logger = logger or default_logger()
         self._resumed = folder is None
         self._unsaved = 0
-        """Records since the newest snapshot."""
+        """Number of records since the newest snapshot."""
 
     @property
     def entries(self) -> dict[UUID, Entry]:
-        """The experiments by id, in the order in which they were read."""
+        """The experiments by id, in the order of reading their submissions."""
         return self._known.entries
 
     @property
     def commands(self) -> Commands:
-        """The requests by key, with what each was used for."""
+        """Commands by request key, with the use of each key."""
         return self._known.commands
 
     @property
     def requests(self) -> Requests:
-        """The requests of other programs that nobody has answered yet."""
+        """Requests of other programs, sent as records and not answered yet."""
         return self._known.requests
 
     @property
     def sweeps(self) -> Sweeps:
-        """The sweeps, each on a spine of its own, with an id that no experiment has."""
+        """The sweeps, each on a spine and under an id not used by any experiment."""
         return self._known.sweeps
 
     async def catch_up(self) -> None:
-        """Reads everything up to the present heads."""
+        """Reads everything up to the present heads, and writes a snapshot after many records."""
         if not self._resumed:
             await self._resume()
         await self._catch_up()
-        await self._take_in_requests()
+        await self._read_requests_behind()
         if self._folder is not None and self._unsaved >= limits.SNAPSHOT_RECORDS:
             await self._save(self._folder)
 
     async def _resume(self) -> None:
-        """Goes on from the newest snapshot, if one can be believed."""
+        """Continues from the newest snapshot, if a trustworthy one exists."""
         assert self._folder is not None
-        found = await believed(
+        snapshot = await believed(
             self._log,
             self._folder,
             Snapshot[Known],
@@ -150,17 +152,17 @@ class Registry:
             logger=self._logger,
         )
         self._resumed = True
-        if found is None:
+        if snapshot is None:
             return
         await self._feed.close()
-        self._feed = Feed(self._log.subscribe({**start_of(self._partitions), **found.positions}))
-        self.fences = FenceView(found.fences)
-        self._chains = {partition: mark.chain for partition, mark in found.heads().items()}
-        # In place: whoever was given the entries before keeps looking at these.
-        self.entries.update(found.parts.entries)
-        self.commands.adopt(found.parts.commands)
-        self._known.requests = found.parts.requests
-        self._known.sweeps = found.parts.sweeps
+        self._feed = Feed(self._log.subscribe({**start_of(self._partitions), **snapshot.positions}))
+        self.fences = FenceView(snapshot.fences)
+        self._chains = {partition: mark.chain for partition, mark in snapshot.heads().items()}
+        # In place: callers already holding the mapping keep reading the same object.
+        self.entries.update(snapshot.parts.entries)
+        self.commands.adopt(snapshot.parts.commands)
+        self._known.requests = snapshot.parts.requests
+        self._known.sweeps = snapshot.parts.sweeps
 
     async def _save(self, folder: SnapshotFolder) -> None:
         self._unsaved = 0
@@ -170,29 +172,29 @@ class Registry:
         )
         snapshot = Snapshot(experiment=None, marks=marks, fences=self.fences.owners(), parts=self._known)
         try:
-            # Packed off the loop although the entries may change meanwhile: the caller holds the one reader, see
-            # `Supervisor._refresh`.
-            data = await asyncio.to_thread(pack, snapshot)
-            await asyncio.to_thread(folder.write, data, sum(mark.next_offset for mark in marks))
+            # Packed off the event loop although the experiments may change meanwhile: the caller holds the only reader,
+            # see `Supervisor._refresh`.
+            packed = await asyncio.to_thread(pack, snapshot)
+            await asyncio.to_thread(folder.write, packed, sum(mark.next_offset for mark in marks))
         except OSError as error:
             self._logger.warning("snapshot.failed", path=str(folder.folder), reason=str(error))
 
     async def _catch_up(self) -> None:
         heads = await self._log.heads()
-        # The heads are read once: a registry that followed a log which grows would never catch up.
+        # The heads are read once: a registry following a growing log would never catch up.
         goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
         while any(self._feed.positions[partition] < goal for partition, goal in goals.items()):
             await self.pump(1.0)
 
-    async def _take_in_requests(self) -> None:
-        """Reads on where a partition of requests was left because it had too many open ones."""
+    async def _read_requests_behind(self) -> None:
+        """Continues partitions of requests left behind because of too many open requests."""
         requests = self.requests
         for number in list(requests.behind):
             partition = Partition(topics.REQUESTS, number)
             while number in requests.behind and requests.has_room(number):
                 read = await self._log.read(partition, requests.behind[number], max_records=_REQUESTS_AT_ONCE)
                 end = self._feed.positions[partition]
-                del requests.behind[number]  # what lies beyond `end` is still to come
+                del requests.behind[number]  # records beyond `end` are still to come
                 for record in read:
                     if record.offset < end and (request := request_in(record)) is not None:
                         requests.arrive(record, request, self.commands)
@@ -200,47 +202,47 @@ class Registry:
                     requests.behind[number] = read[-1].offset + 1
 
     async def reach(self, position: Position) -> None:
-        """Reads everything up to the present heads, and up to this record of theirs if it lies beyond."""
+        """Reads everything up to the present heads, and further up to `position` if the position lies beyond."""
         await self.catch_up()
         partition, offset = position
         while self._feed.positions.get(partition, offset + 1) <= offset:
             await self.pump(1.0)
 
     async def pump(self, wait_s: float) -> int:
-        """Reads what has arrived, waiting at most `wait_s`; returns how many records."""
+        """Reads newly arrived records, waiting at most `wait_s` seconds; returns the number of records."""
         read = await self._feed.pump(wait_s, self._read)
         self._unsaved += read
         return read
 
     async def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription to the log; the folded state stays readable."""
         await self._feed.close()
 
     def position(self) -> dict[Partition, int]:
-        """The next offset of each partition that has not been read."""
+        """Returns the next unread offset of each partition followed by the registry."""
         return dict(self._feed.positions)
 
     def line(self) -> list[Entry]:
-        """The experiments in the order of their turns: those that are under way, then those that wait."""
+        """Returns the experiments in the order of their turns: those under way, then the queue."""
         return [*self.under_way(), *self.queue()]
 
     def under_way(self) -> list[Entry]:
-        """Experiments that have begun and not ended, in the order in which they would be taken up again.
+        """Returns experiments begun and not ended, in the order of resumption after a restart.
 
-        Those whose workers were released are left out: they have no slot, and nothing is started for them.
+        Experiments with released workers are left out: without a slot, nothing is started for them.
         """
-        held = (entry for entry in self.entries.values() if not entry.spine.released)
-        return _in_order(held, Status.RUNNING, Status.PAUSED)
+        unreleased = (entry for entry in self.entries.values() if not entry.spine.released)
+        return _in_order(unreleased, Status.RUNNING, Status.PAUSED)
 
     def queue(self) -> list[Entry]:
-        """Experiments that wait for their turn, the next first."""
+        """Returns queued experiments, the next one first."""
         return _in_order(self.entries.values(), Status.QUEUED)
 
     def _read(self, record: Record) -> None:
-        self._take(record)
+        self._fold(record)
         self._chains[record.partition] = record.chain
 
-    def _take(self, record: Record) -> None:
+    def _fold(self, record: Record) -> None:
         if (request := request_in(record)) is not None:
             self.requests.arrive(record, request, self.commands)
             return
@@ -260,16 +262,16 @@ class Registry:
         if _is_sweep(head):
             self.sweeps.apply(decoded)
             return
-        known = self.entries.get(head.experiment)
-        if known is not None and isinstance(event, experiment.Fence) and event.heads:
-            known.fence = event.heads
+        entry_before = self.entries.get(head.experiment)
+        if entry_before is not None and isinstance(event, experiment.Fence) and event.heads:
+            entry_before.fence = event.heads
         if isinstance(event, experiment.Fence | EvalCompleted):
             self._pass_time(ruling)
         if isinstance(event, EvalCompleted):
-            if known is not None and LABEL in known.spec.labels:
-                known.scores.setdefault(event.taskset, {}).setdefault(event.version, event.score)
+            if entry_before is not None and LABEL in entry_before.spec.labels:
+                entry_before.scores.setdefault(event.taskset, {}).setdefault(event.version, event.score)
             return
-        if not _is_life(head) and not isinstance(event, _BESIDE):
+        if not _is_life(head) and not isinstance(event, _FOLDED_TYPES):
             return
         if isinstance(event, experiment.ExperimentSubmitted) and head.experiment not in self.entries:
             self.entries[head.experiment] = Entry(
@@ -289,12 +291,12 @@ class Registry:
                 entry.losses.update(lost.ref for lost in event.lost)
 
     def _matters(self, head: Head) -> bool:
-        """True for what this fold takes in: of an experiment with budgets every record, as its time is counted."""
+        """True for records folded here: every record of an experiment with budgets, because of its elapsed time."""
         entry = self.entries.get(head.experiment) if head.experiment is not None else None
         return _matters(head) or (entry is not None and entry.has_limits)
 
     def _pass_time(self, ruling: Ruling) -> None:
-        """Counts the time up to a record that is not applied to the fold of its experiment."""
+        """Counts the time up to a record not applied to the experiment's fold."""
         head = ruling.decoded.head
         entry = self.entries.get(head.experiment) if head.experiment is not None else None
         if entry is not None and ruling.effective:
@@ -310,26 +312,26 @@ def _is_sweep(head: Head) -> bool:
 
 
 def _matters(head: Head) -> bool:
-    """True for life events, for fences, for trainers that began, for signals, and for what commands became."""
+    """True for life events, fences, new trainer generations, signals, and events recording commands."""
     command = head.correlation is not None and head.type in VERBS
-    known = _is_life(head) or _is_sweep(head) or head.type in _KNOWN
-    return head.experiment is not None and (known or command)
+    read_type = _is_life(head) or _is_sweep(head) or head.type in _READ_TYPES
+    return head.experiment is not None and (read_type or command)
 
 
 def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
-    """The experiments in one of the states, by priority, then in order of submission."""
-    chosen = (each for each in entries if each.status in states)
-    # The id last: two submissions of one nanosecond have the same order on every daemon.
-    return sorted(chosen, key=lambda each: (-each.spine.priority, each.submitted_ns, each.id))
+    """Returns the experiments in any of the states, by priority, then by order of submission."""
+    matching = (candidate for candidate in entries if candidate.status in states)
+    # The id last: two submissions within one nanosecond have the same order on every daemon.
+    return sorted(matching, key=lambda candidate: (-candidate.spine.priority, candidate.submitted_ns, candidate.id))
 
 
-async def find_entry(log: EventLog, wanted: str) -> Entry:
-    """The experiment that `wanted` names, by the log alone. Raises NotFoundError, UsageError."""
-    return named_entry(await _read(log), wanted)
+async def find_entry(log: EventLog, name_or_id: str) -> Entry:
+    """Returns the experiment with this name or id, by the log alone. Raises NotFoundError, UsageError."""
+    return named_entry(await _read(log), name_or_id)
 
 
 async def every_entry(log: EventLog) -> list[Entry]:
-    """Every experiment whose files are in its folder, by the log alone."""
+    """Returns every experiment with files in its folder, by the log alone."""
     registry = await _read(log)
     return [entry for entry in registry.entries.values() if entry.spine.kept is Kept.HERE]
 
@@ -343,8 +345,8 @@ async def _read(log: EventLog) -> Registry:
     return registry
 
 
-def named_entry(registry: Registry, wanted: str) -> Entry:
-    """The experiment that `wanted` names, among those that the registry has read. Raises NotFoundError, UsageError."""
-    known = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
-    named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in known]
-    return registry.entries[choose(named, wanted)]
+def named_entry(registry: Registry, name_or_id: str) -> Entry:
+    """Returns the experiment with this name or id among those in the registry. Raises NotFoundError, UsageError."""
+    submitted = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
+    named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in submitted]
+    return registry.entries[choose(named, name_or_id)]

@@ -204,11 +204,11 @@ async def test_two_daemons_that_take_a_half_in_at_once_mean_one_experiment(
         met = asyncio.Barrier(2)
         for each in (explores, trains):
 
-            async def housed(spec, *, tidy, inner=each._submissions._intake._housed):
+            async def housed(spec, *, tidy, inner=each._submissions._intake._with_own_folder):
                 await met.wait()
                 return await inner(spec, tidy=tidy)
 
-            monkeypatch.setattr(each._submissions._intake, "_housed", housed)
+            monkeypatch.setattr(each._submissions._intake, "_with_own_folder", housed)
         one, other = await asyncio.gather(desk.hand_in(explores, "mode=explore"), desk.hand_in(trains, "mode=train"))
         assert one == other
         state = await desk.completed(one)

@@ -1,6 +1,6 @@
-"""Dead letters: records and tasks that were set aside, and the verdicts on them. In reading order:
+"""Dead letters: records and tasks set aside, and the verdicts on them. In reading order:
 
-letter    one dead letter, the answers that hold some, and which of them somebody means
-desk      reads them, with a daemon or without one, counts those that are open, and writes verdicts
-verdicts  retry and drop: what may be done with which
+letter    one dead letter, the API's answers about dead letters, and the lookup by id or task
+desk      reads letters with or without a daemon, counts open ones, and writes verdicts
+verdicts  retry and drop: the rules for each kind of letter
 """

@@ -1,4 +1,4 @@
-"""`Desk`: reads dead letters and writes the verdicts on them. One daemon has one."""
+"""`Desk`: reads dead letters and writes the verdicts on them; each daemon has one."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 LOOK_S: Final = 15.0
-"""The time between two looks for the gauge; the tables are asked only if there is something new."""
+"""Seconds between two updates of the gauge; the tables are queried only after new records."""
 _LOOKED_AT: Final = frozenset({topics.TASKS, topics.DEADLETTERS, topics.EXPERIMENTS})
 
 GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
-"""Gives a failed task out once more, and tells which event says so. Raises ConflictError."""
+"""Leases a failed task once more and returns the event recording the retry. Raises ConflictError."""
 
 
 class Desk:
-    """Verdicts are idempotent: each follows from the place of its letter, and the first of a kind counts."""
+    """Reads dead letters and records verdicts, idempotently.
+
+    A verdict's id follows from the position of its letter, and the first verdict of a kind counts.
+    """
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
         self._log = log
@@ -47,35 +50,37 @@ class Desk:
         self._clock = clock
         self._letters = Letters()
         self.commands = self._letters.commands
-        """The fold that tells which keys dropped a letter."""
+        """The fold of commands: which request keys dropped a letter."""
         self._reading = asyncio.Lock()
 
-    async def dead(self, tasks: Sequence[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:
-        """Every dead letter, newest first; `tasks` are all that closed with failed rollouts."""
+    async def dead(self, tasks: Sequence[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
+        """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts."""
         await self.refresh()
-        return gathered(self._letters, tasks, entries)
+        return gathered(self._letters, tasks, experiments)
 
     async def refresh(self) -> None:
-        """Reads the letters up to the log's present."""
+        """Reads letters and verdicts up to the log's present end, one reader at a time."""
         async with self._reading:
             await self._letters.catch_up(self._log)
 
     async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
-        """Lets it take effect after all. Raises ConflictError, NotFoundError where that is not sound."""
+        """Retries a dead letter so that its task takes effect after all. Raises ConflictError, NotFoundError where a
+        retry is unsound.
+        """
         id = dead.letter.id
         if dead.letter.state is State.RETRIED:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
         if dead.task is None:
             raise refuse_record(await record_at(self._log, dead.place), dead.place)
-        # The task first, the note after it: a crash between them leaves a task that was given out and a letter that
-        # looks open, and a repeated retry finds the same event.
+        # The task first, the note second: a crash in between leaves a leased task and a letter that looks open, and a
+        # repeated retry finds the same event.
         use = await give_out(dead.task)
         note = retried(self._writer, dead.place, use.event, experiment=dead.task.experiment, by=by)
         await append_when_space(self._log, [note], clock=self._clock)
         return DeadLetterReceipt(id=id, state=State.RETRIED, already=False, position=str(use.position))
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> Position:
-        """Takes it from the list of what is open. Raises ConflictError if it was retried."""
+        """Removes a letter from the open ones and returns the note's position. Raises ConflictError after a retry."""
         if dead.letter.state is State.RETRIED:
             raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
         experiment = dead.task.experiment if dead.task is not None else None
@@ -86,28 +91,34 @@ class Desk:
 async def watch_dead_letters(
     operations: Operations, engine: AsyncEngine, projector: Projector, metrics: Metrics, clock: Clock
 ) -> None:
-    """Sets the gauge of open dead letters until it is cancelled; while log or tables do not answer it stays."""
-    seen: object = None
+    """Updates the gauge of open dead letters until cancelled; while log or tables do not answer, the gauge keeps its
+    number.
+    """
+    counted_positions: object = None
     while True:
-        now = {place: next for place, next in projector.positions.items() if place.stream in _LOOKED_AT}
-        if now != seen:
+        positions = {
+            partition: next for partition, next in projector.positions.items() if partition.stream in _LOOKED_AT
+        }
+        if positions != counted_positions:
             try:
                 async with engine.connect() as connection:
                     tasks = await failed_tasks(connection)
-                dead = await operations.dead_letters(tasks)
-            # `seen` stays, so that the next look tries again although nothing new has come.
+                letters = await operations.dead_letters(tasks)
+            # The counted positions stay, so that the next look tries again without new records.
             except (SQLAlchemyError, OSError, RftdError):
                 end_if_cancelled()
             else:
-                seen = now
+                counted_positions = positions
                 for kind in ("record", "task"):
-                    still = sum(each.letter.kind == kind and each.letter.state is State.OPEN for each in dead)
-                    metrics.dead_letters_open.labels(kind).set(still)
+                    open_count = sum(
+                        letter.letter.kind == kind and letter.letter.state is State.OPEN for letter in letters
+                    )
+                    metrics.dead_letters_open.labels(kind).set(open_count)
         await clock.sleep(LOOK_S)
 
 
 async def dead_offline(log: EventLog) -> list[Dead]:
-    """Every dead letter of a log without a daemon, newest first. Reads every record of three streams."""
+    """Returns every dead letter of a log without a daemon, newest first. Reads every record of three streams."""
     registry = Registry(log)
     letters = Letters()
     try:
@@ -118,26 +129,26 @@ async def dead_offline(log: EventLog) -> list[Dead]:
     return gathered(letters, await FailedTasks().read(log), registry.entries)
 
 
-def gathered(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID, Entry]) -> list[Dead]:
-    """Every dead letter, newest first."""
-    found = [*_records(letters), *_tasks(letters, tasks, entries)]
-    return sorted(found, key=lambda dead: (dead.letter.found_ns, dead.place), reverse=True)
+def gathered(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
+    """Returns every dead letter, records and failed tasks together, newest first."""
+    letters_and_tasks = [*_records(letters), *_tasks(letters, tasks, experiments)]
+    return sorted(letters_and_tasks, key=lambda dead: (dead.letter.found_ns, dead.place), reverse=True)
 
 
-async def record_at(log: EventLog, place: RecordPlace) -> Record | None:
-    """The record at a place; None if the log has none there any more."""
-    records = await log.read(Partition(place.stream, place.partition), place.offset, max_records=1)
-    return records[0] if records and records[0].offset == place.offset else None
+async def record_at(log: EventLog, record_place: RecordPlace) -> Record | None:
+    """Returns the record at a position; None if the log has none there any more."""
+    records = await log.read(Partition(record_place.stream, record_place.partition), record_place.offset, max_records=1)
+    return records[0] if records and records[0].offset == record_place.offset else None
 
 
 def _records(letters: Letters) -> Iterator[Dead]:
-    for place, pointer in letters.letters.items():
-        if place.offset < 0:  # of another log, from which an experiment was imported without it
+    for record_place, pointer in letters.letters.items():
+        if record_place.offset < 0:  # from another log, whose experiment was imported without the record
             continue
         state, by, verdict, decided_ns = _verdict(letters, pointer.place)
         yield Dead(
             letter=DeadLetter(
-                id=str(place),
+                id=str(record_place),
                 kind="record",
                 state=state,
                 experiment=None,
@@ -151,16 +162,16 @@ def _records(letters: Letters) -> Iterator[Dead]:
                 verdict=verdict,
                 decided_ns=decided_ns,
             ),
-            place=place,
+            place=record_place,
             pointer=pointer,
         )
 
 
-def _tasks(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID, Entry]) -> Iterator[Dead]:
+def _tasks(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[UUID, Entry]) -> Iterator[Dead]:
     for task in tasks:
-        entry = entries.get(task.experiment)
-        # A group with enough members was trained in spite of its failures: nothing of it needs a decision.
-        if entry is None or task.members >= _members_needed(entry, task):
+        experiment = experiments.get(task.experiment)
+        # A group with enough members was trained in spite of its failures and needs no decision.
+        if experiment is None or task.members >= _members_needed(experiment, task):
             continue
         state, by, verdict, decided_ns = _verdict(letters, task.place)
         yield Dead(
@@ -169,7 +180,7 @@ def _tasks(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID,
                 kind="task",
                 state=state,
                 experiment=str(task.experiment),
-                task=f"{entry.name}/task/{task.stage}.{task.sequence}",
+                task=f"{experiment.name}/task/{task.stage}.{task.sequence}",
                 group=str(task.group),
                 attempts=len(task.tries),
                 code=task.code,
@@ -184,17 +195,17 @@ def _tasks(letters: Letters, tasks: Iterable[FailedTask], entries: Mapping[UUID,
         )
 
 
-def _members_needed(entry: Entry, task: FailedTask) -> int:
-    """The number of members with fewer of which nothing of a group is trained."""
-    stages = entry.spine.spec.stages if entry.spine.spec is not None else ()
+def _members_needed(experiment: Entry, task: FailedTask) -> int:
+    """Returns the smallest number of members for training a group."""
+    stages = experiment.spine.spec.stages if experiment.spine.spec is not None else ()
     if not 0 <= task.stage < len(stages):
         return 0
     stage = stages[task.stage]
     return min(stage.policy.min_group_members, stage.algorithm.repeat_times)
 
 
-def _verdict(letters: Letters, place: RecordPlace) -> tuple[State, str, str, int | None]:
-    verdict = letters.verdicts.get(place)
+def _verdict(letters: Letters, record_place: RecordPlace) -> tuple[State, str, str, int | None]:
+    verdict = letters.verdicts.get(record_place)
     if verdict is None:
         return State.OPEN, "", "", None
     state = State.RETRIED if verdict.retried else State.DROPPED

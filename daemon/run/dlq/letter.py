@@ -1,6 +1,6 @@
-"""One dead letter: a record that no reader could use, or a task of which too few rollouts succeeded.
+"""One dead letter: a record unusable by its reader, or a task with too few successful rollouts.
 
-The command line reads these structs from the daemon, so that nothing of the log is imported here.
+The command line reads these structs from the daemon, so nothing of the log is imported here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHORTEST: Final = 8
 
 
 class State(StrEnum):
-    """The state of a dead letter."""
+    """The state of a dead letter: open, retried or dropped."""
 
     OPEN = "open"
     RETRIED = "retried"
@@ -30,42 +30,42 @@ class State(StrEnum):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list."""
+    """One line in the list of dead letters: a record or a task, with its state and verdict."""
 
     id: str
-    """The place of the record, or of the task's group.closed: `stream/partition@offset`."""
+    """Position of the record, or of the task's group.closed: `stream/partition@offset`."""
     kind: str
     """`record` or `task`."""
     state: State
     experiment: str | None
-    """The experiment's id; None for a record that no reader understands."""
+    """The experiment's id; None for an unreadable record."""
     task: str | None
     """NAME/task/STAGE.SEQUENCE."""
     group: str | None
     attempts: int
-    """The number of times that the task was given out."""
+    """Number of leases of the task."""
     code: str
     reason: str
     found_ns: int
-    """The time at which the record was met, or the group closed."""
+    """Time of reading the record, or of closing the group."""
     by: str
-    """The person who retried or dropped it."""
+    """Who retried or dropped the letter."""
     verdict: str
-    """The reason for which it was dropped."""
+    """Reason for dropping the letter."""
     decided_ns: int | None
 
 
 class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters, newest first."""
+    """A page of dead letters, newest first."""
 
     items: list[DeadLetter]
     open: int
-    """The number of open ones in all."""
+    """Number of open letters, over all pages."""
     next: int | None
 
 
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that the task was given out."""
+    """One attempt at the task: a lease with its worker and end."""
 
     attempt: int
     slot: int
@@ -75,28 +75,28 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead letter with what lies behind it."""
+    """One dead letter with its attempts or its record."""
 
     letter: DeadLetter
     tries: list[TryView]
     """The attempts at a task; empty for a record."""
     record: dict[str, Any] | None
-    """The record as far as it can be read; None for a task."""
+    """The record, as far as readable; None for a task."""
 
 
 class DeadLetterReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict is in the log."""
+    """Receipt of a verdict written to the log, or written earlier."""
 
     id: str
     state: State
     already: bool
-    """True if it was so before: nothing was written."""
+    """True if the letter already had this verdict: nothing was written."""
     position: str | None
-    """Give it as `?after=` to a read that must see what comes of it."""
+    """Position for `?after=`, for reads that must see the verdict's effect."""
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True):
-    """A letter with what it was made from."""
+    """A dead letter with the record pointer or failed task behind it."""
 
     letter: DeadLetter
     place: RecordPlace
@@ -105,33 +105,32 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit: int, offset: int) -> DeadLetterList:
-    """A page of them: those that are open, or all; of one experiment its tasks."""
-    items = [
-        each.letter
-        for each in dead
-        if (everything or each.letter.state is State.OPEN)
-        and (experiment is None or each.letter.experiment == str(experiment))
+    """Returns a page of dead letters: open ones or all, optionally only the tasks of one experiment."""
+    letters = [
+        letter.letter
+        for letter in dead
+        if (everything or letter.letter.state is State.OPEN)
+        and (experiment is None or letter.letter.experiment == str(experiment))
     ]
     return DeadLetterList(
-        items=items[offset : offset + limit],
-        open=sum(each.letter.state is State.OPEN for each in dead),
-        next=offset + limit if len(items) > offset + limit else None,
+        items=letters[offset : offset + limit],
+        open=sum(letter.letter.state is State.OPEN for letter in dead),
+        next=offset + limit if len(letters) > offset + limit else None,
     )
 
 
-def meant(dead: list[Dead], wanted: str) -> Dead:
-    """The letter that `wanted` names; of a task that failed again after a retry the newest. Raises NotFoundError,
+def meant(dead: list[Dead], name_or_id: str) -> Dead:
+    """Returns the letter named by its id, task or group; of a repeatedly failed task the newest. Raises NotFoundError,
     UsageError.
     """
-    # Newest first, so that of a task which failed again after its retry the open letter is meant, not the one decided
-    # on.
-    for each in dead:
-        if wanted in (each.letter.id, each.letter.task):
-            return each
-    prefix = wanted.replace("-", "").lower()
-    found = [each for each in dead if each.task is not None and each.task.group.hex.startswith(prefix)]
-    if len(prefix) < _SHORTEST or not found:
-        raise NotFoundError(f"no dead letter {wanted[:80]!r}", fix=f"give {FORMS}; see rftd dlq ls --all")
-    if len(found) > 1:
-        raise UsageError(f"{wanted!r} names {len(found)} dead letters", fix="give more digits")
-    return found[0]
+    # Newest first: of a task failing again after its retry, the open letter is meant, not the decided one.
+    for letter in dead:
+        if name_or_id in (letter.letter.id, letter.letter.task):
+            return letter
+    prefix = name_or_id.replace("-", "").lower()
+    matches = [letter for letter in dead if letter.task is not None and letter.task.group.hex.startswith(prefix)]
+    if len(prefix) < _SHORTEST or not matches:
+        raise NotFoundError(f"no dead letter {name_or_id[:80]!r}", fix=f"give {FORMS}; see rftd dlq ls --all")
+    if len(matches) > 1:
+        raise UsageError(f"{name_or_id!r} names {len(matches)} dead letters", fix="give more digits")
+    return matches[0]

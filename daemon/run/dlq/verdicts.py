@@ -1,4 +1,4 @@
-"""Retry and drop: the rules for each kind of dead letter, and the events that record them."""
+"""Retry and drop: the rules for each kind of dead letter, and the events recording them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from rftd.streams.log.envelope import Draft, Record
 from rftd.streams.spec.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
-"""Streams whose writers decide on what they read: a record that took effect late would contradict later decisions."""
+"""Streams written by roles that decide on earlier records: a record taking effect late would contradict later
+decisions.
+"""
 
 
 def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
-    """The event that gives a failed task out once more, beginning on the newest weights."""
+    """Builds the event that leases a failed task once more, beginning on the newest weights."""
     stage = state.spine.stage_spec()
     newest = state.weights.newest(state.spine)
     return TaskRetried(
@@ -35,7 +37,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
         row=task.row,
         epoch=task.epoch,
         repeat_times=task.members + task.failed,
-        # On the newest weights: on those of the first attempt the experiences might be too stale to be trained.
+        # On the newest weights: experiences on the first attempt's weights might be too stale for training.
         min_version=newest.version if newest is not None else state.spine.first_version,
         pinned=has_windows(stage.synchronizer),
         by=by,
@@ -44,7 +46,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
 
 
 def check_retry(state: RunState, event: TaskRetried) -> None:
-    """Raises ConflictError if nothing of the task could be trained any more."""
+    """Raises ConflictError if no experience of the task could be trained any more."""
     spine = state.spine
     if spine.status not in (Status.RUNNING, Status.PAUSED):
         raise ConflictError(f"its experiment is {spine.status}", fix="fork it, or submit a new one")
@@ -55,43 +57,53 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
         )
 
 
-def refuse_record(record: Record | None, place: RecordPlace) -> ConflictError | NotFoundError:
-    """The error that refuses to retry a record: a reader takes whatever it can read, so a retry could add nothing."""
+def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictError | NotFoundError:
+    """Returns the error refusing to retry a record: readers already use every readable record, so a retry could add
+    nothing.
+    """
     drop = "drop it with rftd dlq drop"
     if record is None:
-        return NotFoundError(f"the log holds nothing at {place} any more", fix=drop)
-    if place.stream in _OF_ROLES:
+        return NotFoundError(f"the log holds nothing at {record_place} any more", fix=drop)
+    if record_place.stream in _OF_ROLES:
         return ConflictError(
-            f"{place.stream} is written by roles that decide on what they read; a record of it that takes effect late "
-            "would contradict what was decided since",
-            where=str(place),
+            f"{record_place.stream} is written by roles that decide on what they read; a record of it that takes "
+            "effect late would contradict what was decided since",
+            where=str(record_place),
             fix=drop,
         )
     try:
         decode_ours(record)
     except CodecError as error:
         return ConflictError(
-            f"it cannot be read: {error.what}", where=str(place), fix=f"let its writer repeat it; {drop}"
+            f"it cannot be read: {error.what}", where=str(record_place), fix=f"let its writer repeat it; {drop}"
         )
     return ConflictError(
         "it can be read, so its readers take it already",
-        where=str(place),
+        where=str(record_place),
         fix=f"if only the tables could not, make them anew with rftd rebuild; {drop}",
     )
 
 
-def retried(writer: Writer, place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
-    """The note that it was retried; a second one changes nothing."""
-    note = RecordRetried(stream=place.stream, partition=place.partition, offset=place.offset, event=event, by=by)
-    return writer.draft(note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *place))
+def retried(writer: Writer, record_place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
+    """Builds the note of a retry; a second note changes nothing."""
+    note = RecordRetried(
+        stream=record_place.stream, partition=record_place.partition, offset=record_place.offset, event=event, by=by
+    )
+    return writer.draft(
+        note, experiment=experiment, partition=HOME, id=derive(NAMESPACE, "retried note", *record_place)
+    )
 
 
-def dropped_id(place: RecordPlace) -> UUID:
-    """The event id of the note that it was dropped, the same whoever drops it."""
-    return derive(NAMESPACE, "dropped note", *place)
+def dropped_id(record_place: RecordPlace) -> UUID:
+    """Returns the event id of the drop's note, independent of the author."""
+    return derive(NAMESPACE, "dropped note", *record_place)
 
 
-def dropped(writer: Writer, place: RecordPlace, *, experiment: UUID | None, by: str, reason: str, key: UUID) -> Draft:
-    """The note that it was dropped; a second one changes nothing."""
-    note = RecordDropped(stream=place.stream, partition=place.partition, offset=place.offset, reason=reason, by=by)
-    return writer.draft(note, experiment=experiment, partition=HOME, id=dropped_id(place), correlation=key)
+def dropped(
+    writer: Writer, record_place: RecordPlace, *, experiment: UUID | None, by: str, reason: str, key: UUID
+) -> Draft:
+    """Builds the note of a drop; a second note changes nothing."""
+    note = RecordDropped(
+        stream=record_place.stream, partition=record_place.partition, offset=record_place.offset, reason=reason, by=by
+    )
+    return writer.draft(note, experiment=experiment, partition=HOME, id=dropped_id(record_place), correlation=key)

@@ -1,4 +1,4 @@
-"""Experiments as events from anywhere: what other programs ask for by records in the log. In reading order:
+"""Experiments as events from anywhere: commands sent by other programs as records in the log. In reading order:
 
-desk         `RequestDesk`: reads requests as the API does, carries them out, and answers what is refused
+desk         `RequestDesk`: reads requests as the API does, carries them out, and answers refusals
 """

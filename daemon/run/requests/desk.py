@@ -1,10 +1,10 @@
-"""`RequestDesk`: carries out what other programs ask for by records, and says in the log why it refuses the others.
+"""`RequestDesk`: carries out commands sent by other programs as records, and answers each refusal in the log.
 
-    record ─► open ─► command of the API ─► the event that it becomes, under the key of source and id ─► answered
-                              └── refused ─► experiment.rejected, which names the record ─► answered
+    record ─► open ─► command of the API ─► the event recording it, under the key of source and id ─► answered
+                              └── refused ─► experiment.rejected, naming the record ─► answered
 
-What is open is a fold of the log (`rftd.streams.folds.requests`). So a daemon that was killed between any two lines of
-this file goes on where it was: a command whose event is there is not given twice, and a refusal is written once.
+The open requests are a fold of the log (`rftd.streams.folds.requests`). A daemon killed between any two lines of this
+file therefore continues correctly: a recorded command is not given twice, and a refusal is written once.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ ROUTES: Final[Mapping[str, CommandRoute[Any, Any]]] = {
         *(tasks.add_tasks, tasks.end_tasks),
     )
 }
-"""The command of each type."""
+"""Command route of each event type."""
 _JSON: Final = "application/json"
 _NULL: Final = b"null"
 
 LOOK_S: Final = 0.5
-"""The pause between two looks at what is open."""
+"""Seconds between two looks at the open requests."""
 LATER: Final = (UnreachableError, WaitTimeoutError, LogFullError, FencedError)
-"""The log is away, or full, for a while: the request stays open."""
-_AGAIN_S: Final = 2.0
+"""Errors of a log that is temporarily away or full: the request stays open."""
+_RETRY_S: Final = 2.0
 _REASON_CHARS: Final = 4000
 _SHOWN_CHARS: Final = 200
 _OTHER: Final = "other"
@@ -76,19 +76,19 @@ _BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
 
 @dataclass(frozen=True, slots=True)
 class RequestedCommand:
-    """One request that can be carried out."""
+    """One request, decoded and ready to be carried out."""
 
     route: CommandRoute[Any, Any]
     body: Body[Any]
     parameters: Mapping[str, str]
-    """The values of the names in the route's path."""
+    """Values of the names in the route's path."""
 
 
 def asked_by(event: CloudEvent) -> RequestedCommand:
-    """The command that an event asks for. Raises UsageError and what a body of the API raises; may take a while."""
+    """Returns the command requested by an event. Raises UsageError and the errors of an API body; may take a while."""
     if (version := event.needed("specversion")) != SPECVERSION:
-        what = f"{version[:20]!r} is no version of CloudEvents that is known here"
-        raise UsageError(what, field="specversion", fix=f"write {SPECVERSION!r}")
+        unsupported = f"{version[:20]!r} is no version of CloudEvents that is known here"
+        raise UsageError(unsupported, field="specversion", fix=f"write {SPECVERSION!r}")
     for name in ("source", "id"):
         event.needed(name)
     route = ROUTES.get(kind := event.needed("type"))
@@ -96,30 +96,30 @@ def asked_by(event: CloudEvent) -> RequestedCommand:
         raise UsageError(f"{kind[:200]!r} is no request", field="type", fix=f"one of {', '.join(ROUTES)}")
     parameters = {"name": event.needed("subject")} if "{name}" in route.path else {}
     content_type = event.text("datacontenttype")
-    data = _data(event, content_type)
-    if not data and not route.optional:
+    body_bytes = _data(event, content_type)
+    if not body_bytes and not route.optional:
         raise UsageError("there is no data", field="data", fix=f"write the body of POST {route.path} there")
-    return RequestedCommand(route, body_of(data, content_type, route, field="datacontenttype"), parameters)
+    return RequestedCommand(route, body_of(body_bytes, content_type, route, field="datacontenttype"), parameters)
 
 
 def _data(event: CloudEvent, content_type: str) -> bytes:
-    """The bytes of the body. Raises UsageError."""
-    data = bytes(event.data)
+    """Returns the bytes of the body. Raises UsageError."""
+    plain = bytes(event.data)
     encoded = bytes(event.data_base64)
-    data = b"" if data == _NULL else data
+    plain = b"" if plain == _NULL else plain
     encoded = b"" if encoded == _NULL else encoded
-    if data and encoded:
+    if plain and encoded:
         raise UsageError("both data and data_base64 are there", field="data", fix="leave one out")
     try:
         if encoded:
             return b64decode(json_decoder(str).decode(encoded), validate=True)
-        if data and not _is_json(content_type):
-            return json_decoder(str).decode(data).encode()
+        if plain and not _is_json(content_type):
+            return json_decoder(str).decode(plain).encode()
     except (*UNREADABLE, ValueError) as error:
         field = "data_base64" if encoded else "data"
-        fix = "write it as a JSON string" if data else "encode it as RFC 4648 has it"
+        fix = "write it as a JSON string" if plain else "encode it as RFC 4648 has it"
         raise UsageError(f"it is no {'base64' if encoded else 'text'}: {error}", field=field, fix=fix) from None
-    return data
+    return plain
 
 
 def _is_json(content_type: str) -> bool:
@@ -128,13 +128,13 @@ def _is_json(content_type: str) -> bool:
 
 
 class RequestDesk:
-    """Answers one request at a time, in the order in which they were read; commands pass tasks."""
+    """Answers open requests one at a time, in reading order; commands pass tasks."""
 
     def __init__(
         self,
         log: EventLog,
         operations: Operations,
-        known: Callable[[], Awaitable[Registry]],
+        caught_up: Callable[[], Awaitable[Registry]],
         writer: Writer,
         *,
         clock: Clock,
@@ -142,66 +142,69 @@ class RequestDesk:
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
-        """`known` brings the registry to the log's present; with a `tracer` each answer is a span.
+        """`caught_up` brings the registry to the log's present end; with a `tracer` each answer is a span.
 
-        Whoever may write on `rftd.requests` asks, under whatever name: the commands are those of the asker PRODUCER.
+        Anybody with write access to `rftd.requests` may ask, under any name: commands run with the rights of the asker
+        PRODUCER.
         """
         self.operations = operations.for_asker(PRODUCER)
         self._log = log
-        self._known = known
+        self._caught_up = caught_up
         self._writer = writer
         self._clock = clock
         self._logger = logger
         self._metrics = metrics
         self._tracer = tracer
         self._done: set[str] = set()
-        """Places of requests that were carried out before, under another record: no event will say so again."""
-        self._told: set[str] = set()
-        """Places of requests of which the daemon's log says that they wait."""
+        """Positions of requests already carried out under another record: no further event will answer them."""
+        self._reported_waits: set[str] = set()
+        """Positions of requests reported as waiting in the daemon's log."""
 
     async def run(self) -> None:
-        """Answers what is open, and what arrives, until cancelled."""
-        registry = await self._known()
+        """Answers open and arriving requests until cancelled, looking twice a second."""
+        registry = await self._caught_up()
         await self.resume(registry)
         while True:
-            # Not read anew here: the supervisor does so twice a second, and this only looks at what it found.
+            # Not read again here: the supervisor refreshes the registry twice a second, and this loop only reads the
+            # outcome.
             if not await self.answer(registry):
-                await self._clock.sleep(_AGAIN_S)
+                await self._clock.sleep(_RETRY_S)
             await self._clock.sleep(LOOK_S)
 
     async def resume(self, registry: Registry) -> None:
-        """Ends what a kill cut off: a submission has two appends. Repeated without need, it changes nothing."""
+        """Finishes requests cut off by a kill: a submission has two appends. Repeating without need changes nothing."""
         for request in registry.requests.cut_off():
             await self._answer(request, patient=False)
 
     async def answer(self, registry: Registry) -> bool:
-        """Answers what is open. False if something is away for which one of them has to wait."""
+        """Answers the open requests. Returns False if a request has to wait for an unreachable part."""
         open = registry.requests.open
-        again: dict[str, OpenRequest] = {}
+        not_found_once: dict[str, OpenRequest] = {}
         several = len({request.position.partition for request in open.values()}) > 1
-        left = False
-        for request in self._queue(registry, again):
-            place = str(request.position)
+        unanswered = False
+        for request in self._queue(registry, not_found_once):
+            position = str(request.position)
             try:
-                await self._answer(request, patient=place not in again and several)
+                await self._answer(request, patient=position not in not_found_once and several)
             except NotFoundError:
-                # Partitions have no order among them: what it names may be submitted by a record that was read later.
-                again[place] = request
-            # It waits alone: what is away may be its own affair, and those behind it are somebody else's.
+                # Partitions have no mutual order: the named experiment may be submitted by a record read later.
+                not_found_once[position] = request
+            # Only this request waits: the unreachable part may concern this request alone, and later requests may be
+            # somebody else's.
             except LATER as error:
                 end_if_cancelled()
-                left = True
-                if place not in self._told:
-                    self._logger.warning("request.waits", position=place, code=error.code, reason=error.what)
-                self._told.add(place)
+                unanswered = True
+                if position not in self._reported_waits:
+                    self._logger.warning("request.waits", position=position, code=error.code, reason=error.what)
+                self._reported_waits.add(position)
             else:
-                await self._known()
+                await self._caught_up()
         self._done &= registry.requests.open.keys()
-        self._told &= registry.requests.open.keys()
-        return not left
+        self._reported_waits &= registry.requests.open.keys()
+        return not unanswered
 
-    def _queue(self, registry: Registry, again: Mapping[str, OpenRequest]) -> Iterator[OpenRequest]:
-        """The open requests: before each task the commands read by then, and those of `again` at the end.
+    def _queue(self, registry: Registry, not_found_once: Mapping[str, OpenRequest]) -> Iterator[OpenRequest]:
+        """Yields the open requests: before each task the commands read by then, and `not_found_once` at the end.
 
         Tasks read meanwhile are left to the next round.
         """
@@ -209,34 +212,38 @@ class RequestDesk:
         tried: set[str] = set()
 
         def commands() -> list[str]:
-            # New ones stand at the end: whatever number of older ones is left open, none is looked at anew.
-            new = list(takewhile(lambda place: place not in tried, reversed(requests.commands)))
+            # New ones stand at the end: however many older ones are still open, none is inspected again.
+            new = list(takewhile(lambda position: position not in tried, reversed(requests.commands)))
             tried.update(new)
             return new[::-1]
 
-        for task in chain([place for place in requests.open if place not in requests.commands], [""]):
-            for place in chain(commands(), [task]):
+        for task in chain([position for position in requests.open if position not in requests.commands], [""]):
+            for position in chain(commands(), [task]):
                 # An earlier record of the same request may have been answered meanwhile.
-                if place in requests.open and place not in self._done:
-                    yield requests.open[place]
-        yield from (request for place, request in again.items() if place in requests.open)
+                if position in requests.open and position not in self._done:
+                    yield requests.open[position]
+        yield from (request for position, request in not_found_once.items() if position in requests.open)
 
-    async def find(self, wanted: str) -> UUID:
-        """The experiment that a request names, by the log alone: the tables may lag. Raises as `named_entry`."""
-        return named_entry(await self._known(), wanted).id
+    async def find(self, name_or_id: str) -> UUID:
+        """Returns the experiment named by a request, by the log alone, since the tables may lag. Raises as
+        `named_entry`.
+        """
+        return named_entry(await self._caught_up(), name_or_id).id
 
     async def _answer(self, request: OpenRequest, *, patient: bool) -> None:
-        """Carries it out or refuses it. Raises LATER, and NotFoundError instead of a refusal if `patient`."""
+        """Carries out or refuses a request. Raises LATER, and NotFoundError instead of a refusal if `patient`."""
         partition, offset = request.position
         records = await self._log.read(partition, offset, max_records=1)
         event = request_in(records[0]) if records and records[0].offset == offset else None
-        if event is None:  # it was there when it was folded
+        if event is None:  # the record existed when it was folded
             raise UnreachableError("the record is not there", where=str(request.position), fix="run rftd verify")
         with self._span(request, event):
             await self._answer_event(request, event, patient=patient)
 
     def _span(self, request: OpenRequest, event: CloudEvent) -> AbstractContextManager[object]:
-        """The span of an answer: in the producer's trace, if the request names one, and then by his choice."""
+        """Returns the span of an answer: in the producer's trace (and by the producer's sampling) if the request names
+        a trace.
+        """
         if self._tracer is None:
             return nullcontext()
         partition = request.position.partition
@@ -250,7 +257,7 @@ class RequestDesk:
         try:
             receipt = await self._carry_out(event)
         except TimeoutError:
-            # The command was given up, and nobody will give it again: what it became all the same answers the request.
+            # The command was given up and will not be repeated: an event it wrote all the same answers the request.
             end_if_cancelled()
             await self._refuse(request, event, _late())
         except LATER:
@@ -266,27 +273,27 @@ class RequestDesk:
             self._logger.info("request.accepted", **self._named(request, event), experiment=receipt)
 
     async def _carry_out(self, event: CloudEvent) -> str:
-        """The id of the experiment that it was about. Raises what the command raises."""
-        asked = await asyncio.to_thread(asked_by, event)
+        """Carries out a command and returns its experiment's id. Raises the command's errors."""
+        command = await asyncio.to_thread(asked_by, event)
         assert event.key is not None
-        with asked.body.lines():
-            async with asyncio.timeout(asked.route.timeout_s):
-                receipt = await asked.route.work(self, asked.body.value, event.key, **asked.parameters)
+        with command.body.lines():
+            async with asyncio.timeout(command.route.timeout_s):
+                receipt = await command.route.work(self, command.body.value, event.key, **command.parameters)
         return str(receipt.id)
 
     async def _refuse(self, request: OpenRequest, event: CloudEvent, error: Exception) -> None:
         if (span := current()) is not None:
             span.fail(error)
-        known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
-        if known is None:
+        rftd_error = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+        if rftd_error is None:
             self._logger.error("request.bug", position=str(request.position), exc_info=error)
-        code = known.code if known is not None else "RFTD-BUG"
-        reason = _text(known) if known is not None else _BUG
-        place = str(request.position)
-        # An experiment of its own, that never was: the refusal of a pause must not end the experiment that it is about.
-        nobody = derive(NAMESPACE, "refused request", place)
+        code = rftd_error.code if rftd_error is not None else "RFTD-BUG"
+        reason = _text(rftd_error) if rftd_error is not None else _BUG
+        position = str(request.position)
+        # An id used by no other experiment: refusing a pause must not end the experiment to be paused.
+        nobody = derive(NAMESPACE, "refused request", position)
         named = {name: mask_text(event.shown(name))[:_SHOWN_CHARS] for name in ("type", "source", "id")}
-        rejected = ExperimentRejected(code=code, reason=reason, request=RequestRef(place=place, **named))
+        rejected = ExperimentRejected(code=code, reason=reason, request=RequestRef(place=position, **named))
         id = derive(nobody, "rejected")
         draft = self._writer.draft(rejected, experiment=nobody, id=id, correlation=request.key)
         await append_when_space(self._log, [draft], clock=self._clock)
@@ -307,15 +314,15 @@ def _late() -> RftdError:
 
 
 def _text(error: RftdError) -> str:
-    """The error in one text: each thing that is wrong, and what to do."""
-    # A record has no headers: the name of one would only hide the word after it, as a credential.
-    found = [
-        " ".join(filter(None, (part.where and f"{part.where}:", _field_of(part), part.what)))
-        + (f"; fix: {part.fix}" if part.fix else "")
-        for part in parts(error)
+    """Returns the error as one text: each finding with its fix."""
+    # Records have no headers: a header's name would only mask the following word as a credential.
+    sentences = [
+        " ".join(filter(None, (finding.where and f"{finding.where}:", _field_of(finding), finding.what)))
+        + (f"; fix: {finding.fix}" if finding.fix else "")
+        for finding in parts(error)
     ]
-    return mask_text("\n".join(found))[:_REASON_CHARS]
+    return mask_text("\n".join(sentences))[:_REASON_CHARS]
 
 
-def _field_of(part: RftdError) -> str:
-    return f"{part.field}:" if part.field and part.field != _HEADER else ""
+def _field_of(finding: RftdError) -> str:
+    return f"{finding.field}:" if finding.field and finding.field != _HEADER else ""

@@ -1,4 +1,4 @@
-"""`Archiving`: archives what ended long ago, by rule, as `rftd archive` does on request."""
+"""`Archiving`: archives experiments long after their end, by rule, as `rftd archive` does on request."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rftd.ops.logs import Logger
 from rftd.streams.folds.spine import Kept, Status
 
 BY_RULE: Final = "--archive-after"
-"""The author named by the `experiment.archived` of an experiment that the rule archived."""
+"""Author of the `experiment.archived` events written by the rule."""
 EVERY_S: Final = 600.0
-"""The time between two looks, and before what failed is tried again."""
+"""Seconds between two looks, and before retrying a failed archive."""
 
 
 class Archiving:
-    """Looks through the experiments again and again."""
+    """Looks through the experiments periodically and archives those due."""
 
     def __init__(
         self,
-        entries: Callable[[], Mapping[UUID, Entry]],
+        experiments: Callable[[], Mapping[UUID, Entry]],
         archive: Callable[[Entry], Awaitable[object]],
         *,
         after_s: float,
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """An experiment is archived once its end is `after_s` ago."""
-        self._entries = entries
+        """Experiments are archived `after_s` seconds after their end."""
+        self._experiments = experiments
         self._archive = archive
         self._after_s = after_s
         self._clock = clock
         self._logger = logger
 
     async def run(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Looks until cancelled; `refresh` brings the entries up to date."""
+        """Archives due experiments until cancelled; `refresh` brings the registry up to date."""
         while True:
             try:
                 await self.look(refresh)
@@ -48,7 +48,7 @@ class Archiving:
             await self._clock.sleep(EVERY_S)
 
     async def look(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Archives what is due now. One that cannot be archived keeps no other one here."""
+        """Archives every experiment due now; a failed archive does not hold up the others."""
         await refresh()
         for entry in list(self._due()):
             try:
@@ -58,14 +58,14 @@ class Archiving:
 
     def _due(self) -> Iterator[Entry]:
         before_ns = self._clock.now_ns() - round(self._after_s * 1e9)
-        for entry in self._entries().values():
+        for entry in self._experiments().values():
             spine = entry.spine
-            # Restored by somebody who wants its files here, or never begun: then there are none.
+            # Experiments restored on request are wanted here, and rejected ones never had files.
             has_files = spine.kept is Kept.HERE and spine.archive is None and spine.status is not Status.REJECTED
             if (
                 spine.ended
                 and has_files
                 and spine.status_ns <= before_ns
-                and not any(living_forks(self._entries(), entry.id))
+                and not any(living_forks(self._experiments(), entry.id))
             ):
                 yield entry

@@ -1,4 +1,4 @@
-"""`AskedSweeps`: the commands of `Operations` about sweeps, carried out for one asker."""
+"""`AskedSweeps`: the commands of `Operations` concerning sweeps, carried out for one asker."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rftd.daemon.trust.asker import Asker
 
 
 class AskedSweeps:
-    """The part of `Operations` that is about sweeps."""
+    """The sweep commands of `Operations`, for one asker, passed on to the daemon's SweepDriver."""
 
     _asker: Asker
     _sweeping: SweepDriver
 
-    async def sweep(self, wanted: WantedSweep, *, request_id: UUID) -> SweepTaken:
+    async def sweep(self, request: WantedSweep, *, request_id: UUID) -> SweepTaken:
         """See `Operations.sweep`."""
         self._check_decides()
-        return await self._sweeping.submit(wanted, request_id, asker=self._asker)
+        return await self._sweeping.submit(request, request_id, asker=self._asker)
 
     async def sweeps(self) -> list[StandingSweep]:
         """See `Operations.sweeps`."""
         return await self._sweeping.standing()
 
-    async def sweep_named(self, wanted: str) -> StandingSweep:
+    async def sweep_named(self, name_or_id: str) -> StandingSweep:
         """See `Operations.sweep_named`."""
-        return await self._sweeping.named(wanted)
+        return await self._sweeping.named(name_or_id)
 
     async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
         """See `Operations.cancel_sweep`."""

@@ -1,8 +1,8 @@
-"""`mode: bench` of an experiment: each of its checkpoints is answered by an experiment of its own, or the newest alone.
+"""`mode: bench` of an experiment: evaluates each checkpoint, or only the newest, in a separate experiment.
 
-Such an experiment is a fork: it begins with the weights of the checkpoint, whatever trainer engine wrote them, and has
-one stage behind those of its history, `bench`, which evaluates and trains nothing. The base model comes first, as an
-experiment without a history, if `explorer.eval_on_startup` says so.
+Such an experiment is a fork: it begins with the weights of the checkpoint, no matter which trainer engine wrote them,
+and has one stage after those of its history, `bench`, for evaluation without training. With `explorer.eval_on_startup`,
+the base model comes first, as an experiment without a history.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ _LATEST: Final = "bench_on_latest_checkpoint"
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint to be measured."""
+    """A checkpoint to be evaluated by a bench, or the base model as step 0."""
 
     step: int
-    """0: the base model."""
+    """Step of the checkpoint; 0: the base model."""
     parent: Entry | None
-    """The experiment whose step it is; None for the base model."""
+    """The experiment owning the step; None for the base model."""
 
     def name(self, experiment: str) -> str:
-        """The name of the experiment that measures it."""
+        """Returns the name of the bench experiment for this checkpoint."""
         return f"{experiment}_bench_{self.step}"
 
 
-async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: ExperimentSpec) -> list[Measured]:
-    """The checkpoints of the experiments that lie in the bench's folder, by step; none if it measures its own model.
+async def checkpoints_to_measure(log: EventLog, experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Measured]:
+    """Returns the checkpoints of the experiments in the bench's folder, by step; none if the bench evaluates a model.
 
-    Raises ConflictError if the newest is wanted and there is none, if an experiment there trains towards its first, or
-    if their files are in an archive.
+    Raises ConflictError if the newest checkpoint is requested and none exists, if an experiment there is still training
+    towards its first checkpoint, or if the files are in an archive.
     """
     if spec.stages[0].rollout.engine == SERVICE:
         return []
-    parents = [entry for entry in of_folder(entries, spec) if entry.spine.kept is not Kept.REMOVED]
-    found: dict[int, Measured] = {}
+    parents = [experiment for experiment in of_folder(experiments, spec) if experiment.spine.kept is not Kept.REMOVED]
+    measured_by_step: dict[int, Measured] = {}
     for parent in parents:
         for step in await _steps(log, parent):
-            # A later experiment of the folder went on from an earlier step: what it made of the same one counts.
-            found[step] = Measured(step=step, parent=parent)
-    measured = [found[step] for step in sorted(found)]
+            # A later experiment of the folder continued from an earlier step: for a step trained twice, the later
+            # version counts.
+            measured_by_step[step] = Measured(step=step, parent=parent)
+    measured = [measured_by_step[step] for step in sorted(measured_by_step)]
     if _explorer(spec).get(_LATEST, False):
         if not measured:
             raise ConflictError(
@@ -67,7 +68,7 @@ async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: 
                 fix="leave it out to measure model.model_path, which may be the folder of any model",
             )
         return measured[-1:]
-    training = next((entry for entry in parents if not entry.spine.ended and not is_bench(entry.spec)), None)
+    training = next((parent for parent in parents if not parent.spine.ended and not is_bench(parent.spec)), None)
     if training is not None and not measured:
         raise ConflictError(
             f"{training.name} has no checkpoint yet: there is nothing to measure",
@@ -81,42 +82,42 @@ async def checkpoints_to_measure(log: EventLog, entries: Iterable[Entry], spec: 
 async def bench_of(
     log: EventLog, measured: Measured, spec: ExperimentSpec, name: str
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """The bench, under a name, of one checkpoint, and the history that it begins with.
+    """Returns the bench of one checkpoint under a name, and the history as the bench's beginning.
 
-    Raises ConfigError if it says another model or trainer engine than the history has, ConflictError.
+    Raises ConfigError if the bench specifies another model or trainer engine than the history, ConflictError.
     """
     labels = {**spec.labels, "bench": spec.name, "step": str(measured.step)}
-    own = moved(spec, name, str(Path(spec.job_dir).with_name(name)))
-    own = msgspec.structs.replace(own, labels=labels)
+    bench_spec = moved(spec, name, str(Path(spec.job_dir).with_name(name)))
+    bench_spec = msgspec.structs.replace(bench_spec, labels=labels)
     if measured.parent is None:
-        return own, None
+        return bench_spec, None
     check_parent(measured.parent.name, measured.parent.spine)
     shared = await shared_history(log, measured.parent.id, measured.step)
     event = shared.forked
     history = shared.spine.spec
     assert history is not None
-    check_same_base(own, history)
+    check_same_base(bench_spec, history)
     stages = [
-        msgspec.structs.replace(stage, folder=str(Path(own.job_dir, stage.name)))
+        msgspec.structs.replace(stage, folder=str(Path(bench_spec.job_dir, stage.name)))
         for stage in history.stages[: event.stage + 1]
     ]
-    # It ends where the checkpoint is, so that the next stage begins there.
+    # Ends at the checkpoint, so that the next stage begins there.
     stages[-1] = msgspec.structs.replace(stages[-1], total_steps=measured.step - event.first_versions[-1])
-    bench = msgspec.structs.replace(own.stages[0], name=_STAGE, folder=str(Path(own.job_dir, _STAGE)))
-    said = f"step {measured.step} of {measured.parent.name} is measured"
-    own = msgspec.structs.replace(own, stages=(*stages, bench), warnings=(*own.warnings, said))
-    return own, event
+    bench = msgspec.structs.replace(bench_spec.stages[0], name=_STAGE, folder=str(Path(bench_spec.job_dir, _STAGE)))
+    warning = f"step {measured.step} of {measured.parent.name} is measured"
+    bench_spec = msgspec.structs.replace(bench_spec, stages=(*stages, bench), warnings=(*bench_spec.warnings, warning))
+    return bench_spec, event
 
 
 async def _steps(log: EventLog, parent: Entry) -> list[int]:
-    """The steps of which the experiment has a checkpoint, with the weights that its history has."""
+    """Returns the experiment's checkpointed steps with the weights of its present history."""
     state = RunState(parent.id)
     heads = await log.heads()
     partitions = [partition_of(stream, parent.id) for stream in (topics.EXPERIMENTS, topics.CHECKPOINTS)]
     ends = {partition: heads[partition].next_offset for partition in partitions if partition in heads}
     await fold_until(log, state, parent.id, ends)
     forked = state.spine.forked
-    first = forked.at_step if forked is not None else -1  # that one is the parent's
+    first = forked.at_step if forked is not None else -1  # the step of the fork belongs to the parent
     return [
         step
         for (step, generation), checkpoint in state.checkpoints.items()
@@ -125,5 +126,5 @@ async def _steps(log: EventLog, parent: Entry) -> list[int]:
 
 
 def _explorer(spec: ExperimentSpec) -> Mapping[str, Any]:
-    written: Any = spec.config.get("explorer")
-    return written if isinstance(written, dict) else {}
+    section: Any = spec.config.get("explorer")
+    return section if isinstance(section, dict) else {}

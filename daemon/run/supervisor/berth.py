@@ -1,4 +1,4 @@
-"""`Berth`: one wanted worker of a fleet, and the process that fills its place."""
+"""`Berth`: one wanted worker of a fleet, and its process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rftd.workers.hosts.executor import NO_WORKER, Handle, Search, WorkerOrder
 
 
 class Berth(msgspec.Struct, kw_only=True):
-    """One wanted worker and the process that fills its place."""
+    """One wanted worker of a fleet, with the state of its process."""
 
     order: WorkerOrder
     handle: Handle | None = None
     search: Search | None = None
-    """The look for a worker of an earlier daemon in this place; while it lasts, none is started."""
+    """Search for a living worker of an earlier daemon; no worker is started during the search."""
     restarts: int = 0
-    """Restarts in a row, without progress between them."""
+    """Number of consecutive restarts without progress."""
     start_at_s: float = 0.0
     progress: int = -1
-    """The experiment's progress when the process before ended, or when the first was started."""
+    """The experiment's progress at the end of the previous process, or at the first start."""
     seen_s: float = 0.0
-    """The time at which the process was started, or last seen as a member of the experiment."""
+    """Monotonic time of the process's start, or of its last sighting as a member of the experiment."""
     begun: bool = False
     """True once the operating system has started the handle's process."""
     joined: bool = False
     last: UUID = NO_WORKER
-    """The worker that ended last; `last_why` says why it did."""
+    """The worker ended last, for the reason in `last_why`."""
     last_why: str = ""
     refused: Gone | None = None
-    """The announcement with which it left, if it refuses the work and starting it again at once would be in vain."""
+    """The leaving announcement of a worker refusing the work, for which an immediate restart would be in vain."""

@@ -1,4 +1,4 @@
-"""`Collector`: removes what no event names from the folders of experiments that have ended."""
+"""`Collector`: removes files without an event naming them from the folders of ended experiments."""
 
 from __future__ import annotations
 
@@ -31,88 +31,94 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 class Collector:
-    """Does again what a run does at its end, in case a crash came between: nobody will take the experiment up again.
+    """Repeats the tidying done at a run's end, in case a crash prevented it: ended experiments are never taken up
+    again.
 
-    An experiment that has not ended is left to its trainer, which is alone with its files when it takes them up.
+    An experiment before its end is left to its trainer, the only user of the files after a restart.
     """
 
     def __init__(
         self,
         log: EventLog,
-        entries: Callable[[], Mapping[UUID, Entry]],
+        experiments: Callable[[], Mapping[UUID, Entry]],
         folders: asyncio.Lock,
         *,
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`folders` is held while files are removed: nobody archives, restores or removes meanwhile."""
+        """`folders` is held during removals, to exclude archiving, restoring and removing."""
         self._log = log
-        self._entries = entries
+        self._experiments = experiments
         self._folders = folders
         self._clock = clock
         self._logger = logger
 
     async def collect(self, *, every: bool) -> int:
-        """The bytes that were freed. Unless `every`, only folders are searched whose last tidying was cut off."""
+        """Removes unreferenced files and returns the freed bytes. Unless `every`, searches only folders with
+        interrupted tidying.
+        """
         freed = 0
-        for entry in list(self._entries().values()):
+        for entry in list(self._experiments().values()):
             if entry.spine.ended and entry.spine.kept is Kept.HERE:
                 try:
                     freed += await self._collect(entry, every=every)
-                # The log is away for all of them: the caller waits and begins anew. Swallowed here, every folder
-                # would ask it once more.
+                # The log is away for all experiments: the caller waits and begins anew. Swallowed here, the error would
+                # recur for every folder.
                 except AWAY:
                     raise
-                except (OSError, RftdError) as error:  # one folder that cannot be read keeps no other from being tidied
+                except (OSError, RftdError) as error:  # one unreadable folder does not prevent tidying the others
                     self._logger.warning("garbage.failed", name=entry.name, path=entry.job_dir, reason=str(error))
         return freed
 
     async def _collect(self, entry: Entry, *, every: bool) -> int:
         await asyncio.to_thread(remove_empty_memory, entry.spec)
-        found = await asyncio.to_thread(ours, entry.spec)
-        # A look costs one listing; reading the log for the names of artifacts costs every record of the experiment.
-        left = any(each.kind in LEFT_BEHIND for each in found) or await asyncio.to_thread(_mismarked, entry.spec)
-        if not found or not (every or left):
+        files = await asyncio.to_thread(ours, entry.spec)
+        # A listing is cheap; reading the log for the names of artifacts costs every record of the experiment.
+        interrupted = any(file.kind in LEFT_BEHIND for file in files) or await asyncio.to_thread(_mismarked, entry.spec)
+        if not files or not (every or interrupted):
             return 0
-        kept = await referenced_in(self._log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
+        referenced = await referenced_in(self._log, entry.id, artifacts=any(file.kind == "artifact" for file in files))
         now_ns = self._clock.now_ns()
-        # Whatever was last written before the end is its own workers', who have left. Younger files get the grace
-        # period, for a worker on another machine that was given up may still wake and name what it wrote.
+        # Files last written before the end come from the experiment's own workers, already gone. Younger files get the
+        # grace period: a worker given up on another machine may still wake and name its files.
         before_ns = max(entry.spine.status_ns, now_ns - int(GRACE_S * 1e9))
         async with self._folders:
-            # Looked at again under the lock: between the first look and here a command may have archived or removed
-            # the experiment, and its folder may be somebody else's by now.
+            # Checked again under the lock: since the first look, a command may have archived or removed the experiment,
+            # and the folder may belong to another one by now.
             if entry.spine.kept is not Kept.HERE:
                 return 0
             freed = 0
-            found = await asyncio.to_thread(ours, entry.spec)
-            for each in unreferenced(found, kept, before_ns=before_ns, now_ns=now_ns):
-                self._logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-                await asyncio.to_thread(remove, [each.path])
-                freed += each.size_bytes
-            await asyncio.to_thread(_mend_markers, entry.spec, kept.checkpoints)
+            files = await asyncio.to_thread(ours, entry.spec)
+            for unused_file in unreferenced(files, referenced, before_ns=before_ns, now_ns=now_ns):
+                self._logger.info(
+                    "garbage.removed", path=unused_file.path, size_bytes=unused_file.size_bytes, reason=unused_file.why
+                )
+                await asyncio.to_thread(remove, [unused_file.path])
+                freed += unused_file.size_bytes
+            await asyncio.to_thread(_mend_markers, entry.spec, referenced.checkpoints)
             return freed
 
 
 async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock, logger: Logger) -> None:
-    """Removes what no event of an ended run names, now that all is said; while a worker lives, it may be its own.
+    """Removes files without an event naming them after a run's end; does nothing while a worker lives, since the files
+    may be its own.
 
-    Markers that named a checkpoint which was removed name the newest of those that stay.
+    Markers of a removed checkpoint are changed to the newest remaining one.
     """
     spec = state.spine.spec
     if spec is None or state.roster.live:
         return
-    found = await asyncio.to_thread(ours, spec)
-    kept = referenced_by(state)
-    if any(each.kind == "artifact" for each in found):  # no fold knows them all
-        kept = await referenced_in(log, state.experiment, artifacts=True)
-    await lease.confirm()  # after it looked: the folders are a successor's, if there is one
+    files = await asyncio.to_thread(ours, spec)
+    referenced = referenced_by(state)
+    if any(file.kind == "artifact" for file in files):  # no fold has the names of all artifacts
+        referenced = await referenced_in(log, state.experiment, artifacts=True)
+    await lease.confirm()  # after the listing: the folders belong to a successor, if one exists
     now_ns = clock.now_ns()
-    for each in unreferenced(found, kept, before_ns=now_ns, now_ns=now_ns):
-        logger.info("garbage.removed", path=each.path, size_bytes=each.size_bytes, reason=each.why)
-        await asyncio.to_thread(remove, [each.path])
+    for unused_file in unreferenced(files, referenced, before_ns=now_ns, now_ns=now_ns):
+        logger.info("garbage.removed", path=unused_file.path, size_bytes=unused_file.size_bytes, reason=unused_file.why)
+        await asyncio.to_thread(remove, [unused_file.path])
     await asyncio.to_thread(remove_empty_memory, spec)
-    await asyncio.to_thread(_mend_markers, spec, kept.checkpoints)
+    await asyncio.to_thread(_mend_markers, spec, referenced.checkpoints)
 
 
 def _mend_markers(spec: ExperimentSpec, checkpoints: Collection[str]) -> None:
@@ -121,5 +127,5 @@ def _mend_markers(spec: ExperimentSpec, checkpoints: Collection[str]) -> None:
 
 
 def _mismarked(spec: ExperimentSpec) -> bool:
-    """True if a marker names a folder that is gone: its tidying was cut off."""
+    """True if a marker names a missing folder: the tidying was interrupted."""
     return any(misses_its_folder(folder) for folder in stage_folders(spec))

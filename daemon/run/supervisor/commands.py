@@ -1,4 +1,4 @@
-"""`AskedCommands`: the commands of `Operations`, carried out for one asker with the parts of the supervisor."""
+"""`AskedCommands`: the commands of `Operations`, carried out for one asker with the supervisor's parts."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 
 REFRESH_S: Final = 3.0
-"""The longest wait for the log before `why` answers from what the daemon has read."""
+"""Longest wait in seconds for the log before `why` answers from the records read so far."""
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class AskedCommands(AskedSweeps, StandingReads):
-    """Implements `Operations`, as the owner until `for_asker` says otherwise."""
+    """Implements `Operations` for one asker: the owner, unless bound by `for_asker`."""
 
     _allowances: Allowances
     _asker: Asker = OWNER
@@ -75,13 +75,13 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     def for_asker(self, asker: Asker) -> Self:
         """See `Operations.for_asker`."""
-        # All parts are shared: one supervisor has one queue, whoever asks.
+        # All parts are shared: one supervisor has one queue for all askers.
         bound = copy.copy(self)
         bound._asker = asker
         return bound
 
     async def known(self) -> Registry:
-        """Every experiment as the log has it now."""
+        """Returns the registry, brought up to the log's present end."""
         await self._refresh()
         return self._registry
 
@@ -108,8 +108,8 @@ class AskedCommands(AskedSweeps, StandingReads):
         """See `Operations.fork`."""
         await self._refresh()
         await self._hearing.hear_idle(self._entry(experiment))
-        wanted = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
-        forked = await self._submissions.fork(wanted, request_id, asker=self._asker)
+        request = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
+        forked = await self._submissions.fork(request, request_id, asker=self._asker)
         self.runs.look()
         return forked
 
@@ -158,7 +158,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._ask(order, experiment, event, patient=True)
 
     async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
-        """Carries out an order that only a run under way can; a `patient` caller is told to ask again before it is."""
+        """Carries out an order that requires a run under way; a `patient` caller is told to ask again before the run
+        begins.
+        """
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
@@ -182,11 +184,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         elif not self._decides and not entry.spine.ended:
             waits = [decided_elsewhere(entry)]
         else:
-            waits = [entry_wait(entry, self._places())]
+            waits = [entry_wait(entry, self._current_line())]
         return answer(entry, [*late, *waits, *blocked_log(self._log)], live=True, clock=self._clock)
 
     async def _late(self) -> list[Wait]:
-        """Reads the registry up to now; a wait for the log if the log does not answer."""
+        """Refreshes the registry; returns a wait for the log if the log does not answer."""
         try:
             async with asyncio.timeout(REFRESH_S):
                 await self._refresh()
@@ -194,19 +196,19 @@ class AskedCommands(AskedSweeps, StandingReads):
             return [silent_log(f"within {REFRESH_S:g} s" if isinstance(error, TimeoutError) else error.what)]
         return []
 
-    def named(self, wanted: str) -> UUID:
+    def named(self, name_or_id: str) -> UUID:
         """See `Operations.named`."""
-        return named_entry(self._registry, wanted).id
+        return named_entry(self._registry, name_or_id).id
 
-    def looked(self, wanted: str) -> None:
+    def looked(self, name_or_id: str) -> None:
         """See `Operations.looked`."""
         watched = [run for run in self.runs if isinstance(run, Run) and run.is_watched]
-        # Few ask for it, and a name is looked for among all experiments.
+        # Few experiments use it, and a name lookup searches all experiments.
         if not watched:
             return
         try:
-            experiment = self.named(wanted)
-        except (NotFoundError, UsageError):  # the tables know it, and this daemon has not read of it yet
+            experiment = self.named(name_or_id)
+        except (NotFoundError, UsageError):  # known to the tables, but not yet read by this daemon
             return
         for run in watched:
             if run.state.experiment == experiment:
@@ -245,7 +247,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 self._check_decides()
                 entry = self._entry(order.experiment)
                 if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
-                    # The log has its end; its workers may still be writing, and an archive would copy half of a file.
+                    # The log has the end; workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
                 await self._hearing.hear_idle(entry)
                 return await work(entry, id)
@@ -269,8 +271,8 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     async def queued_by(self) -> dict[str, int]:
         """See `Operations.queued_by`."""
-        entries = (await self.known()).entries.values()
-        return dict(Counter(entry.spine.submitted_by for entry in entries if entry.status is Status.QUEUED))
+        registered = (await self.known()).entries.values()
+        return dict(Counter(entry.spine.submitted_by for entry in registered if entry.status is Status.QUEUED))
 
     async def refusals(self) -> list[Position]:
         """See `Operations.refusals`."""
@@ -290,7 +292,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._verdicts.drop(dead, by=self._signed(by), reason=reason, key=request_id)
 
     def _kept_in(self, name: str, field: str) -> str:
-        """The path of an archive: the owner's anywhere, anybody else's by its name in the folder of archives.
+        """Returns an archive's path: any path for the owner, a plain name in the archive folder for everybody else.
 
         Raises NotAllowedError.
         """
@@ -305,7 +307,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return str(self._keeper.archives / name)
 
     def _signed(self, by: str) -> str:
-        """The name under which a verdict is recorded: the owner's word for it, anybody else's token."""
+        """Returns the author recorded for a verdict: `by` for the owner, the token's name for everybody else."""
         return by if self._asker.is_owner else self._asker.name
 
     async def _command(self, order: Order, event: Event) -> Done:
@@ -316,7 +318,7 @@ class AskedCommands(AskedSweeps, StandingReads):
             entry = self._entry(order.experiment)
             self._check_decides()
             self._hearing.check(entry)
-            # Refused at once: a run waits for space without an end, and its caller would wait with it.
+            # Refused at once: a run waits for space indefinitely, and the caller would wait along.
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
             run = self.runs.of(entry.id)
@@ -326,9 +328,9 @@ class AskedCommands(AskedSweeps, StandingReads):
                 except UnreachableError:
                     if not run.releasing:
                         raise
-                # Its workers are leaving; whoever asks meanwhile finds it released, and is not sent away.
+                # Its workers are leaving; a command in the meantime acts on the released experiment and is not refused.
                 await run.gone()
-            await self._refresh()  # a run that has just ended may have said something that was not read yet
+            await self._refresh()  # a run ended just now may have appended unread records
             await self._hearing.hear_idle(entry)
             check_transition(entry.spine, event)
             command = requeued(event)
@@ -338,21 +340,21 @@ class AskedCommands(AskedSweeps, StandingReads):
         return _done(await self._orders.carry_out(order, write))
 
     async def _check_concerned(self, order: Order) -> None:
-        """Raises NotAllowedError for a command about an experiment that is none of the asker's business."""
+        """Raises NotAllowedError for a command about an experiment outside the asker's rights."""
         if self._asker.role < AccessRole.ADMIN and order.experiment is not None:
             await self._refresh()
             entry = self._entry(order.experiment)
             self._asker.check_concerned(entry.spine.submitted_by, name=entry.name)
 
     def _entry(self, experiment: UUID) -> Entry:
-        """The experiment. Raises NotFoundError."""
+        """Returns the registry's entry of an experiment. Raises NotFoundError."""
         entry = self._registry.entries.get(experiment)
         if entry is None:
             raise NotFoundError(f"no experiment {experiment}", fix="see rftd ls")
         return entry
 
     def _run_under_way(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
-        """The run of an experiment. Raises ConflictError if none is under way here."""
+        """Returns the run of an experiment. Raises ConflictError if none is under way here."""
         self._check_decides()
         run = self.runs.of(experiment)
         if isinstance(run, Run):
@@ -368,19 +370,21 @@ class AskedCommands(AskedSweeps, StandingReads):
                 fix="ask the daemon with --roles trainer",
             )
 
-    def _places(self) -> Line:
-        """The line as it is: those who have a slot, then those who wait for one."""
+    def _current_line(self) -> Line:
+        """Returns the present line: experiments with a slot, then those waiting for one."""
         line = self._hearing.free(self._registry.line())
         return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def _refresh(self, position: Position | None = None) -> None:
-        """Reads the registry up to the log's present heads; one reader at a time. The first hears the survivors."""
+        """Reads the registry up to the log's present heads, one reader at a time; the first call also hears the
+        survivors.
+        """
         async with self._reading:
             await (self._registry.catch_up() if position is None else self._registry.reach(position))
             await self._hearing.hear(self._registry.entries, self.runs.stop)
 
     async def _reach(self, position: Position | None) -> None:
-        """Brings all that orders look at up to date."""
+        """Brings all folds of the orders up to date."""
         await self._refresh(position)
         await self._desk.refresh()
 

@@ -1,4 +1,4 @@
-"""`Contamination`: held-out rows that are trained on as well, found at submission by the texts of their prompts."""
+"""`Contamination`: held-out rows also used for training, found at submission by the texts of their prompts."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from rftd.workers.datasets.task import make_task
 from rftd.workers.datasets.taskset import Taskset
 
 _HELD_OUT: Final = 10_000
-"""Rows of a held-out taskset that are compared; of a larger one as many, spread over all of it."""
+"""Maximum number of compared rows of a held-out taskset, spread evenly over a larger one."""
 _TRAINED: Final = 50_000
-"""Most training rows that held-out rows are compared with."""
+"""Maximum number of training rows for the comparison."""
 
 
 class Contamination:
-    """Prompts of the rows that were looked at, held-out ones and trained ones."""
+    """Prompt digests of the compared rows, held-out and trained."""
 
     def __init__(self, spec: ExperimentSpec) -> None:
         self._held_out = [taskset for stage in spec.stages for taskset in stage.evals]
         trained = [taskset for stage in spec.stages for taskset in (*tasksets_of(stage), stage.dataset)]
         self._trained = [taskset for taskset in trained if taskset is not None]
         self._rows: dict[bytes, list[tuple[str, int]]] = {}
-        """The held-out rows that have a prompt, by its digest."""
+        """Held-out rows by the digest of their prompt."""
         self._sizes: dict[str, int] = {}
-        """The rows of each held-out taskset."""
-        self._seen: dict[bytes, tuple[str, int]] = {}
-        """The first row to train on that has a prompt."""
-        self._looked: list[TasksetSpec] = []
+        """Number of rows of each held-out taskset."""
+        self._trained_rows: dict[bytes, tuple[str, int]] = {}
+        """First training row of each prompt digest."""
+        self._compared: list[TasksetSpec] = []
         self._sampled = False
 
     def look(self, spec: TasksetSpec, taskset: Taskset) -> None:
-        """Takes in the prompts of a taskset that is open; blocks while it reads them."""
-        if not self._held_out or not self._trained or spec in self._looked:
+        """Adds the prompts of an open taskset; blocks while reading."""
+        if not self._held_out or not self._trained or spec in self._compared:
             return
-        self._looked.append(spec)
+        self._compared.append(spec)
         for digest, row in self._digests(taskset, _HELD_OUT if spec in self._held_out else _TRAINED):
             if spec in self._held_out:
                 self._rows.setdefault(digest, []).append((spec.name, row))
             if spec in self._trained:
-                self._seen.setdefault(digest, (spec.name, row))
+                self._trained_rows.setdefault(digest, (spec.name, row))
         if spec in self._held_out:
             self._sizes[spec.name] = len(taskset)
 
     def warnings(self) -> Iterator[str]:
-        """A text for each held-out taskset of which some rows are trained on."""
+        """Yields a text for each held-out taskset sharing rows with the training data."""
         both: dict[str, dict[int, tuple[str, int]]] = {}
         for digest, rows in self._rows.items():
-            if digest in self._seen:
+            if digest in self._trained_rows:
                 for name, row in rows:
-                    both.setdefault(name, {})[row] = self._seen[digest]
-        for name, found in both.items():
-            row = min(found)
-            trained, number = found[row]
+                    both.setdefault(name, {})[row] = self._trained_rows[digest]
+        for name, trained_at in both.items():
+            row = min(trained_at)
+            trained, number = trained_at[row]
             looked = ", of those that were compared" if self._sampled else ""
             yield (
-                f"{len(found)} of the {self._sizes[name]} rows of held-out {name!r} have the prompt of a row that is "
-                f"trained on{looked}: row {row} is row {number} of {trained!r}; such scores may be learnt by heart"
+                f"{len(trained_at)} of the {self._sizes[name]} rows of held-out {name!r} have the prompt of a row that "
+                f"is trained on{looked}: row {row} is row {number} of {trained!r}; such scores may be learnt by heart"
             )
 
     def _digests(self, taskset: Taskset, most: int) -> Iterator[tuple[bytes, int]]:
@@ -72,7 +72,7 @@ class Contamination:
             try:
                 task = make_task(taskset.row(row), spec=taskset.spec, row=row)
             except DataError:
-                continue  # whoever trains on it says what is wrong with it
-            # Case and white space make no other question.
+                continue  # reported by the check of its training rows
+            # Case and white space do not distinguish questions.
             text = "\n".join(f"{message.role}: {' '.join(message.content.split())}" for message in task.messages)
             yield xxhash.xxh3_128_digest(text.casefold().encode()), row

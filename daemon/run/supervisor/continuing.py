@@ -1,8 +1,8 @@
-"""`continue_from_checkpoint`: an experiment goes on from the last step of one that ended in its folder.
+"""`continue_from_checkpoint`: an experiment continues from the last step of the experiment ended in its folder.
 
-A continuation is a fork at the last trained step of the newest experiment that ended there, with the new file's
-specification. It gets a folder beside the one that it was submitted for, with a time stamp in its name: each folder has
-one owner, whatever is archived, removed or tidied. Submitted again, the same file goes on from the continuation.
+A continuation is a fork at the last trained step of the newest experiment ended there, with the new file's
+specification. It gets a folder beside the submitted one, with a time stamp in the name: each folder has one owner,
+whatever is archived, removed or tidied. Resubmitted, the same file continues from the continuation.
 """
 
 from __future__ import annotations
@@ -28,33 +28,37 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import Host
 
 
-def earlier(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
-    """The experiments of the specification's folder and their continuations, oldest first; none if it wants none."""
+def earlier(experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
+    """Returns the experiments of the specification's folder and their continuations, oldest first; none unless the file
+    continues.
+    """
     if spec.half != "both" or not _continues(spec) or is_bench(spec):
         return []
-    return of_folder(entries, spec)
+    return of_folder(experiments, spec)
 
 
-def of_folder(entries: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
-    """The experiments of the specification's folder and their continuations, oldest first."""
+def of_folder(experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
+    """Returns the experiments of the specification's folder and their continuations, oldest first."""
     beside = re.compile(re.escape(spec.job_dir) + r"_\d{14}(-\d+)?")
-    found = [
-        entry
-        for entry in entries
-        if entry.status is not Status.REJECTED
-        and (entry.job_dir == spec.job_dir or (beside.fullmatch(entry.job_dir) and _continues(entry.spec)))
+    owners = [
+        experiment
+        for experiment in experiments
+        if experiment.status is not Status.REJECTED
+        and (
+            experiment.job_dir == spec.job_dir or (beside.fullmatch(experiment.job_dir) and _continues(experiment.spec))
+        )
     ]
-    return sorted(found, key=lambda entry: entry.submitted_ns)
+    return sorted(owners, key=lambda entry: entry.submitted_ns)
 
 
 async def continued(
     log: EventLog, parent: Entry, spec: ExperimentSpec, host: Host
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """The specification as it goes on from `parent` with workers on `host`, and the event that says so.
+    """Returns the specification continuing from `parent` with workers on `host`, and the fork event.
 
-    There is no event if `parent` trained nothing.
+    The event is None if `parent` trained nothing.
 
-    Raises ConfigError if the specification cannot go on from there, ConflictError if nothing can.
+    Raises ConfigError if the specification cannot continue from there, ConflictError if none can.
     """
     state = RunState(parent.id)
     home = partition_of(topics.EXPERIMENTS, parent.id)
@@ -90,12 +94,12 @@ async def based(
 
 
 def is_bench(spec: ExperimentSpec) -> bool:
-    """True if it measures a model, and trains nothing."""
+    """True if the experiment evaluates a model and trains nothing."""
     return len(spec.stages) == 1 and spec.stages[0].kind == "explore" and spec.stages[0].taskset is None
 
 
 def stamped(name: str, now_ns: int) -> str:
-    """The name with a time stamp behind it, as Trinity-RFT writes it."""
+    """Returns the name with a time stamp appended, in Trinity-RFT's format."""
     stamp = iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
     return f"{name}_{stamp}"
 

@@ -1,4 +1,4 @@
-"""`DecisionWriter`: appends the decisions of an experiment's roles, and begins the traces that start with one."""
+"""`DecisionWriter`: appends the decisions of an experiment's roles, and begins the traces starting with a decision."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rftd.streams.log.role import RoleLease
 from rftd.streams.log.topics import Partition, partition_of
 
 Roots: TypeAlias = Sequence[TraceContext | None]
-"""The trace roots of a list of decisions, one for each decision; None for a decision without a trace."""
+"""Trace roots of a list of decisions, one each; None for a decision without a trace."""
 Drafted: TypeAlias = tuple[Sequence[Draft], Roots]
-"""Decisions as records, and those roots."""
+"""Decisions as records, with their trace roots."""
 _LIFE: Final[dict[type[Event], str]] = {
     life.ExperimentPaused: names.PAUSE,
     life.ExperimentResumed: names.RESUME,
@@ -35,7 +35,7 @@ _LIFE: Final[dict[type[Event], str]] = {
 
 
 class DecisionTraces:
-    """Says what decisions carry, and records when they were sent."""
+    """Derives the trace roots of decisions, and records spans for their appends."""
 
     def __init__(self, tracer: Tracer, experiment: UUID) -> None:
         self._tracer = tracer
@@ -43,14 +43,14 @@ class DecisionTraces:
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
 
     def roots(self, decisions: Sequence[Decision]) -> Roots:
-        """The root of each decision's trace, sampled or not.
+        """Returns the root of each decision's trace, sampled or not.
 
-        A daemon that was killed before the write decides the same lease or batch again, and names the same trace.
+        A daemon killed before the write decides the same lease or batch again, and derives the same trace.
         """
         return [self._root(event) for event, _ in decisions]
 
     def sent(self, decisions: Sequence[Decision], roots: Roots, began_ns: int) -> None:
-        """Records a span for each sampled decision, all of which are in the log since just now."""
+        """Records a span for each sampled decision, once all decisions are in the log."""
         for (event, _), root in zip(decisions, roots, strict=True):
             if root is not None and root.sampled:
                 self._record(event, root, began_ns)
@@ -91,11 +91,11 @@ class DecisionTraces:
             root,
             SpanKind.PRODUCER,
             start_ns=began_ns,
-            attributes={**self._sent_to(partition), **about},
+            attributes={**self._destination(partition), **about},
             error=error,
         )
 
-    def _sent_to(self, partition: Partition) -> dict[str, Attribute]:
+    def _destination(self, partition: Partition) -> dict[str, Attribute]:
         return {**names.messaging("send", partition.stream, partition.number), names.EXPERIMENT_ID: self._experiment}
 
 
@@ -116,14 +116,14 @@ def _lease(event: TaskLeased | EvalLeased) -> dict[str, Attribute]:
 
 
 class DecisionWriter:
-    """Writes what was decided on one experiment, and says how long the append under way has taken."""
+    """Appends the decisions on one experiment, and tracks the start of the append under way."""
 
     def __init__(
         self, experiment: UUID, *, clock: Clock, wall: Clock, logger: Logger, tracer: Tracer | None = None
     ) -> None:
-        """`clock` is the experiment's own, `wall` the machine's, which traces go by."""
+        """`clock` is the experiment's own, `wall` the machine's, used for traces."""
         self.appending_s = 0.0
-        """The monotonic time at which the append under way began; 0 if there is none."""
+        """Monotonic time of starting the append under way; 0 if none."""
         self._experiment = experiment
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
         self._closed_groups = partition_of(topics.TASKS, experiment)
@@ -135,7 +135,7 @@ class DecisionWriter:
     async def write(
         self, lease: RoleLease, role: str, decided: Sequence[Decision], drafted: Drafted | None = None
     ) -> None:
-        """Writes what was decided, and folds it."""
+        """Appends a role's decisions under its lease, folds them, and records their spans."""
         if not decided:
             return
         drafts, roots = drafted or self.drafted(lease, decided)
@@ -150,7 +150,7 @@ class DecisionWriter:
         tell(self._logger, self._experiment, (event for event, _ in decided))
 
     def drafted(self, lease: RoleLease, decisions: Sequence[Decision]) -> Drafted:
-        """The events as records, and the traces that begin with them."""
+        """Returns the events as records, and the traces beginning with them."""
         roots = self._traces.roots(decisions) if self._traces is not None else [None] * len(decisions)
         return [
             lease.writer.draft(

@@ -1,4 +1,4 @@
-"""`DiskGuard`: says when experiments have to pause for want of space, before a write fails, and when they may go on."""
+"""`DiskGuard`: tells when experiments have to pause for lack of space, before a write fails, and when to continue."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
 
 T = TypeVar("T")
 
-# One statvfs for each volume and look; the reserve has to last for what all workers write between two of them.
+# One statvfs per volume and look; the reserve has to last for everything written by all workers between two looks.
 LOOK_S: Final = 1.0
 LOOK_TIMEOUT_S: Final = 10.0
-"""A file system that does not answer for so long is asked again later; until then what was known counts."""
+"""Seconds before an unresponsive file system is left for later; until then, the last measurement counts."""
 COUNT_TIMEOUT_S: Final = 300.0
 COUNT_SHARE: Final = 20
-"""Counting a folder's files takes at most one part in this many of the time between two counts."""
+"""Counting a folder's files takes at most 1/20 of the time between two counts."""
 COLLECT_S: Final = 600.0
-"""The time between two attempts to make room: each lists the folders of every experiment that ended."""
+"""Seconds between two attempts to free space: each attempt lists the folders of every ended experiment."""
 COLLECT_TIMEOUT_S: Final = 30.0
-"""The longest attempt: the experiments under way go on writing meanwhile, and wait for the verdict after it."""
+"""Longest attempt in seconds: running experiments keep writing, and wait for the verdict after the attempt."""
 
 
 class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The space that the daemon may take."""
+    """Limits on the disk space used by the daemon."""
 
     reserve_bytes: int | None = None
-    """The bytes that stay free on each volume; None: 5 % of it, but no more than `limits.DISK_RESERVE_SIZE_BYTES`."""
+    """Bytes to keep free on each volume; None: 5 % of the volume, at most `limits.DISK_RESERVE_SIZE_BYTES`."""
     budget_bytes: int | None = None
-    """The most that the data folder and the experiments' folders take together; None: as much as there is."""
+    """Maximum bytes of data folder and experiments' folders together; None: unlimited."""
 
     def reserve_of(self, volume: Volume) -> int:
-        """Bytes that stay free on this volume."""
+        """Returns the bytes to keep free on this volume."""
         if self.reserve_bytes is not None:
             return self.reserve_bytes
         return min(limits.DISK_RESERVE_SIZE_BYTES, volume.size_bytes // 20)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement of the volumes, with the bytes that are about to be written."""
+    """One measurement of the volumes, with the bytes about to be written."""
 
     volumes: dict[str, Volume]
-    """The volumes, each under one folder that lies on it."""
+    """The volumes, each by one folder on the volume."""
     used_bytes: int
-    """The bytes of everything that the budget covers; 0 if there is none."""
+    """Bytes of everything under the budget; 0 without a budget."""
     need_bytes: int
-    """The size of the next checkpoints and weights of all that is under way, as far as it is known."""
+    """Bytes of the next checkpoints and weights of all experiments under way, as far as known."""
 
 
 def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | None:
-    """The shortage, if there is one; None if there is room. Pure.
+    """Returns the shortage, or None if there is room. Pure.
 
-    Once it was `short`, a little more than the bare limit has to be free.
+    After a shortage (`short`), slightly more than the bare limit has to be free.
     """
     for folder, volume in reading.volumes.items():
         reserve_bytes = allowed.reserve_of(volume)
-        # Hysteresis: at the bare limit a run would pause and resume with each small file that comes and goes, and
-        # each pause costs the rollouts under way.
+        # Hysteresis: at the bare limit a run would pause and resume with each small file appearing and disappearing,
+        # and each pause costs the rollouts under way.
         wanted_bytes = reserve_bytes + reading.need_bytes + (reserve_bytes // 4 if short else 0)
         if reserve_bytes and volume.free_bytes < wanted_bytes:
             return Obstacle(
@@ -97,26 +97,26 @@ def _need(reading: Reading) -> str:
 
 
 class DiskGuard:
-    """Measures while the daemon runs. `shortage` is the last verdict; what can be collected was collected before it."""
+    """Measures disk space while the daemon runs; `shortage` is the last verdict, after collecting unused files."""
 
     def __init__(
         self,
         disk: Disk,
-        data: Path,
+        data_folder: Path,
         allowed: DiskLimits,
         *,
         clock: Clock,
         logger: Logger,
         metrics: Metrics | None = None,
     ) -> None:
-        """`data` is the data folder."""
+        """`data_folder` is the daemon's data folder."""
         self.shortage: Obstacle | None = None
         self.collect: Callable[[], Awaitable[None]] | None = None
-        """Makes room if it can; the supervisor sets it."""
+        """Frees space if possible; set by the supervisor."""
         self.folders: Callable[[], Sequence[Path]] = tuple
-        """The folders of the experiments whose files are here; the supervisor sets it."""
+        """Folders of the experiments with files here; set by the supervisor."""
         self._disk = disk
-        self._data = data
+        self._data = data_folder
         self._allowed = allowed
         self._clock = clock
         self._logger = logger
@@ -127,41 +127,44 @@ class DiskGuard:
         self._collect_at_s = 0.0
         self._looking = asyncio.Lock()
         self._measuring: dict[str, asyncio.Future[Any]] = {}
-        """Measurements in a thread, by what they measure; one whose file system hangs stays here."""
+        """Measurements running in threads, by subject; one on a hanging file system stays here."""
 
     async def attend(self, job: Path, need: Callable[[], int]) -> None:
-        """Notes that the experiment in folder `job` is under way; `need` says how many bytes it is about to write."""
+        """Registers the experiment in folder `job` as under way; `need` returns the bytes about to be written."""
         self._jobs[job] = need
         self._count_at_s = 0.0
         await self.look()
 
     def leave(self, job: Path) -> None:
-        """The experiment in that folder is not under way any more."""
+        """Unregisters the experiment in folder `job`, no longer under way."""
         self._jobs.pop(job, None)
 
     async def run(self) -> None:
-        """Looks again and again until cancelled."""
+        """Looks at the disks once a second until cancelled."""
         while True:
-            # Judged before the run's first worker starts, so that an experiment which does not fit pauses instead of
+            # Judged before the run's first worker starts, so that an experiment without enough space pauses instead of
             # failing a write.
             await self.look()
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Measures, makes room if there is too little, and measures again. While a disk is silent nothing changes."""
-        # The loop and a run that begins may look at once: two counts of a million files beside each other take twice
-        # as long.
+        """Measures, frees space if there is too little, and measures again; an unresponsive disk changes nothing."""
+        # The loop and a starting run may look at once: two concurrent counts of a million files take twice as long.
         async with self._looking:
             try:
-                found = await self._judged()
-                if found is not None and self.collect is not None and self._clock.monotonic_s() >= self._collect_at_s:
-                    # Set before the attempt: one that fails or hangs is not repeated with every look.
+                shortage = await self._judged()
+                if (
+                    shortage is not None
+                    and self.collect is not None
+                    and self._clock.monotonic_s() >= self._collect_at_s
+                ):
+                    # Set before the attempt: a failing or hanging attempt is not repeated with every look.
                     self._collect_at_s = self._clock.monotonic_s() + COLLECT_S
                     with suppress(TimeoutError):
                         async with asyncio.timeout(COLLECT_TIMEOUT_S):
                             await self.collect()
                     self._count_at_s = 0.0
-                    found = await self._judged()
+                    shortage = await self._judged()
             except (OSError, TimeoutError) as error:
                 self._logger.warning(
                     "disk.silent",
@@ -169,7 +172,7 @@ class DiskGuard:
                     reason=str(error) or "no answer",
                 )
                 return
-            self._tell(found)
+            self._update_shortage(shortage)
 
     async def _judged(self) -> Obstacle | None:
         volumes = {}
@@ -180,8 +183,8 @@ class DiskGuard:
             count = partial(self._disk.used_bytes, self._counted())
             self._used_bytes = await self._measured("", count, COUNT_TIMEOUT_S)
             now_s = self._clock.monotonic_s()
-            # As a share of what counting took: a fixed interval would be too long for a small folder and leave no
-            # disk bandwidth for a large one.
+            # As a share of the counting time: a fixed interval would be too long for a small folder, and leave no disk
+            # bandwidth for a large one.
             self._count_at_s = now_s + COUNT_SHARE * (now_s - began_s)
         if self._metrics is not None:
             self._metrics.disk_free.set(min(volume.free_bytes for volume in volumes.values()))
@@ -190,33 +193,37 @@ class DiskGuard:
         reading = Reading(volumes=volumes, used_bytes=self._used_bytes, need_bytes=need_bytes)
         return judge(reading, self._allowed, short=self.shortage is not None)
 
-    async def _measured(self, what: str, measure: Callable[[], T], timeout_s: float) -> T:
-        """The result of `measure`, from a thread. Raises TimeoutError; the next call then waits for the same one."""
-        # A thread in a system call on a file system that hangs cannot be cancelled: a time-out ends the waiting only.
-        # One more thread with every look would use up the loop's pool, on which requests and snapshots depend too.
-        running = self._measuring.get(what)
+    async def _measured(self, subject: str, measure: Callable[[], T], timeout_s: float) -> T:
+        """Returns the outcome of `measure`, run in a thread. Raises TimeoutError; the next call then waits for the
+        running measurement.
+        """
+        # A thread in a system call on a hanging file system cannot be cancelled: a time-out ends only the waiting. One
+        # more thread with every look would use up the loop's pool, needed by requests and snapshots too.
+        running = self._measuring.get(subject)
         if running is None:
-            running = self._measuring[what] = asyncio.ensure_future(asyncio.to_thread(measure))
+            running = self._measuring[subject] = asyncio.ensure_future(asyncio.to_thread(measure))
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(running)
         finally:
             if running.done():
-                self._measuring.pop(what, None)
+                self._measuring.pop(subject, None)
 
     def _counted(self) -> list[Path]:
-        """The data folder, and the experiments' folders that are not below it: those below are counted with it."""
-        data = self._data.absolute()
-        others = {folder.absolute() for folder in self.folders()}
-        return [data, *sorted(folder for folder in others if not folder.is_relative_to(data))]
+        """Returns the data folder and the experiments' folders outside it; folders inside are counted with the data
+        folder.
+        """
+        data_folder = self._data.absolute()
+        job_folders = {folder.absolute() for folder in self.folders()}
+        return [data_folder, *sorted(folder for folder in job_folders if not folder.is_relative_to(data_folder))]
 
-    def _tell(self, found: Obstacle | None) -> None:
+    def _update_shortage(self, shortage: Obstacle | None) -> None:
         before = self.shortage
-        self.shortage = found
+        self.shortage = shortage
         if self._metrics is not None:
             for cause in (DISK_FULL, DISK_BUDGET):
-                self._metrics.disk_short.labels(cause).set(float(found is not None and found.cause == cause))
-        if found is not None and before is None:
-            self._logger.warning("disk.short", cause=found.cause, reason=found.reason, fix=found.fix)
-        elif found is None and before is not None:
+                self._metrics.disk_short.labels(cause).set(float(shortage is not None and shortage.cause == cause))
+        if shortage is not None and before is None:
+            self._logger.warning("disk.short", cause=shortage.cause, reason=shortage.reason, fix=shortage.fix)
+        elif shortage is None and before is not None:
             self._logger.info("disk.room_again", cause=before.cause)

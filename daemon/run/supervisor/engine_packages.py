@@ -1,4 +1,4 @@
-"""The packages that an experiment's engines need, where the daemon starts workers and where it runs itself."""
+"""The packages needed by an experiment's engines, where the daemon starts workers and where the daemon runs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class _Engine(NamedTuple):
     host: Host
 
 
-def check_packages(stage: StageSpec, host: Host, found: Findings) -> None:
-    """Finds engines whose packages are missing on `host`; on one that nobody has looked at, workers see for themselves.
+def check_packages(stage: StageSpec, host: Host, findings: Findings) -> None:
+    """Reports engines with packages missing on `host`; a host not yet inspected is left to its workers.
 
-    An engine that nobody has here is found by others.
+    An engine installed nowhere is reported by another check.
     """
     engines: list[_Engine] = []
-    with found.of(stage):
+    with findings.of(stage):
         engines += _engines(stage, host)
     for engine in engines:
         missing = [name for name in PACKAGES.get(engine.extra, ()) if name not in engine.host.packages]
         if engine.host.seen and missing:
-            with found.of(stage):
+            with findings.of(stage):
                 raise not_installed(engine.extra, f"the {engine.name} engine", missing, field=engine.field)
 
 
 def left_to_workers(spec: ExperimentSpec) -> Iterator[str]:
-    """A warning of what the daemon cannot look at without the packages that workers have."""
+    """Yields a warning about checks impossible in the daemon without the workers' packages."""
     missing = missing_of(TORCH)
     if missing and any(engine.extra for stage in spec.stages for engine in _engines(stage, Host())):
         names = ", ".join(missing)
@@ -44,7 +44,7 @@ def left_to_workers(spec: ExperimentSpec) -> Iterator[str]:
 
 
 def _engines(stage: StageSpec, host: Host) -> Iterator[_Engine]:
-    """Each engine that a worker of the stage opens. Raises ConfigError for one that is not here."""
+    """Yields each engine opened by a worker of the stage. Raises ConfigError for an engine not installed here."""
     if stage.kind != "train":
         name = stage.rollout.engine
         yield _Engine("explorer.rollout_model.engine_type", name, rollout_engines.lookup(name).extra, host)

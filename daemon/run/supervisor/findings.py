@@ -1,4 +1,4 @@
-"""`Findings`: everything that several checks of a specification refuse, each under its field in the file."""
+"""`Findings`: the errors of several checks of a specification, each under its field in the file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SHARED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "default_reward_fn_type": ("default_reward_fn_type",),
     },
 }
-"""Fields of a taskset that all of them may have from the section around them."""
+"""Taskset fields with defaults in the enclosing section, by section."""
 
 
 class Findings:
-    """Errors of checks that do not need each other; each is kept once, for stages share sections."""
+    """Errors of independent checks; each error is kept once, because stages share sections."""
 
     def __init__(self, spec: ExperimentSpec) -> None:
         self.spec = spec
@@ -35,27 +35,29 @@ class Findings:
 
     @contextmanager
     def of(self, stage: StageSpec, path: FieldPath = (), *, at: str = "") -> Iterator[None]:
-        """Keeps a ConfigError or DataError that ends the block: about the field below `path` that it names, else `at`.
+        """Records a ConfigError or DataError ending the block, under the error's field below `path`, else under `at`.
 
-        A file or folder that cannot be read, as one without rights, is such an error too. What follows in the block is
-        not checked; what follows the block is.
+        An unreadable file or folder, for example without rights, is recorded as such an error too. The rest of the
+        block is not checked; the code after the block is.
         """
         try:
             yield
         except (ConfigError, DataError) as error:
-            self._keep(error, stage, path, error.field or at)
+            self._add(error, stage, path, error.field or at)
         except OSError as error:
-            what = f"{error.filename!r} cannot be read: {error.strerror or error}"
+            problem = f"{error.filename!r} cannot be read: {error.strerror or error}"
             fix = "let the daemon's user and its workers' read it, or name another one"
-            self._keep(DataError(what, fix=fix), stage, path, at)
+            self._add(DataError(problem, fix=fix), stage, path, at)
 
-    def _keep(self, error: ConfigError | DataError, stage: StageSpec, path: FieldPath, below: str) -> None:
+    def _add(self, error: ConfigError | DataError, stage: StageSpec, path: FieldPath, below: str) -> None:
         error.field = field_in(self.spec, stage, path, below)
-        if not any((known.field, known.what) == (error.field, error.what) for known in self.errors):
+        if not any(
+            (error_before.field, error_before.what) == (error.field, error.what) for error_before in self.errors
+        ):
             self.errors.append(error)
 
     def check(self) -> None:
-        """Raises the error that was kept, or ConfigErrors with all of them."""
+        """Raises the only recorded error, or ConfigErrors with all of them."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -63,15 +65,15 @@ class Findings:
 
 
 def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str) -> str:
-    """The field as the file has it: of the stage that sets it, else of the global sections."""
+    """Returns the field as written in the file: under the stage setting the field, else in the global sections."""
     stages = spec.config.get("stages") or []
-    number = next((i for i, each in enumerate(stages) if each.get("stage_name") == stage.name), None)
+    number = next((i for i, section in enumerate(stages) if section.get("stage_name") == stage.name), None)
     prefix: FieldPath = () if number is None else ("stages", number)
-    # A key of digits, such as a token's id, is no place in a list.
+    # A key made of digits, such as a token's id, is no list index.
     parts = (parse(below) if "[" in below else tuple(below.split(".")) if below else ()) or ()
-    if not _given(spec.config, prefix, (*path, *parts)):
+    if not _is_set(spec.config, prefix, (*path, *parts)):
         shared = _SHARED.get(str(path[2]), {}) if path[:2] == INPUT and path[2:] else {}
-        names = [name for name in shared.get(below, ()) if _given(spec.config, prefix, (*INPUT, name))]
+        names = [name for name in shared.get(below, ()) if _is_set(spec.config, prefix, (*INPUT, name))]
         if names:
             return show(placed(Issue((*INPUT, names[0]), ""), prefix, spec.config).path)
     if path[:3] == (*INPUT, "taskset") and _of_list(spec.config, prefix):
@@ -79,23 +81,23 @@ def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str
     return show(placed(Issue((*path, *parts), ""), prefix, spec.config).path)
 
 
-def _given(config: Mapping[str, Any], prefix: FieldPath, path: FieldPath) -> bool:
-    """True if the stage or the global sections have the field."""
+def _is_set(config: Mapping[str, Any], prefix: FieldPath, path: FieldPath) -> bool:
+    """True if the stage or the global sections set the field."""
     for start in (prefix, ()):
         node: Any = config
-        for part in (*start, *path):
-            node = child(node, part)
+        for key in (*start, *path):
+            node = child(node, key)
         if node is not None:
             return True
     return False
 
 
 def _of_list(config: Mapping[str, Any], prefix: FieldPath) -> bool:
-    """True if the training taskset stands in `tasksets`."""
+    """True if the training taskset is written in `tasksets`."""
     for start in (prefix, ()):
         node: Any = config
-        for part in (*start, *INPUT):
-            node = child(node, part)
+        for key in (*start, *INPUT):
+            node = child(node, key)
         if isinstance(node, dict) and ("taskset" in node or "tasksets" in node):
             return "taskset" not in node
     return False

@@ -34,7 +34,7 @@ from rftd.workers.hosts.membership import this_process
 
 
 class Fleet:
-    """Keeps the processes of one experiment as its specification wants them."""
+    """Keeps the worker processes of one experiment running as specified."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Fleet:
         spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
-        """`roles` are those whose processes are started here. No worker is wanted before `take_up`."""
+        """`roles` are the roles with processes started here. No worker is wanted before `take_up`."""
         self.trouble: Trouble | None = None
-        """The reason why the experiment must not go on as it is; the controller decides on it and clears it."""
+        """Reason for not continuing the experiment; the controller decides on it and clears it."""
         self.met_loss = False
-        """True once a worker has left since the log lacks what it had read; cleared by whoever has heard it."""
+        """True once a worker has left because the log lacks records read by that worker; cleared after a hearing."""
         self._state = state
         self._executor = executor
         self._liveness = liveness
@@ -66,45 +66,48 @@ class Fleet:
         self._roles = roles
         self._spine_offset = spine_offset
         self._spec: ExperimentSpec | None = None
-        """The specification that the places follow."""
+        """The specification behind the present berths."""
         self._berths: list[Berth] = []
 
     def take_up(self, spec: ExperimentSpec) -> None:
-        """Wants the workers of `spec`; takes over those that the log shows as live, if their process runs (rule 13)."""
+        """Creates the berths for `spec`, and takes over workers shown as live by the log if their process runs (rule
+        13).
+        """
         if not self._berths:
             self._spec = spec
             self._berths = list(self._berths_of(spec))
         for started in self._state.roster.live.values():
             for berth in self._berths:
                 if berth.handle is None and _fits(started, berth.order):
-                    # Adopted, not started anew: a daemon that was killed leaves its workers at work, and what they
-                    # hold in memory, rollouts half done and optimizer state, is worth more than a clean start.
+                    # Adopted, not started anew: a killed daemon leaves its workers at work, and their memory (half-done
+                    # rollouts, optimizer state) is worth more than a clean start.
                     order = msgspec.structs.replace(berth.order, worker=started.worker)
                     self._adopt(berth, order, self._executor.adopt(order, started))
 
     def seek_opening(self) -> None:
-        """Begins to look for workers that live and have not joined, which the log does not show; `tend` takes them
-        over, and starts others once the look is over."""
+        """Starts the search for living workers not yet joined, and so not shown by the log; `tend` takes them over, and
+        starts new ones after the search.
+        """
         executor = self._executor
-        free = [berth for berth in self._berths if berth.handle is None and self._wanted(berth)]
+        free = [berth for berth in self._berths if berth.handle is None and self._is_wanted(berth)]
         if free and isinstance(executor, OpeningExecutor):
             for berth, search in zip(free, executor.opening([berth.order for berth in free]), strict=True):
                 berth.search = search
 
     def _take_over_found(self) -> None:
-        """Takes over whom the searches that are over have found."""
+        """Takes over the workers found by finished searches."""
         for berth in self._berths:
             if (search := berth.search) is None or not search.over:
                 continue
             berth.search = None
             worker = search.worker(berth.order)
-            # One that has left, or was declared lost, hangs: it is ended before the next one starts.
+            # A worker already left or declared lost hangs: it is ended before the next one starts.
             if worker is not None and worker not in self._state.roster.gone:
                 order = msgspec.structs.replace(berth.order, worker=worker)
                 self._adopt(berth, order, search.adopt(order))
 
     def _adopt(self, berth: Berth, order: WorkerOrder, handle: Handle | None) -> None:
-        """Has the worker of an earlier daemon in a place, and counts the time that it has from now on."""
+        """Puts an earlier daemon's worker into a berth, and starts its time limits now."""
         berth.handle = handle
         berth.progress = self._progress()
         berth.seen_s = self._clock.monotonic_s()
@@ -117,20 +120,22 @@ class Fleet:
         orders = worker_orders(self._state.experiment, spec, self._spine_offset)
         return (Berth(order=order) for order in orders if order.role in self._roles)
 
-    def _follow(self) -> None:
-        """Has the places of a role as the half wants them that came since; those that are taken stay as they are."""
+    def _follow_halves(self) -> None:
+        """Adds berths for a half submitted later; occupied berths stay as they are."""
         spec = self._state.spine.spec
         if spec is None or self._spec is None or spec is self._spec:
             return
         if spec != self._spec:
-            kept = [berth for berth in self._berths if berth.handle or berth.search or berth.restarts]
-            taken = {(berth.order.role, berth.order.slot) for berth in kept}
-            new = (each for each in self._berths_of(spec) if (each.order.role, each.order.slot) not in taken)
-            self._berths = [*kept, *new]
+            occupied = [berth for berth in self._berths if berth.handle or berth.search or berth.restarts]
+            occupied_slots = {(berth.order.role, berth.order.slot) for berth in occupied}
+            new = (
+                berth for berth in self._berths_of(spec) if (berth.order.role, berth.order.slot) not in occupied_slots
+            )
+            self._berths = [*occupied, *new]
         self._spec = spec
 
     def processes(self) -> list[Process]:
-        """Each wanted worker with the state of its process, for `rftd why`."""
+        """Returns each wanted worker with the state of its process, for `rftd why`."""
         now_s = self._clock.monotonic_s()
         return [
             Process(
@@ -141,45 +146,45 @@ class Fleet:
                 start_in_s=max(0.0, berth.start_at_s - now_s),
                 restarts=berth.restarts,
                 last_why=berth.last_why,
-                waits=None if (found := berth.handle or berth.search) is None else found.waits,
+                waits=None if (pending := berth.handle or berth.search) is None else pending.waits,
                 start_timeout_s=berth.order.start_timeout_s or self._start_timeout_s,
                 worker=berth.order.worker,
             )
             for berth in self._berths
-            if self._wanted(berth)
+            if self._is_wanted(berth)
         ]
 
-    def _wanted(self, berth: Berth) -> bool:
-        """False while nobody has submitted the half that it belongs to."""
+    def _is_wanted(self, berth: Berth) -> bool:
+        """False while the worker's half has not been submitted."""
         return HALF_OF[berth.order.role] in self._state.spine.halves
 
     @property
     def seeks(self) -> bool:
-        """True while it looks for workers that live and have not joined: they could not be ended yet."""
+        """True while a search for living, not yet joined workers runs: such workers could not be ended yet."""
         return any(berth.search is not None for berth in self._berths)
 
     @property
     def ended(self) -> bool:
-        """True if a process has ended that was not seen to end before."""
+        """True if a process has ended without having been handled by `tend`."""
         return any(berth.handle is not None and berth.handle.exit_code() is not None for berth in self._berths)
 
     def tend(self, *, start: bool = True) -> list[WorkerLost]:
-        """Starts what is missing and due, unless not to `start` any, and names those lost since. Never waits.
+        """Starts missing and due workers (only if `start`), and returns the newly lost ones. Never waits.
 
-        What an ended worker said must have been folded before.
+        The last records of an ended worker must have been folded before.
         """
         now_s = self._clock.monotonic_s()
-        # Before anybody is judged: one whose joining or heartbeat was folded in this turn is not silent.
+        # Before any verdict: a worker with a joining or heartbeat folded in this turn is not silent.
         self._liveness.tick(now_s)
-        self._follow()
+        self._follow_halves()
         if not self._draining:
             self._take_over_found()
         for berth in self._berths:
-            # `exit_code` looks and never waits: this runs on the daemon's loop between two turns of the run.
+            # `exit_code` polls and never waits: this runs on the daemon's loop between two turns of the run.
             if berth.handle is not None and (code := berth.handle.exit_code()) is not None:
-                self._ended(berth, code, now_s)
+                self._process_ended(berth, code, now_s)
             free = berth.handle is None and berth.search is None
-            due = free and now_s >= berth.start_at_s and self._wanted(berth)
+            due = free and now_s >= berth.start_at_s and self._is_wanted(berth)
             if due and start and self.trouble is None and not self._draining:
                 if berth.progress < 0:
                     berth.progress = self._progress()
@@ -194,23 +199,23 @@ class Fleet:
         return list(self._lost(now_s))
 
     def _look_at_start(self, berth: Berth, now_s: float) -> None:
-        """Notes that the process was started meanwhile; what it waits for before is no delay of its own."""
+        """Notes a process started since the last look; waits before the start are no delay of the worker."""
         if berth.handle is None or berth.begun:
             return
         if berth.handle.pid is not None:
             faults.point("fleet.after_start")
             berth.begun = True
             self._log.info("worker.process", role=berth.order.role, slot=berth.order.slot, pid=berth.handle.pid)
-        # The start-up time-out counts from the moment at which the process exists; until then it waits for what its
-        # predecessor left running, or for room, which is not its fault.
+        # The start-up time-out counts from the existence of the process; until then it waits for its predecessor's
+        # leftovers, or for room, through no fault of its own.
         if berth.handle.pid is not None or berth.handle.waits is not None:
             berth.seen_s = now_s
 
     def stalled(self) -> Obstacle | None:
-        """The obstacle of a worker that ended too often without progress; None once it is tried anew."""
+        """Returns the obstacle of a worker with too many restarts without progress; None once it is retried."""
         now_s = self._clock.monotonic_s()
         for berth in self._berths:
-            over = berth.restarts > limits.RESTARTS_IN_A_ROW and self._wanted(berth)
+            over = berth.restarts > limits.RESTARTS_IN_A_ROW and self._is_wanted(berth)
             if over and berth.handle is None and now_s < berth.start_at_s:
                 who = f"the {berth.order.role}" + (f" in slot {berth.order.slot}" if berth.order.slot >= 0 else "")
                 return Obstacle(
@@ -222,31 +227,31 @@ class Fleet:
         return None
 
     async def drain(self, timeout_s: float = limits.DRAIN_TIMEOUT_S + 2.0) -> None:
-        """Asks every process to leave, and kills those that have not after `timeout_s`. No more are started.
+        """Asks every process to leave, and kills those still running after `timeout_s`. Starts no more.
 
-        What they left running is ended, too. What is there after all that, because the operating system does not let
-        go of it, is named and left.
+        Leftovers of the processes are ended, too. A process not released by the operating system after all that is
+        logged and left.
         """
         self._draining = True
         for berth in self._berths:
             if berth.handle is not None:
-                # All are asked before any is waited for: the drain takes as long as the slowest of them, not as long
-                # as their sum.
+                # All are asked before any is waited for: the drain takes as long as the slowest process, not as long as
+                # the sum.
                 berth.handle.terminate()
         running = [berth.handle for berth in self._berths if berth.handle is not None]
         if not await self._ended_within(running, timeout_s):
             self.kill()
             await self._ended_within(running, limits.KILL_TIMEOUT_S)
-        # Only now: while a worker lives, what it started is its own to end.
+        # Only now: a living worker ends its own children itself.
         cleared = [handle for berth in self._berths if (handle := self._executor.clear(berth.order)) is not None]
         await self._ended_within(cleared, limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S)
         for handle in (*running, *cleared):
             if handle.exit_code() is None:
-                what = handle.waits.waiting_for if handle.waits is not None else ""
-                self._log.error("worker.left_behind", pid=handle.pid, waits_for=what)
+                waits_for = handle.waits.waiting_for if handle.waits is not None else ""
+                self._log.error("worker.left_behind", pid=handle.pid, waits_for=waits_for)
 
     async def _ended_within(self, handles: Sequence[Handle], timeout_s: float) -> bool:
-        """True once all have ended; False if some have not after `timeout_s`."""
+        """True once all have ended; False if some still run after `timeout_s`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         while any(handle.exit_code() is None for handle in handles):
             if self._clock.monotonic_s() > deadline_s:
@@ -255,77 +260,84 @@ class Fleet:
         return True
 
     def kill(self) -> None:
-        """Ends every process at once."""
+        """Kills every process of the fleet at once, without waiting for their ends."""
         for berth in self._berths:
             if berth.handle is not None:
                 berth.handle.kill()
 
     def _progress(self) -> int:
-        # A task that workers die of is over at some time, too.
+        # Failed rollouts count: a task fatal to its workers is over at some time, too.
         books = self._state.replay_buffer.books
         return self._state.spine.furthest + books.produced + books.failed_rollouts + len(self._state.spine.evaluated)
 
-    def _ended(self, berth: Berth, code: int, now_s: float) -> None:
+    def _process_ended(self, berth: Berth, code: int, now_s: float) -> None:
         assert berth.handle is not None
-        # A process that was killed here has its reason already; the operating system would only say signal 9.
+        # A process killed here has its reason already; the operating system would only say signal 9.
         if berth.last != berth.order.worker:
             berth.last = berth.order.worker
             berth.last_why = self._why(berth, code)
         progress = self._progress()
         berth.restarts = 0 if progress > berth.progress else berth.restarts + 1
         berth.progress = progress
-        # Neither a full disk nor a log that is away is the worker's failure: counted up to the bound and no further,
-        # they never pause the experiment as a worker that ends again and again.
+        # Neither a full disk nor a log that is away is the worker's failure: counted only up to the bound, such ends
+        # never pause the experiment as repeated failures do.
         if berth.last_why.startswith(DiskFullError.code) or code == UnreachableError.exit_status:
             berth.restarts = min(berth.restarts, limits.RESTARTS_IN_A_ROW)
         delay_s = _delay_s(berth.restarts)
-        said = self._state.roster.gone.get(berth.order.worker)
-        if code == UNFIT_PLACE and said is None:
-            # Where it was placed it could not even join. Files or a release are missing there, which a person mends.
-            said = Gone(role=berth.order.role, slot=berth.order.slot, code=DataError.code, reason=berth.last_why)
-        berth.refused = said if code != 0 and said is not None and said.code in REFUSALS else None
+        announcement = self._state.roster.gone.get(berth.order.worker)
+        if code == UNFIT_PLACE and announcement is None:
+            # At its placement the worker could not even join: files or a release are missing there, to be repaired by a
+            # person.
+            announcement = Gone(
+                role=berth.order.role, slot=berth.order.slot, code=DataError.code, reason=berth.last_why
+            )
+        berth.refused = (
+            announcement if code != 0 and announcement is not None and announcement.code in REFUSALS else None
+        )
         self.met_loss = self.met_loss or berth.last_why.startswith(LogLossError.code)
         if berth.refused is not None:
             berth.restarts = 0
-            delay_s = self._condemned(berth.refused)
+            delay_s = self._refused_delay_s(berth.refused)
         self._log.warning("worker.ended", role=berth.order.role, slot=berth.order.slot, code=code, restart_in_s=delay_s)
         berth.handle = None
         berth.start_at_s = now_s + delay_s
 
-    def _condemned(self, refused: Gone) -> float:
-        """The pause in seconds of a worker that refuses its work; if all of its role do, the experiment must not go on.
+    def _refused_delay_s(self, refused: Gone) -> float:
+        """Returns the restart delay in seconds of a refusing worker; if all of its role refuse, sets the experiment's
+        trouble.
 
-        Only those that were started here count: what befalls a stranger is its own affair.
+        Only workers started here count: the failures of a foreign worker concern only itself.
         """
-        others = [berth for berth in self._berths if berth.order.role == refused.role and self._wanted(berth)]
-        if any(berth.refused is None for berth in others):
+        role_berths = [berth for berth in self._berths if berth.order.role == refused.role and self._is_wanted(berth)]
+        if any(berth.refused is None for berth in role_berths):
             return limits.CONDEMNED_S
-        # On a cluster the environment of a worker is its own: another node may suit it, or what it lacks be installed.
+        # On a cluster the environment of a worker is its own: another node may suit it, or the missing part may be
+        # installed.
         executor = self._executor
         remote = isinstance(executor, RemoteExecutor) and executor.is_remote(refused.role)
-        here = not remote and (not refused.host or refused.host == self._here.host)
-        self.trouble = self.trouble or of_refusal(refused, ours=here)
-        for berth in others:  # each of them is asked anew once the experiment goes on
+        is_local = not remote and (not refused.host or refused.host == self._here.host)
+        self.trouble = self.trouble or of_refusal(refused, ours=is_local)
+        for berth in role_berths:  # each is retried once the experiment continues
             berth.refused = None
             berth.start_at_s = 0.0
         return 0.0
 
     def _why(self, berth: Berth, code: int) -> str:
-        """The reason that the worker gave when it stopped, else the launcher's, else that of the operating system."""
+        """Returns the reason given by the stopping worker, else by the launcher, else by the operating system."""
         assert berth.handle is not None
-        gone = self._state.roster.gone.get(berth.order.worker)
-        if gone is not None and gone.code:
-            return f"{gone.code}: {gone.reason}"
+        announcement = self._state.roster.gone.get(berth.order.worker)
+        if announcement is not None and announcement.code:
+            return f"{announcement.code}: {announcement.reason}"
         if berth.handle.reason:
             return berth.handle.reason
-        if berth.handle.pid is None:  # it was given up before it was started
+        if berth.handle.pid is None:  # given up before its start
             return berth.last_why
         if code < -1:
             return f"its process was killed by signal {-code}"
         return "its process ended" if code == -1 else f"its process ended with exit status {code}"
 
     def _kill_silent(self, now_s: float) -> None:
-        """A process that lives but sends no heartbeat hangs; it is ended, and started anew like any other."""
+        """Kills processes that live but send no heartbeat: they hang, and are restarted like any other."""
         for berth in self._berths:
             started = self._state.roster.live.get(berth.order.worker)
             if berth.handle is None or started is None or not self._liveness.silent(started.worker, now_s):
@@ -333,21 +345,25 @@ class Fleet:
             self._log.warning("worker.silent", role=started.role, slot=started.slot, pid=started.pid)
             berth.last = started.worker
             silent = f"no heartbeat for {self._liveness.lost_after_s:g} s, so it was killed"
-            berth.last_why = f"{silent}; {self._hung(started)}"
+            berth.last_why = f"{silent}; {self._activity_of(started)}"
             berth.handle.kill()
 
-    def _hung(self, started: WorkerStarted) -> str:
-        """The work of a silent worker, as far as it is known, and what may have kept its heartbeats back."""
+    def _activity_of(self, started: WorkerStarted) -> str:
+        """Returns a silent worker's last known activity, and possible reasons for the missing heartbeats."""
         evaluations = self._state.evals.open.values()
-        evaluates = any(leased.worker == started.worker for each in evaluations for leased in each.leases.values())
+        evaluates = any(
+            leased.worker == started.worker for evaluation in evaluations for leased in evaluation.leases.values()
+        )
         if evaluates or self._state.groups.load.get(started.worker):
             return "it had tasks: a workflow or a reward that blocks its process and never yields keeps them back"
         beat = self._liveness.latest.get(started.worker)
-        said = "it sent none after it joined" if beat is None else f"its last one said that it {doing_of(beat.state)}"
-        return f"{said}; see the end of its log, and whether its machine is overloaded"
+        last_state = (
+            "it sent none after it joined" if beat is None else f"its last one said that it {doing_of(beat.state)}"
+        )
+        return f"{last_state}; see the end of its log, and whether its machine is overloaded"
 
     def _kill_stuck(self, now_s: float) -> None:
-        """A process that does not join, or that left and does not end, hangs; it is ended and started anew."""
+        """Kills processes that do not join, or left and do not end: they hang, and are restarted."""
         for berth in self._berths:
             if berth.handle is None:
                 continue
@@ -370,18 +386,18 @@ class Fleet:
                 berth.handle.kill()
 
     def _lost(self, now_s: float) -> Iterator[WorkerLost]:
-        """Workers whose process is gone; of another machine's, those that are silent."""
-        held = {berth.order.worker for berth in self._berths if berth.handle is not None}
+        """Yields workers without a process; on another machine, silent workers."""
+        handled_workers = {berth.order.worker for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
-            # Its exit is noticed by `tend`, which lets go of the handle; until then it may be writing its last
-            # records, and an announcement of its loss would come before them.
-            if started.worker in held:
+            # Its exit is noticed by `tend`, and the handle dropped there; until then the worker may be writing its last
+            # records, and an announced loss would precede them.
+            if started.worker in handled_workers:
                 continue
             silent = self._liveness.silent(started.worker, now_s)
             if silent or self._executor.lives(started) is False:
-                known = (each.last_why for each in self._berths if each.last == started.worker)
+                reasons = (berth.last_why for berth in self._berths if berth.last == started.worker)
                 usual = f"no heartbeat for {self._liveness.lost_after_s:g} s" if silent else "its process ended"
-                reason = next(known, "") or usual
+                reason = next(reasons, "") or usual
                 beat = self._liveness.latest.get(started.worker)
                 yield WorkerLost(
                     worker=started.worker,
@@ -393,7 +409,7 @@ class Fleet:
 
 
 def _delay_s(restarts: int) -> float:
-    """The pause before the next start, after so many restarts in a row."""
+    """Returns the pause in seconds before the next start, after this many consecutive restarts."""
     if (beyond := restarts - limits.RESTARTS_IN_A_ROW) > 0:
         return limits.STALLED_BACKOFF_S[min(beyond, len(limits.STALLED_BACKOFF_S)) - 1]
     return limits.RESTART_BACKOFF_S[min(restarts, len(limits.RESTART_BACKOFF_S) - 1)]

@@ -1,4 +1,4 @@
-"""`FolderClaims`: folders of experiments that belong to another log, where this daemon writes nothing."""
+"""`FolderClaims`: folders of experiments belonging to another log, where this daemon writes nothing."""
 
 from __future__ import annotations
 
@@ -18,58 +18,60 @@ from rftd.storage.files.folder_owner import LogIdentity, read_owner, write_owner
 from rftd.streams.folds.spine import Kept
 
 EVERY: Final = "*"
-"""Stands for every experiment whose folder is another log's; no experiment has this name."""
+"""Stands for every experiment with a folder of another log; no experiment has this name."""
 LOOK_S: Final = 2.0
-"""The least time between two looks of a run into its folder: another log may have been given it."""
+"""Minimum seconds between two looks of a run into its folder, in case the folder was given to another log."""
 
 
 class FolderClaims:
-    """The experiments that this log may not go on with, since another log has their folders.
+    """The experiments not to be continued by this log, because another log owns their folders.
 
-    A log without an identity claims nothing, and is kept from nothing.
+    A log without an identity claims nothing, and is refused nothing.
     """
 
     def __init__(
         self,
-        own: LogIdentity | None,
+        identity: LogIdentity | None,
         *,
         logger: Logger | None,
         is_gone: Callable[[LogIdentity], bool] = is_gone,
     ) -> None:
-        """Without a `logger` nothing is written."""
-        self.own: Final = own
-        """The log of this daemon."""
+        """Without a `logger` nothing is logged."""
+        self.own: Final = identity
+        """Identity of this daemon's log."""
         self._logger = logger
         self._is_gone = is_gone
         self.refused: Final[dict[UUID, OtherLogError]] = {}
-        """The reason for each experiment that must not go on here."""
+        """The reason for each experiment not to be continued here."""
 
-    async def claim_all(self, entries: Iterable[Entry]) -> None:
-        """Takes the folders that are there and nobody's; notes those of other logs in `refused`."""
-        here = [entry for entry in entries if entry.spine.kept is Kept.HERE]
+    async def claim_all(self, experiments: Iterable[Entry]) -> None:
+        """Claims the existing folders without an owner; records folders of other logs in `refused`."""
+        local = [experiment for experiment in experiments if experiment.spine.kept is Kept.HERE]
         if self.own is not None:
-            await asyncio.to_thread(self._claim_readable, here)
+            await asyncio.to_thread(self._claim_readable, local)
 
     def claim(self, entry: Entry) -> OtherLogError | None:
-        """The reason why nothing may be written to the experiment's folder; None if it is this log's by now. Blocks."""
+        """Claims the experiment's folder; returns the reason for writing nothing there, or None once the folder is this
+        log's. Blocks.
+        """
         error = self.look(entry)
         if error is None and self.own is not None:
             self._write(Path(entry.job_dir), self.own)
         return error
 
     def begin(self, entry: Entry) -> OtherLogError | None:
-        """Claims the folder for a run that takes the experiment up, and makes it for the first one. Blocks.
+        """Claims the folder for a run taking the experiment up, and creates the folder for the first run. Blocks.
 
-        Who makes the folder later, with the first log or checkpoint in it, leaves a moment in which a copy of the log
-        could take it. A folder that an experiment had and has no more is not made anew: its disk may be away.
+        A folder created later, with the first log or checkpoint in it, leaves a moment for a copy of the log to claim
+        the folder. A folder once present and now missing is not recreated: its disk may be away.
         """
         if self.own is not None and not entry.fence:
-            with suppress(OSError):  # the workers meet it, and tell of it
+            with suppress(OSError):  # workers meet the error and report it
                 make_durable_folder(Path(entry.job_dir))
         return self.claim(entry)
 
     def look(self, entry: Entry) -> OtherLogError | None:
-        """As `claim`, without taking the folder."""
+        """Checks the folder's owner as `claim` does, without claiming the folder. Blocks."""
         if self.own is None:
             return None
         owner = read_owner(Path(entry.job_dir))
@@ -80,7 +82,7 @@ class FolderClaims:
         return error
 
     def take_over(self, entry: Entry) -> None:
-        """Gives the folder to this log, whosever it is. Raises OSError. Blocks."""
+        """Assigns the folder to this log, whoever owns it now. Raises OSError. Blocks."""
         if self.own is None:
             return
         folder = Path(entry.job_dir)
@@ -90,30 +92,30 @@ class FolderClaims:
         if self._logger is not None and owner is not None:
             self._logger.warning("folder.taken_over", experiment=entry.name, path=entry.job_dir, former=owner.place)
 
-    def among(self, entries: Mapping[UUID, Entry]) -> dict[UUID, Entry]:
-        """The entries whose folders are not another log's."""
-        return {id: entry for id, entry in entries.items() if id not in self.refused}
+    def among(self, experiments: Mapping[UUID, Entry]) -> dict[UUID, Entry]:
+        """Returns the experiments with folders not owned by another log."""
+        return {id: experiment for id, experiment in experiments.items() if id not in self.refused}
 
-    def _claim_readable(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            with suppress(OSError):  # its own run, if it has one, meets it again before it writes
-                self.claim(entry)
+    def _claim_readable(self, experiments: Iterable[Entry]) -> None:
+        for experiment in experiments:
+            with suppress(OSError):  # the experiment's run, if any, meets the error again before writing
+                self.claim(experiment)
 
-    def _write(self, folder: Path, own: LogIdentity) -> None:
+    def _write(self, folder: Path, identity: LogIdentity) -> None:
         owner = read_owner(folder)
-        if self._logger is None or not folder.is_dir() or (owner is not None and owner.id == own.id):
+        if self._logger is None or not folder.is_dir() or (owner is not None and owner.id == identity.id):
             return
         try:
-            write_owner(folder, own)
-        except OSError as error:  # whoever writes there next meets it, and tells of it
+            write_owner(folder, identity)
+        except OSError as error:  # the next writer meets the error and reports it
             self._logger.warning("folder.not_claimed", path=str(folder), reason=error.strerror or str(error))
 
 
-def _error(entry: Entry, owner: LogIdentity, own: LogIdentity) -> OtherLogError:
-    on = f" on {owner.host}" if owner.host and owner.host != own.host else ""
+def _error(entry: Entry, owner: LogIdentity, identity: LogIdentity) -> OtherLogError:
+    on = f" on {owner.host}" if owner.host and owner.host != identity.host else ""
     return OtherLogError(
-        f"{entry.job_dir} belongs to the log of {owner.place}{on}: this one, of {own.place}, is a copy of it, or a "
-        "backup that is served beside it, and would write over its files",
+        f"{entry.job_dir} belongs to the log of {owner.place}{on}: this one, of {identity.place}, is a copy of it, or "
+        "a backup that is served beside it, and would write over its files",
         where=entry.job_dir,
         fix=f"go on there; or, if that log is not to be used any more: rftd serve --take-over {entry.name} (for every "
         f"experiment, as after a move to another machine: --take-over '{EVERY}')",

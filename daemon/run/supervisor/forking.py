@@ -1,4 +1,4 @@
-"""A fork's specification: its parent's configuration with changes, over a history that is settled."""
+"""A fork's specification: its parent's configuration with changes, over a settled history."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rftd.streams.spec.stage_tasks import is_queue, tasksets_of
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _DATA: Final = ("digest", "rows", "selector", "seed", "selector_args", "feature_keys")
-"""The fields of a dataset that decide which row a position means."""
+"""Fields of a dataset determining the row at a position."""
 
 
 def check_parent(name: str, spine: Spine) -> None:
-    """Raises ConflictError for an experiment that cannot be forked now."""
+    """Raises ConflictError for an experiment not forkable now: without history, archived, or with removed files."""
     if spine.status in (None, Status.SUBMITTED, Status.REJECTED):
         raise ConflictError(
             f"{name} is {spine.status or 'unknown'}: it has no history to share", fix="fork one that was accepted"
@@ -43,13 +43,13 @@ def check_parent(name: str, spine: Spine) -> None:
 
 
 def check_payloads(name: str, spine: Spine, at_step: int) -> None:
-    """Raises ConflictError if the fork would have to train experiences whose tokens were dropped from the log."""
-    gone = spine.payloads_dropped_through
-    if 0 < at_step < gone:
+    """Raises ConflictError if the fork would need experiences with tokens dropped from the log."""
+    dropped_through = spine.payloads_dropped_through
+    if 0 < at_step < dropped_through:
         raise ConflictError(
-            f"the tokens that {name} was trained on up to step {gone} were dropped from the log",
+            f"the tokens that {name} was trained on up to step {dropped_through} were dropped from the log",
             field="at_step",
-            fix=f"fork it at step {gone}" + (" or later" * (gone < spine.furthest)),
+            fix=f"fork it at step {dropped_through}" + (" or later" * (dropped_through < spine.furthest)),
         )
 
 
@@ -63,14 +63,14 @@ def forked_spec(
     host: Host = ANY_HOST,
     judge: SubmissionJudge,
 ) -> ExperimentSpec:
-    """The fork's specification. Raises ConfigError (with every field that is wrong), DataError. Blocks.
+    """Returns the fork's specification. Raises ConfigError (with every wrong field), DataError. Blocks.
 
-    Stages that the shared history completed stay as they were trained; the others are as `overrides` make them, for
-    workers on `host`.
+    Stages completed in the shared history stay as trained; the others follow `overrides`, for workers on `host`.
     """
     config: dict[str, Any] = {**parent.config, "name": name, "labels": {**parent.labels, **(labels or {})}}
     spec = check_config(config, overrides=overrides, host=host, judge=None if judge.asker.is_owner else judge.file)
-    # The whole of it, not the overrides alone: what its parent's submitter may name is nothing to the forker.
+    # The whole specification, not only the overrides: names allowed to the parent's submitter mean nothing for the
+    # forker.
     judge.spec(spec)
     spec = msgspec.structs.replace(spec, reach=judge.reach)
     history = shared.spine.spec
@@ -79,16 +79,16 @@ def forked_spec(
     _same_stages(spec, history, event)
     check_same_base(spec, history)
     stages = tuple(
-        # Finished stages are taken from the recorded history, never from the overrides: the shared events were
-        # decided under that specification and are folded under it again.
+        # Finished stages are taken from the recorded history, never from the overrides: the shared events were decided
+        # under that specification and are folded under it again.
         msgspec.structs.replace(old, folder=new.folder)
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
-    # Only what will be read again is looked at: the datasets of finished stages may have changed or gone since.
+    # Only data to be read again is inspected: the datasets of finished stages may have changed or disappeared.
     checked = preflight(msgspec.structs.replace(spec, stages=spec.stages[event.stage :]), host)
     checked = as_before(checked, history.stages, host)
     ignored = tuple(_ignored(spec, parent, stages, host))
-    # Whoever has its parent's halves has those of the fork.
+    # A parent with both halves gives the fork both halves.
     forked = msgspec.structs.replace(
         spec,
         stages=(*stages, *checked.stages),
@@ -96,14 +96,15 @@ def forked_spec(
         warnings=(*spec.warnings, *ignored),
         memory=checked.memory,
     )
-    _goes_on(forked, history, event)
+    _check_continues(forked, history, event)
     return forked
 
 
 def continued_spec(spec: ExperimentSpec, shared: SharedHistory, host: Host) -> ExperimentSpec:
-    """`spec`, which has passed the preflight for `host`, as it goes on from a history. Raises ConfigError if it cannot.
+    """Returns `spec`, already passed by the preflight for `host`, continuing from a history. Raises ConfigError if it
+    cannot.
 
-    Stages that the history completed stay as they were trained; a warning names those that `spec` would change. Blocks.
+    Stages completed in the history stay as trained; a warning names those changed by `spec`. Blocks.
     """
     history = shared.spine.spec
     event = shared.forked
@@ -118,31 +119,30 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory, host: Host) -> E
     open_stages = msgspec.structs.replace(spec, stages=spec.stages[event.stage :])
     spec = as_before(open_stages, history.stages, host)
     spec = msgspec.structs.replace(spec, stages=(*settled, *spec.stages), warnings=(*spec.warnings, *ignored))
-    _goes_on(spec, history, event)
+    _check_continues(spec, history, event)
     return spec
 
 
 def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
-    """The tasksets of the stage that goes on which the parent has answered with the shared weights."""
+    """Returns the indices of the continuing stage's tasksets already answered by the parent with the shared weights."""
     history = shared.spine.spec
     event = shared.forked
     assert history is not None
-    # At the last step of a stage the fork goes on with the next one, so that its evaluations are the ones that may be
-    # answered.
+    # At the last step of a stage the fork continues with the next one, so the next stage's evaluations may be answered.
     stage = event.stage + (event.at_step == event.first_versions[-1] + spec.stages[event.stage].total_steps)
     if stage >= min(len(spec.stages), len(history.stages)):
         return ()
     return tuple(
         index
         for index, taskset in enumerate(spec.stages[stage].evals)
-        for known, other in enumerate(history.stages[stage].evals)
-        if _same_taskset(taskset, other)
-        and eval_id(event.parent, stage, event.at_step, known) in shared.spine.evaluated
+        for parent_index, parent_taskset in enumerate(history.stages[stage].evals)
+        if _same_taskset(taskset, parent_taskset)
+        and eval_id(event.parent, stage, event.at_step, parent_index) in shared.spine.evaluated
     )
 
 
 def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
-    """The specification under another name and in another folder, its stages' folders with it."""
+    """Returns the specification under another name and in another folder, its stages' folders included."""
     stages = tuple(
         msgspec.structs.replace(stage, folder=str(Path(job_dir, Path(stage.folder).relative_to(spec.job_dir))))
         for stage in spec.stages
@@ -151,10 +151,10 @@ def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
     return msgspec.structs.replace(spec, name=name, job_dir=job_dir, stages=stages, config=config)
 
 
-def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
-    """A warning if the step is not the wanted experiment's own but one of an ancestor."""
+def lineage_note(experiment: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
+    """Returns a warning if the step belongs to an ancestor of the requested experiment."""
     spec = shared.spine.spec
-    if shared.forked.parent == wanted or spec is None:
+    if shared.forked.parent == experiment or spec is None:
         return ()
     return (
         f"step {shared.forked.at_step} of {parent} is one that it shares with {spec.name}, "
@@ -163,13 +163,13 @@ def lineage_note(wanted: UUID, parent: str, shared: SharedHistory) -> tuple[str,
 
 
 def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
-    # A stage's number and name are in its events, its folder and its checkpoints; renamed, the shared history would
-    # lead into folders that do not exist.
+    # A stage's number and name are in its events, its folder and its checkpoints; after a renaming the shared history
+    # would lead into missing folders.
     names = [stage.name for stage in history.stages[: event.stage + 1]]
-    found = [stage.name for stage in spec.stages[: event.stage + 1]]
-    if found != names:
+    fork_names = [stage.name for stage in spec.stages[: event.stage + 1]]
+    if fork_names != names:
         raise ConfigError(
-            f"the stages up to step {event.at_step} are {', '.join(names)}; here they would be {', '.join(found)}",
+            f"the stages up to step {event.at_step} are {', '.join(names)}; here they would be {', '.join(fork_names)}",
             field="stages",
             fix="keep their number, names and order; later stages may change",
         )
@@ -184,7 +184,7 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
 
 
 def check_same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
-    """Raises ConfigError if another model, or another trainer engine, began the history."""
+    """Raises ConfigError if the history began with another model or trainer engine."""
     old = history.stages[0]
     new = spec.stages[0]
     if new.model.path != old.model.path:
@@ -201,8 +201,8 @@ def check_same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
         )
 
 
-def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
-    """Raises ConfigError unless the stage that the step lies in can go on from there, or the next begin."""
+def _check_continues(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+    """Raises ConfigError unless the step's stage can continue from the step, or the next stage begin."""
     stage = spec.stages[event.stage]
     old = history.stages[event.stage]
     done = event.at_step - event.first_versions[-1]
@@ -231,8 +231,8 @@ def _goes_on(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentFor
             fix="submit a new experiment whose model.model_path is the checkpoint",
         )
     if 0 < done < stage.total_steps:
-        # Plans of the shared history name rows by position: in another dataset, or another order of the same one,
-        # those rows would be repeated or skipped.
+        # Plans of the shared history name rows by position: in another dataset, or another order, those rows would be
+        # repeated or skipped.
         _same_data("buffer.trainer_input.experience_buffer", stage, old.dataset, stage.dataset)
         for before, after in zip_longest(tasksets_of(old), tasksets_of(stage)):
             _same_data("buffer.explorer_input.taskset", stage, before, after)
@@ -250,16 +250,16 @@ def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: 
         )
 
 
-def _same_taskset(one: TasksetSpec, other: TasksetSpec) -> bool:
-    return one == msgspec.structs.replace(other, path=one.path)
+def _same_taskset(taskset: TasksetSpec, parent_taskset: TasksetSpec) -> bool:
+    return taskset == msgspec.structs.replace(parent_taskset, path=taskset.path)
 
 
 def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec], host: Host) -> Iterator[str]:
-    """A warning for each finished stage that an override would change."""
+    """Yields a warning for each finished stage changed by an override."""
     before = check_config(parent.config, host=host)
-    for old, new, kept in zip(before.stages, spec.stages, settled, strict=False):
+    for old, new, settled_stage in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:
-            yield _without_effect(kept)
+            yield _without_effect(settled_stage)
 
 
 def _without_effect(settled: StageSpec) -> str:

@@ -1,4 +1,6 @@
-"""`Hearing`: every survivor of the log is heard before the first append; whom a loss concerns is stopped (rule 10)."""
+"""`Hearing`: hears every survivor of the log before the first append, and stops the experiments hit by a loss (rule
+10).
+"""
 
 from __future__ import annotations
 
@@ -57,18 +59,18 @@ from rftd.streams.sqlite.socket.append_gate import AppendGate
 from rftd.workers.hosts.executor import Executor
 
 GREETING_S: Final = 3.0
-"""The wait, before a run is taken up, for processes that live and may remember what nobody else does."""
-# At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: an acceptance that is too large could not be recorded,
-# and its experiment could never go on.
+"""Seconds to wait, before taking up a run, for living processes with unique memories of the log."""
+# At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: a larger acceptance could not be recorded, and its
+# experiment could never continue.
 HEADS_IN_AN_EVENT: Final = 2_000
 HEADS_IN_A_TURN: Final = 128
-"""The number of older remembered heads that a run compares with the log in one turn."""
+"""Number of older remembered heads compared with the log in one turn of a run."""
 
 
 class Hearing:
-    """Weighs what is remembered against the log, and knows which experiments must not go on.
+    """Compares remembered heads with the log, and decides which experiments must stop.
 
-    What is noticed is written to a file before anything is appended: what is appended hides how much was lost.
+    Noticed losses are written to a file before anything is appended, because appends hide the size of a loss.
     """
 
     def __init__(
@@ -80,10 +82,10 @@ class Hearing:
         door: AppendGate | None = None,
         claims: FolderClaims | None = None,
     ) -> None:
-        """Without a `file` what is noticed is forgotten with this object, and without a `logger` nothing is written.
+        """Without a `file` noticed losses last as long as this object, and without a `logger` nothing is logged.
 
-        The `door` is that of the log's socket, if it has one. `claims` says which folders are another log's: what those
-        remember is no loss of this one.
+        The `door` is the log's socket server, if any. `claims` tells the folders of other logs: their memories are no
+        loss of this log.
         """
         self._log = log
         self._file = file
@@ -92,37 +94,37 @@ class Hearing:
         self.claims: Final = claims or FolderClaims(None, logger=logger)
         self._written: dict[HeadRef, Loss] = {}
         self._losses: dict[HeadRef, Loss] = {}
-        self._entries: Mapping[UUID, Entry] = {}
+        self._experiments: Mapping[UUID, Entry] = {}
         self._stop: Callable[[UUID], None] = lambda _: None
         self._present: tuple[UUID, ...] | None = None
-        """The experiments that had not ended when this daemon began: a loss that is noticed later concerns them."""
+        """Experiments not ended when this daemon began: later noticed losses concern them."""
         self._one_listener = asyncio.Lock()
-        self._held: set[HeadRef] = set()
-        """Heads of runs that the log held when this daemon compared them, all below newer ones: they are not again."""
-        self._heard = False
+        self._compared_heads: set[HeadRef] = set()
+        """Heads of runs found in the log by this daemon, all below newer ones: not compared again."""
+        self._first_hearing_over = False
         self._compared: set[UUID] = set()
-        """Experiments whose own memories were compared."""
+        """Experiments with their own memories already compared."""
 
     @property
     def losses(self) -> list[Loss]:
-        """All losses that were ever noticed and still hold, accepted or not."""
+        """All losses ever noticed and still real, accepted or not."""
         return list(self._losses.values())
 
     async def note(
         self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = (), *, of: UUID | None = None
     ) -> list[Loss]:
-        """The losses among what the witnesses remember, with those known to be deleted.
+        """Returns the losses among the witnesses' memories, together with losses known to be `deleted`.
 
-        It is written down, and whom it concerns is stopped, before this returns: those that had not ended when this
-        daemon began, and the experiment `of` whose own parts these are.
+        Before the return, the losses are written down and the affected experiments stopped: those not ended when this
+        daemon began, and the experiment `of`, the owner of these memories.
         """
         return await self._note(comparable(witnesses), deleted, of=of)
 
     async def _note(
         self, remembered: Mapping[HeadRef, str], deleted: Iterable[Loss] = (), *, of: UUID | None = None
     ) -> list[Loss]:
-        # Several may speak at once (a client at the door, a run, the projector), and the file is read, merged and
-        # written whole: interleaved, the later write would drop the losses of the earlier one.
+        # Several callers may speak at once (a client at the door, a run, the projector), and the file is read, merged
+        # and written whole: interleaved, the later write would drop the losses of the earlier one.
         async with self._one_listener:
             if self._file is not None and not self._written:
                 await self._recall(self._file)
@@ -133,73 +135,78 @@ class Hearing:
                     if self._logger is not None:
                         self._logger.error("log.loss", position=loss.where, reason=loss.what)
                     self._losses[loss.head.ref] = self._written.get(loss.head.ref, loss)
-            # On disk first: the first append after a loss makes the log as long as it was, and from then on nobody
-            # can tell that anything is missing.
+            # On disk first: the first append after a loss makes the log as long as before, and from then on nothing
+            # shows the missing records.
             await self._write_down({loss.head.ref for loss in losses}, of)
         if losses:
             for experiment in self.stopped():
                 self._stop(experiment)
-            self._let_in()
+            self._admit_appenders()
         return losses
 
     async def hear(
-        self, entries: Mapping[UUID, Entry], stop: Callable[[UUID], None], *, copies: Path | None = None
+        self, experiments: Mapping[UUID, Entry], stop: Callable[[UUID], None], *, copies: Path | None = None
     ) -> None:
-        """Hears the folders of all experiments, their newest fences and who came back; then others may append.
+        """Hears the folders of all experiments, their newest fences and reconnected clients; then others may append.
 
-        `entries` are looked at again whenever somebody is heard; `stop` ends a run before its next append. Once is
-        enough. With `copies` the folders are looked for at their own paths below it.
+        `experiments` is read again at each later hearing; `stop` ends a run before its next append. One call is enough.
+        With `copies` the folders are read at their paths below that root.
         """
-        if self._heard:
+        if self._first_hearing_over:
             return
-        self._entries = entries
+        self._experiments = experiments
         self._stop = stop
-        # Taken once, at the first hearing: an experiment submitted later never rested on what is missing.
+        # Recorded once, at the first hearing: an experiment submitted later never rested on the missing records.
         if self._present is None:
-            self._present = tuple(sorted(entry.id for entry in entries.values() if not entry.spine.ended))
+            self._present = tuple(
+                sorted(experiment.id for experiment in experiments.values() if not experiment.spine.ended)
+            )
         root = Path("/") if copies is None else copies
         if copies is None:
-            await self.claims.claim_all(entries.values())
+            await self.claims.claim_all(experiments.values())
         jobs = [
-            Job(entry.name, root / entry.job_dir.lstrip("/"))
-            for entry in self.claims.among(entries).values()
-            if entry.spine.kept is Kept.HERE
+            Job(experiment.name, root / experiment.job_dir.lstrip("/"))
+            for experiment in self.claims.among(experiments).values()
+            if experiment.spine.kept is Kept.HERE
         ]
-        fences = [Witness(f"the newest fence of {entry.name}", heads_of(entry.fence)) for entry in entries.values()]
+        fences = [
+            Witness(f"the newest fence of {experiment.name}", heads_of(experiment.fence))
+            for experiment in experiments.values()
+        ]
         reconnected = self._door.witnesses if self._door is not None else []
         witnesses = [*await asyncio.to_thread(of_jobs, jobs), *fences, *reconnected]
         await self.note(witnesses, await deleted_from(self._log))
         if self._door is not None:
             self._door.listener = self.meet
-        self._let_in()
-        self._heard = True
+        self._admit_appenders()
+        self._first_hearing_over = True
 
     async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
-        """Hears what the events of one run remember, and its workers that live. Raises LogLossError: it must stop.
+        """Hears the memories in one run's events and its living workers. Raises LogLossError: the run must stop.
 
-        What an append may hide is compared before this returns. Returns the older heads, for `hear_older`: a run
-        remembers one of each partition for each checkpoint that it kept.
+        Heads that an append may hide are compared before the return. Returns the older heads, for `hear_older`: a run
+        remembers one head of each partition for each kept checkpoint.
         """
-        await self._claimed(entry, self.claims.begin)
+        await self._require_claim(entry, self.claims.begin)
         if self._door is not None:
             alive = [started.pid for started in state.roster.live.values() if executor.lives(started)]
             await self._door.wait_for(alive, GREETING_S)
-        own = [Job(entry.name, Path(entry.job_dir))]
-        remembered = await asyncio.to_thread(lambda: comparable([*of_fold(state), *of_jobs(own)]))
+        jobs = [Job(entry.name, Path(entry.job_dir))]
+        remembered = await asyncio.to_thread(lambda: comparable([*of_fold(state), *of_jobs(jobs)]))
         newest = newest_of(remembered)
         losses = await self._note(newest, await deleted_from(self._log), of=entry.id)
         self._compared.add(entry.id)
-        older = {ref: by for ref, by in remembered.items() if ref not in newest and ref not in self._held}
-        if losses:  # whoever decides what becomes of it is told all that is lost
+        older = {ref: by for ref, by in remembered.items() if ref not in newest and ref not in self._compared_heads}
+        if losses:  # an operator deciding about the loss needs all of it
             await self._note(older, of=entry.id)
         self.check(entry)
         return older
 
     async def hear_idle(self, entry: Entry) -> None:
-        """Hears what the checkpoints of an experiment without a run remember, before a command to it is recorded.
+        """Hears the checkpoints of an experiment without a run, before a command to it is recorded.
 
-        Raises LogLossError. Its run would come too late: the record makes its partition as long as it was, and who
-        cancels something ends it, so that nobody compares any more. Once is enough.
+        Raises LogLossError. The experiment's run would come too late: the command's record makes its partition as long
+        as before, and a cancellation ends the experiment, leaving nobody to compare. One call is enough.
         """
         if entry.id not in self._compared:
             state = await checkpoints_folded(self._log, entry.id, entry.spine)
@@ -209,43 +216,45 @@ class Hearing:
         self.check(entry)
 
     async def look(self, entry: Entry) -> None:
-        """Returns if the run's folder is this log's. Raises OtherLogError: it must stop."""
-        await self._claimed(entry, self.claims.claim)
+        """Checks that the run's folder belongs to this log. Raises OtherLogError: the run must stop."""
+        await self._require_claim(entry, self.claims.claim)
 
-    async def _claimed(self, entry: Entry, claim: Callable[[Entry], OtherLogError | None]) -> None:
+    async def _require_claim(self, entry: Entry, claim: Callable[[Entry], OtherLogError | None]) -> None:
         error = await asyncio.to_thread(claim, entry)
         if error is not None:
-            self._let_in()
+            self._admit_appenders()
             raise error
 
     async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
-        """Compares some more of what a run remembers, and takes it out. Raises LogLossError: it must stop."""
-        some = {ref: older.pop(ref) for ref in list(islice(older, HEADS_IN_A_TURN))}
-        if not await self._note(some, of=entry.id):
-            self._held.update(some)
+        """Compares some more of a run's older heads, and removes them from `older`. Raises LogLossError: the run must
+        stop.
+        """
+        batch = {ref: older.pop(ref) for ref in list(islice(older, HEADS_IN_A_TURN))}
+        if not await self._note(batch, of=entry.id):
+            self._compared_heads.update(batch)
         self.check(entry)
 
     def stopped(self) -> dict[UUID, list[Loss]]:
-        """The experiments that must not go on, each with what of its truth may be lost."""
+        """Returns the experiments not to be continued, each with the losses possibly affecting it."""
         losses_by_experiment: dict[UUID, list[Loss]] = {}
-        lives = _lives(self._entries.values()) if self._losses else []
+        lives = _lives_of(self._experiments.values()) if self._losses else []
         for loss in self._losses.values():
             for id in affected(loss, lives):
                 losses_by_experiment.setdefault(id, []).append(loss)
         return losses_by_experiment
 
     def check(self, entry: Entry) -> None:
-        """Returns if the experiment may go on. Raises LogLossError, which says what a person can do."""
+        """Returns if the experiment may continue. Raises LogLossError with the operator's choices."""
         if (elsewhere := self.claims.refused.get(entry.id)) is not None:
             raise elsewhere
-        lost = [loss for loss in self._losses.values() if affected(loss, _lives([entry]))]
+        lost = [loss for loss in self._losses.values() if affected(loss, _lives_of([entry]))]
         if lost:
             raise loss_error(lost, entry.name)
 
     def bereft(self, entry: Entry) -> LogLossError | None:
-        """The error for an experiment whose files events no longer account for, be it over or not.
+        """Returns the error for an experiment whose files lost their events, ended or not.
 
-        None if nothing of it was lost, or if the loss was accepted.
+        None if no event was lost, or if the loss was accepted.
         """
         if (elsewhere := self.claims.refused.get(entry.id)) is not None:
             return elsewhere
@@ -255,27 +264,27 @@ class Hearing:
         return loss_error(lost, entry.name) if lost else None
 
     def refusal(self, experiment: UUID) -> LogLossError | None:
-        """The error with which an experiment must stop; None if it may go on."""
+        """Returns the error stopping an experiment; None if the experiment may continue."""
         try:
-            if (entry := self._entries.get(experiment)) is not None:
+            if (entry := self._experiments.get(experiment)) is not None:
                 self.check(entry)
         except LogLossError as error:
             return error
         return None
 
-    def free(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The entries that may go on; the door is closed to the others."""
-        self._let_in()
+    def free(self, experiments: Iterable[Entry]) -> list[Entry]:
+        """Returns the experiments allowed to continue; the door is closed to the others."""
+        self._admit_appenders()
         stopped = {*self.stopped(), *self.claims.refused}
-        return [entry for entry in entries if entry.id not in stopped]
+        return [experiment for experiment in experiments if experiment.id not in stopped]
 
     async def meet(self, witness: Witness | None, of: UUID | None = None) -> None:
-        """Hears somebody who came later, or the run of an experiment that met a loss."""
+        """Hears a witness appearing later, or the run of an experiment that met a loss."""
         if witness is not None:
             await self.note([witness], of=of)
 
     async def accept(self, names: Iterable[str], writer: Writer, *, by: str) -> None:
-        """Lets experiments go on without all that is known to be lost, on record. Raises NotFoundError, UsageError."""
+        """Lets experiments continue without records known to be lost, on record. Raises NotFoundError, UsageError."""
         for name in names:
             entry = await find_entry(self._log, name)
             folders = await asyncio.to_thread(of_checkpoints, entry.spec, entry.id)
@@ -290,7 +299,9 @@ class Hearing:
                 self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
 
     async def take_over(self, names: Collection[str]) -> None:
-        """Gives the folders of these experiments, or of `EVERY` one, to this log. Raises NotFoundError, UsageError."""
+        """Gives the folders of these experiments, or of `EVERY` experiment, to this log. Raises NotFoundError,
+        UsageError.
+        """
         every = await every_entry(self._log) if EVERY in names else []
         for entry in [*every, *[await find_entry(self._log, name) for name in names if name != EVERY]]:
             try:
@@ -303,37 +314,37 @@ class Hearing:
                 ) from error
 
     async def _recall(self, file: LossesFile) -> None:
-        """Takes up what was written down; what is back, since the right log was restored, stops nobody any more."""
+        """Reads the file of losses; records back since the right log was restored stop no experiment any more."""
         self._written = {loss.head.ref: loss for loss in await asyncio.to_thread(file.read)}
         still = await still_lost(self._log, self._written.values())
         self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
 
     async def _write_down(self, noticed: Collection[HeadRef], of: UUID | None) -> None:
-        """Adds new losses to the file, with the experiments that each concerns: those `noticed` now also `of`."""
+        """Adds new losses to the file, with the experiments concerned by each: for those `noticed`, now also `of`."""
         for ref, loss in self._losses.items():
             concerned = loss.experiments if loss.experiments is not None else self._present
             if concerned is not None and of is not None and ref in noticed and self._concerns(loss, of):
                 concerned = tuple(sorted({*concerned, of}))
             self._losses[ref] = msgspec.structs.replace(loss, experiments=concerned)
-        written = {**self._written, **self._losses}
-        if self._file is not None and self._logger is not None and written != self._written:
-            await asyncio.to_thread(self._file.write, list(written.values()))
-            self._written = written
+        losses = {**self._written, **self._losses}
+        if self._file is not None and self._logger is not None and losses != self._written:
+            await asyncio.to_thread(self._file.write, list(losses.values()))
+            self._written = losses
 
     def _concerns(self, loss: Loss, experiment: UUID) -> bool:
-        """False for what was deleted before the experiment was begun."""
-        entry = self._entries.get(experiment)
+        """False for records deleted before the experiment began."""
+        entry = self._experiments.get(experiment)
         if entry is None or loss.head.chain:
             return True
         return bereaves(loss, experiment, start=entry.spine.start, accepted=entry.losses)
 
-    def _let_in(self) -> None:
+    def _admit_appenders(self) -> None:
         if self._door is not None:
             self._door.open({*self.stopped(), *self.claims.refused})
 
 
 class Survivors:
-    """Whoever remembers the log of one run: the newest heads are compared before it appends, the older ones beside."""
+    """The memories of one run: the newest heads are compared before its appends, the older ones alongside."""
 
     def __init__(self, hearing: Hearing, entry: Entry, executor: Executor, clock: Clock) -> None:
         self._hearing = hearing
@@ -344,21 +355,21 @@ class Survivors:
         self._older: dict[HeadRef, str] = {}
 
     async def hear(self, state: RunState) -> None:
-        """Returns if the run may append. Raises LogLossError."""
+        """Returns if the run may append: its newest heads are in the log. Raises LogLossError."""
         self._older = await self._hearing.hear_run(self._entry, self._executor, state)
 
     async def hear_older(self) -> None:
-        """Compares some of what is remembered below, and sees whose the folder is. Raises LogLossError."""
+        """Compares some of the older heads, and checks the folder's owner. Raises LogLossError."""
         if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
             self._looked_s = self._clock.monotonic_s()
-            with suppress(OSError):  # a disk that fails for a while is the workers' trouble
+            with suppress(OSError):  # a temporarily failing disk is the workers' trouble
                 await self._hearing.look(self._entry)
         if self._older:
             await self._hearing.hear_older(self._entry, self._older)
 
 
-def _lives(entries: Iterable[Entry]) -> list[Life]:
-    return [Life(entry.id, entry.spine.ended, entry.losses) for entry in entries]
+def _lives_of(experiments: Iterable[Entry]) -> list[Life]:
+    return [Life(experiment.id, experiment.spine.ended, experiment.losses) for experiment in experiments]
 
 
 async def losses_heard(
@@ -370,17 +381,17 @@ async def losses_heard(
     unheard: Callable[[UnreachableError], None],
     copies: Path | None = None,
 ) -> list[Loss]:
-    """The losses that survivors testify to, asked beside a daemon or without one; nothing is written.
+    """Returns the losses according to survivors, with or without a daemon; writes nothing.
 
-    `state_url` is that of a Postgres with the tables; `unheard` is told if it does not answer. Only the `embedded` log
-    has a file of its own that remembers it. `copies` is the folder with the experiments' files of a backup.
+    `state_url` is the URL of a Postgres with the tables; `unheard` is called if Postgres does not answer. Only the
+    `embedded` log has its own file of memories. `copies` is the folder with the experiments' files of a backup.
     """
     own_identity = await asyncio.to_thread(last_identity, folder) if embedded else None
     claims = FolderClaims(own_identity, logger=None)
     hearing = Hearing(log, LossesFile(folder.losses), logger=None, claims=claims)
-    own = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
+    log_witnesses = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
     ours = not await asyncio.to_thread(of_another_log, folder, embedded=embedded)
-    witnesses = [*own, *(await asyncio.to_thread(of_registry, folder.known) if ours else ())]
+    witnesses = [*log_witnesses, *(await asyncio.to_thread(of_registry, folder.known) if ours else ())]
     if state_url is not None or (ours and folder.state.exists()):
         engine = open_database(state_url or folder.state_url)
         try:
@@ -395,6 +406,6 @@ async def losses_heard(
         await registry.catch_up()
     finally:
         await registry.close()
-    # Nothing runs in this process, so there is nobody to stop.
+    # No run exists in this process, so `stop` has no effect.
     await hearing.hear(registry.entries, lambda _: None, copies=copies)
     return hearing.losses

@@ -1,6 +1,7 @@
-"""`Tending`: an experiment's state and workers in a daemon, whoever decides.
+"""`Tending`: an experiment's state and workers in a daemon, decided on here or elsewhere.
 
-`Hosting`: workers of an experiment that another daemon decides on, on the same log."""
+`Hosting`: workers of an experiment decided on by another daemon, on the same log.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +40,15 @@ from rftd.workers.hosts.membership import ProcessName, this_process
 
 TICK_S = 0.1
 STUCK_S = 4.0
-"""The longest turn: a loop that is not left within this time waits for the log."""
+"""Longest turn in seconds: a loop still inside a turn after this time waits for the log."""
 AGAIN_S: Final = 30.0
-"""The pause before workers that ended again and again are tried anew; only the other daemon may end the experiment."""
+"""Pause in seconds before repeatedly failing workers are retried; only the deciding daemon may end the experiment."""
 
 
 class Tending:
-    """One experiment as a daemon that starts its workers sees it, whoever decides on it: its state, and its workers."""
+    """One experiment as seen by a daemon starting its workers, whoever decides on it: the folded state, and the
+    workers.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Tending:
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         spine_offset: int = 0,
     ) -> None:
-        """`roles` are started here. `spine_offset` is where the experiment was submitted, or less."""
+        """Workers of the `roles` are started here. `spine_offset` is the offset of the submission, or below."""
         self._log = log
         self._clock = clock
         self._logger = logger
@@ -73,7 +76,7 @@ class Tending:
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase = Phase.READING
         self.remembers: Witness | None = None
-        """Everything that was read here when the log turned out to have lost records."""
+        """Heads of everything read here, set when the log turned out to have lost records."""
         self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._fleet = Fleet(
             self.state,
@@ -91,7 +94,7 @@ class Tending:
         return await beginning_of(self._log, self.state.experiment, spine_offset=self._spine_offset)
 
     async def _followed(self, beginning: ExperimentStart, *, owner: bool = False) -> Follower:
-        """The follower of the experiment's partitions, from the newest snapshot on."""
+        """Returns the follower of the experiment's partitions, starting at the newest snapshot."""
         experiment = self.state.experiment
         return await resumed_follower(
             self._log,
@@ -106,36 +109,37 @@ class Tending:
             owner=owner,
         )
 
-    async def _met_loss(self, beginning: ExperimentStart, follower: Follower, witness: str) -> None:
-        """Ends the workers of a log that has lost records.
+    async def _end_workers_of_lost_log(self, beginning: ExperimentStart, follower: Follower, witness: str) -> None:
+        """Ends the workers of a log with lost records.
 
-        A worker of the daemon before is known by the log only. Not adopted, it would go on appending over what is gone,
-        and on a shared log nobody else keeps it from that.
+        A worker of the previous daemon is known only from the log. Not adopted, it would keep appending over the
+        missing records, and on a shared log nothing else prevents that.
         """
         self.remembers = Witness(witness, heads_of(follower.marks()))
         self._fleet.take_up(beginning.spec)
         await self._fleet.drain(0.0)
 
-    async def _tell_lost(self, follower: Follower, lost: Sequence[WorkerLost]) -> None:
+    async def _append_lost(self, follower: Follower, lost: Sequence[WorkerLost]) -> None:
         if lost:
             drafts = [self._lost_writer.draft(event, experiment=self.state.experiment) for event in lost]
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
 
     def scene(self) -> Scene:
-        """Everything that the experiment depends on, as it is now."""
+        """Returns a snapshot of everything relevant to the experiment's progress."""
         return self._watch.scene(self._phase)
 
     async def drain(self) -> None:
-        """Returns once the workers have finished what is under way and left; the experiment goes on another time.
+        """Returns once the workers have finished their work and left; the experiment continues another time.
 
-        If the log is away they are ended without an announcement, which they could not write: the next daemon sees it.
+        If the log is away, workers are ended without an announcement, impossible to write then: the next daemon notices
+        their end.
         """
         self._stopping = True
         try:
             async with asyncio.timeout(STUCK_S):
                 await self._leaving.wait()
         except TimeoutError:
-            # The loop did not come round, so it hangs in a read of the log. Its workers are told from here; they need
+            # The loop did not come round, so it hangs in a read of the log. Its workers are asked from here; they need
             # no log to end.
             self._logger.warning("drain.log_away", reason="the run waits for the log; its workers are ended")
             await self._fleet.drain(STUCK_S)
@@ -143,12 +147,12 @@ class Tending:
         await self._gone.wait()
 
     async def gone(self) -> None:
-        """Returns once the workers have left."""
+        """Returns once the workers have left, whether the run ended or was drained."""
         await self._gone.wait()
 
 
 class Hosting(Tending):
-    """Starts and tends the workers of some roles. Fences nothing and decides nothing: it only says who died here."""
+    """Starts and tends the workers of some roles, without fences or decisions: only reports workers lost here."""
 
     def __init__(
         self,
@@ -165,7 +169,7 @@ class Hosting(Tending):
         spine_offset: int = 0,
         allowances: Allowances = NOTHING_MORE,
     ) -> None:
-        """`allowances` are those of this daemon."""
+        """`allowances` are the allow-lists of this daemon."""
         super().__init__(
             log,
             experiment,
@@ -182,9 +186,9 @@ class Hosting(Tending):
         self._allowed = True
 
     async def drive(self) -> None:
-        """Returns when the experiment has ended or is released, and the workers of here are gone.
+        """Returns when the experiment has ended or is released, and the local workers are gone.
 
-        Cancelling leaves them running.
+        Cancelling leaves the workers running.
         """
         experiment = self.state.experiment
         beginning = await self._beginning()
@@ -195,16 +199,17 @@ class Hosting(Tending):
             self._phase = Phase.LEADING
             self._fleet.take_up(self.state.spine.spec or beginning.spec)
             self._fleet.seek_opening()
-            while not self._over:
+            while not self._is_over:
                 try:
                     await self._tend(follower)
                 # Those two are for `Runs`, which rests and takes the experiment up anew; everything else is this
-                # host's own trouble, and ending with it would leave the workers alone.
+                # These errors are for `Runs`, to rest and take the experiment up anew; every other error is this host's
+                # own trouble, and ending with it would leave the workers alone.
                 except (LogLossError, *AWAY):
                     raise
                 except Exception as error:
-                    # An error raised while a cancellation unwinds takes the place of CancelledError; without this
-                    # look the loop would go on after it was told to end.
+                    # An error raised while a cancellation unwinds takes the place of CancelledError; without this check
+                    # the loop would continue after its cancellation.
                     end_if_cancelled()
                     self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
                     await self._rest(follower)
@@ -212,7 +217,7 @@ class Hosting(Tending):
             self._phase = Phase.DRAINING
             await self._fleet.drain()
         except LogLossError:
-            await self._met_loss(beginning, follower, "the daemon that hosted its workers")
+            await self._end_workers_of_lost_log(beginning, follower, "the daemon that hosted its workers")
             raise
         finally:
             await follower.close()
@@ -220,16 +225,18 @@ class Hosting(Tending):
             self._gone.set()
 
     def waits(self) -> list[Wait]:
-        """The waits of each role, as far as they are seen from here: the daemon that decides would say the same."""
+        """Returns the waits of each role, as far as visible from here; the deciding daemon would say the same."""
         return self._watch.waits(self.scene())
 
     @property
-    def _over(self) -> bool:
-        """True once there is nothing to tend here any more."""
+    def _is_over(self) -> bool:
+        """True once nothing remains to be tended here."""
         return self._stopping or self.state.spine.ended or self.state.spine.released
 
     async def _judge_grants(self) -> None:
-        """Holds what another daemon's configuration granted against this one's, on whose machine workers would run."""
+        """Compares the grants given by another daemon with this daemon's allow-lists, because the workers would run on
+        this machine.
+        """
         grants = self.state.spine.grants
         withdrawn = await asyncio.to_thread(lambda: list(self._allowances.withdrawn(grants)))
         self._allowed = not withdrawn
@@ -244,13 +251,13 @@ class Hosting(Tending):
     async def _tend(self, follower: Follower) -> None:
         fleet = self._fleet
         spine = self.state.spine
-        here = this_process()
-        while not self._over:
+        this_host = this_process()
+        while not self._is_over:
             await follower.pump(TICK_S)
             if fleet.ended:
                 await follower.catch_up()
             lost = fleet.tend(start=self._allowed and spine.status is Status.RUNNING)
-            await self._tell_lost(follower, [event for event in lost if self._is_mine(event, here)])
+            await self._append_lost(follower, [event for event in lost if self._is_mine(event, this_host)])
             if fleet.trouble is not None:
                 self._logger.error(
                     "hosting.refused", experiment=str(self.state.experiment), reason=fleet.trouble.reason
@@ -258,12 +265,12 @@ class Hosting(Tending):
                 fleet.trouble = None
                 await self._rest(follower)
 
-    def _is_mine(self, lost: WorkerLost, here: ProcessName) -> bool:
+    def _is_mine(self, lost: WorkerLost, this_host: ProcessName) -> bool:
         started = self.state.roster.live.get(lost.worker)
-        return started is not None and here.sees(started) and lost.role in self._roles
+        return started is not None and this_host.sees(started) and lost.role in self._roles
 
     async def _rest(self, follower: Follower) -> None:
-        """Reads on for a while, so that the end is seen."""
+        """Keeps reading for a while without starting workers, so that the experiment's end is noticed."""
         until_s = self._clock.monotonic_s() + AGAIN_S
-        while self._clock.monotonic_s() < until_s and not self._over:
+        while self._clock.monotonic_s() < until_s and not self._is_over:
             await follower.pump(TICK_S)

@@ -1,4 +1,4 @@
-"""`HubCache`: models and datasets of the Hugging Face hub that the daemon's user has fetched."""
+"""`HubCache`: models and datasets of the Hugging Face hub fetched by the daemon's user."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _UNREAD: Final = (
     *("README.md", "LICENSE*", ".git*"),
 )
 _ELSEWHERE: Final = ("tinker", "external")
-"""Engines whose models are a service's, and have its names."""
+"""Engines with models provided and named by a service."""
 
 
 class HubName(NamedTuple):
-    """A name on the hub that a configuration holds."""
+    """A name on the hub found in a configuration."""
 
     id: HubId
     kind: str
     """`MODEL` or `DATASET`."""
     field: FieldPath
     holder: Any
-    """The mapping or the list that holds it."""
+    """The mapping or list containing the name."""
     key: Any
-    """The key or the number of it there."""
+    """Key or index of the name in `holder`."""
 
 
 class HubCache:
@@ -48,13 +48,13 @@ class HubCache:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """The cache that `hf download` fills in this environment."""
+        """Returns the cache filled by `hf download` in this environment."""
         usual = environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
         home = environ.get("HF_HOME") or os.path.join(usual, "huggingface")
         return cls(Path(environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).absolute())
 
     def snapshot(self, id: HubId, kind: str) -> Path | None:
-        """The folder of a model or a dataset at its revision; None if it is not here."""
+        """Returns the folder of a model or dataset at its revision; None if not in the cache."""
         folder = self.root / f"{kind}s--{id.owner}--{id.name}"
         commit = id.revision if _COMMIT.fullmatch(id.revision) else _commit(folder / "refs" / id.revision)
         snapshot = folder / "snapshots" / commit
@@ -62,9 +62,9 @@ class HubCache:
 
 
 def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
-    """The configuration with the folder of its snapshot, which names the commit, for each id that is in the cache.
+    """Returns the configuration with each cached id replaced by its snapshot's folder, named after the commit.
 
-    Any other id stays as it is, to be refused where its folder is looked for.
+    Other ids stay as they are, to be refused when their folder is looked up.
     """
     changed = copy.deepcopy(config)
     for name in hub_names(changed):
@@ -75,7 +75,7 @@ def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
 
 
 def hub_names(config: dict[str, Any]) -> Iterator[HubName]:
-    """The names of models and datasets that are looked for in the cache; those of a service's models are not."""
+    """Yields the names of models and datasets to be looked up in the cache; models of a service are skipped."""
     for path, holder, key in named_paths(config):
         id = HubId.parse(holder[key])
         kind = MODEL if "model" in str(key) or "lora" in str(path) else DATASET
@@ -85,13 +85,13 @@ def hub_names(config: dict[str, Any]) -> Iterator[HubName]:
 
 
 def check_whole(folder: Path, kind: str) -> None:
-    """Returns if all files of a snapshot, and all parts of a model, are there. Raises DataError."""
-    # A model's files lie in its folder itself; one of the owner's may hold a whole disk below it.
-    entries = folder.iterdir() if kind == MODEL else folder.rglob("*")
-    dangling = (path for path in entries if path.is_symlink() and not path.exists())
-    lacking = {str(path.relative_to(folder)) for path in dangling}
+    """Checks that a snapshot has all files, and a model all parts. Raises DataError."""
+    # A model's files lie directly in its folder; a user's own folder may contain a whole disk below.
+    paths = folder.iterdir() if kind == MODEL else folder.rglob("*")
+    dangling = (link for link in paths if link.is_symlink() and not link.exists())
+    lacking = {str(link.relative_to(folder)) for link in dangling}
     if kind == MODEL:
-        # Of a dataset a user may have fetched one subset alone, which its own files tell.
+        # Of a dataset a user may have fetched only one subset; the dataset's own files tell.
         of_model = {name for name in read_files(folder, kind) if "/" not in name} | _parts(folder / _INDEX)
         lacking |= {name for name in of_model if not (folder / name).is_file()}
     if lacking:
@@ -104,9 +104,9 @@ def check_whole(folder: Path, kind: str) -> None:
 
 
 def read_files(snapshot: Path, kind: str) -> set[str]:
-    """The names of the files in a snapshot's commit that are read here.
+    """Returns the names of a snapshot commit's files used here.
 
-    `huggingface_hub` keeps the list beside its snapshots; there are none in a folder without one.
+    `huggingface_hub` keeps the list beside its snapshots; a folder without a list has none.
     """
     try:
         listed = json.loads((snapshot.parent.parent / "trees" / f"{snapshot.name}.json").read_bytes())["files"]
@@ -117,12 +117,12 @@ def read_files(snapshot: Path, kind: str) -> set[str]:
 
 
 def unread_files(kind: str) -> tuple[str, ...]:
-    """The patterns of the files that are never read: weights in other forms, which many models carry besides."""
+    """Returns the patterns of files never read: weights in other formats, included in many models."""
     return _UNREAD if kind == MODEL else ()
 
 
 def _commit(ref: Path) -> str:
-    """The commit that a name of a revision stands for; empty if there is none."""
+    """Returns the commit of a named revision; empty if none exists."""
     try:
         with ref.open("rb") as file:
             text = file.read(_REF_SIZE_BYTES).decode("ascii", "replace").strip()
@@ -132,7 +132,7 @@ def _commit(ref: Path) -> str:
 
 
 def _parts(index: Path) -> set[str]:
-    """The files that the index of a model's weights names."""
+    """Returns the files named by the index of a model's weights."""
     try:
         weights = json.loads(index.read_bytes()).get("weight_map")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -141,17 +141,17 @@ def _parts(index: Path) -> set[str]:
 
 
 def _is_elsewhere(config: Mapping[str, Any], path: FieldPath) -> bool:
-    """True if the model of this field is one of a service."""
+    """True if the model of this field belongs to a service."""
     section: Any = config
-    for part in path[:-1]:
-        section = section[part]
+    for key in path[:-1]:
+        section = section[key]
         if isinstance(section, dict) and section.get("engine_type") in _ELSEWHERE:
             return True
     return "auxiliary_models" not in path and _is_served(config)
 
 
 def _is_served(node: Any) -> bool:
-    """True if a file, or a stage of it, has its own model trained or run by a service."""
+    """True if a file, or one of its stages, trains or runs its own model through a service."""
     if not isinstance(node, dict):
         return False
     sections = {name: node[name] for name in ("model", "trainer", "explorer") if isinstance(node.get(name), dict)}

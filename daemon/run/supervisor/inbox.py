@@ -1,4 +1,4 @@
-"""`Inbox`: what owners ask of a run under way, and the transitions that its state allows. Whoever asks is answered."""
+"""`Inbox`: commands to a run under way, and the transitions allowed in each state; every caller gets an answer."""
 
 from __future__ import annotations
 
@@ -29,113 +29,114 @@ from rftd.streams.log.topics import partition_of
 from rftd.workers.control.obstacle import RESUMABLE, of_error
 
 PLACES = 64
-"""The most commands that wait at once; a caller beyond that is told to ask again."""
+"""Maximum number of waiting commands; further callers are told to ask again."""
 
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
-"""Raises ConflictError if a command may not be carried out any more, whatever the run says to it."""
+"""Raises ConflictError if a command may not be carried out any more, whatever the run says."""
 
 
 class Request(NamedTuple):
-    """The id and key under which a command is appended; `confirm` is awaited under the lease that the command needs."""
+    """Id and key of a command's append; `confirm` is awaited under the lease needed by the command."""
 
     id: UUID
     key: UUID | None = None
     confirm: Confirm | None = None
 
 
-class _Asked(NamedTuple):
-    """One command, and who waits for its answer."""
+class _PendingCommand(NamedTuple):
+    """One command, with the future of its answer."""
 
     event: Event
     request: Request
     answer: asyncio.Future[Position]
     traceparent: str | None
-    """The span of whoever asked; the event is written by a task that has none."""
+    """Span of the caller; the event is written by a task without one."""
 
 
 class Inbox:
-    """Commands in the order in which they came; `check` raises ConflictError for one that is illegal now.
+    """Commands to a run, in order of arrival.
 
-    It raises UnreachableError if that cannot be told yet.
+    `check` raises ConflictError for a command illegal now, and UnreachableError if legality cannot be decided yet.
     """
 
     def __init__(self, experiment: UUID, check: Callable[[Event], None]) -> None:
         self._experiment = experiment
         self._check = check
-        self._asked: list[_Asked] = []
+        self._pending: list[_PendingCommand] = []
         self._closed = False
 
     async def ask(self, event: Event, request: Request) -> Position:
-        """The position of the event once it was appended as the controller, and read back.
+        """Returns the position of the event, once appended as the controller and read back.
 
-        A request may wait while another daemon has the run and answers who asks there: so it is confirmed in its turn.
+        Another daemon may take the run and carry out the same request during the wait: so requests are confirmed in
+        their turn.
 
-        Raises ConflictError if it is illegal, UnreachableError if the run does not decide, or not any more.
+        Raises ConflictError if the command is illegal, UnreachableError if the run does not decide, or not any more.
         """
-        if self._closed or len(self._asked) >= PLACES:
-            # An illegal command is refused for good; a legal one that met a closed inbox may be asked again, so the
-            # two answers differ.
+        if self._closed or len(self._pending) >= PLACES:
+            # An illegal command is refused for good; a legal one meeting a closed inbox may be repeated, so the two
+            # answers differ.
             self._check(event)
-            raise _elsewhere()
+            raise _taken_up_anew()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(event, request, answer, current_traceparent()))
+        self._pending.append(_PendingCommand(event, request, answer, current_traceparent()))
         return await answer
 
     async def obey(self, lease: RoleLease) -> None:
-        """Carries out everything that was asked. Raises what the lease raises, after an answer to who waits."""
-        while self._asked:
-            # Taken out before the first await: `close` answers what is still in the list, so nothing is answered
+        """Carries out all pending commands. Raises the lease's errors, after answering the caller."""
+        while self._pending:
+            # Removed before the first await: `close` answers everything still in the list, so no command is answered
             # twice.
-            asked = self._asked.pop(0)
-            if asked.answer.done():  # whoever asked has gone
+            command = self._pending.pop(0)
+            if command.answer.done():  # the caller has gone
                 continue
             try:
-                id, key, confirm = asked.request
+                id, key, confirm = command.request
                 if confirm is not None:
-                    # Asked in its turn, not when it came: meanwhile another daemon may have had the run and carried
+                    # Confirmed in its turn, not on arrival: meanwhile another daemon may have had the run and carried
                     # out the same key.
                     await confirm()
-                self._check(asked.event)
+                self._check(command.event)
                 draft = lease.writer.draft(
-                    asked.event,
+                    command.event,
                     experiment=self._experiment,
                     id=id,
                     correlation=key,
-                    traceparent=asked.traceparent,
+                    traceparent=command.traceparent,
                 )
                 position = (await lease.append([draft]))[0]
             except ConflictError as error:
-                _refuse(asked, error)
-            # A fence and a cancellation too: an HTTP request whose future is never set would hang until its client
+                _refuse(command, error)
+            # Fences and cancellations too: an HTTP request with a future that is never set would hang until its client
             # gives up.
             except BaseException:
-                _refuse(asked, _elsewhere())
+                _refuse(command, _taken_up_anew())
                 raise
             else:
-                if not asked.answer.done():
-                    asked.answer.set_result(position)
+                if not command.answer.done():
+                    command.answer.set_result(position)
 
     def close(self) -> None:
-        """Refuses what was asked and what will be; idempotent."""
+        """Refuses pending and future commands with the error for each; idempotent."""
         self._closed = True
-        asked = self._asked
-        self._asked = []
-        for each in asked:
+        pending = self._pending
+        self._pending = []
+        for command in pending:
             try:
-                self._check(each.event)
+                self._check(command.event)
             except (ConflictError, UnreachableError) as error:
-                _refuse(each, error)
+                _refuse(command, error)
             else:
-                _refuse(each, _elsewhere())
+                _refuse(command, _taken_up_anew())
 
 
-def _refuse(asked: _Asked, error: Exception) -> None:
-    if not asked.answer.done():
-        asked.answer.set_exception(error)
+def _refuse(command: _PendingCommand, error: Exception) -> None:
+    if not command.answer.done():
+        command.answer.set_exception(error)
 
 
-def _elsewhere() -> UnreachableError:
+def _taken_up_anew() -> UnreachableError:
     return UnreachableError("the run is being taken up anew", fix="ask again in a moment")
 
 
@@ -148,12 +149,13 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
 
 
 def check_command(state: RunState, event: Event) -> None:
-    """Raises ConflictError if the event, which somebody asked for, may not follow what there is.
+    """Raises ConflictError if a requested event may not follow the present state.
 
-    Raises UnreachableError while the run has not read its own beginning, as when the log is away: nobody knows yet.
+    Raises UnreachableError while the run has not read its own beginning, for example while the log is away: the answer
+    is unknown.
     """
     if state.spine.spec is None:
-        raise _elsewhere()
+        raise _taken_up_anew()
     if isinstance(event, TaskRetried):
         check_retry(state, event)
     elif isinstance(event, ExperiencePrioritized):
@@ -167,11 +169,11 @@ def check_command(state: RunState, event: Event) -> None:
 
 
 def check_tag(state: RunState, event: ExperiencePrioritized) -> None:
-    """Raises ConflictError if no experience of the group waits, rests or is still being produced."""
+    """Raises ConflictError unless an experience of the group waits, cools down or is still being produced."""
     if event.group in state.groups.open:
         return
-    entries = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
-    if any(entry.group.group == event.group for entry in entries):
+    experiences = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
+    if any(experience.group.group == event.group for experience in experiences):
         return
     raise ConflictError(
         f"no experience of group {event.group} waits to be trained (again)",
@@ -180,16 +182,16 @@ def check_tag(state: RunState, event: ExperiencePrioritized) -> None:
 
 
 def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
-    """Raises ConflictError if nothing comes of it: it was trained, or it is gone already."""
+    """Raises ConflictError if giving up has no effect: the experience was trained, or is retired already."""
     id = event.experience
     spine = state.spine
     replay_buffer = state.replay_buffer
     if id in replay_buffer.waiting or id in replay_buffer.cooling:
         return
-    # Of plans only those that were never executed: an executed batch is history, and its items are the training set
-    # of weights that exist.
+    # Only never-executed plans: an executed batch is history, and its experiences are the training set of existing
+    # weights.
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
-    if any(item.experience == id for plan in plans for item in plan.experiences):
+    if any(planned_experience.experience == id for plan in plans for planned_experience in plan.experiences):
         return
     raise ConflictError(
         f"experience {id} does not wait, and no batch holds it that was never executed: it was trained, or is retired",
@@ -200,7 +202,8 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
 def check_transition(spine: Spine, event: Event) -> None:
     """Raises ConflictError if the event may not follow the state.
 
-    A pause for an obstacle becomes one by command, but no command ends it, unless it ends by trying again.
+    A pause for an obstacle becomes a commanded one by a pause command, but no command ends it, except by a retry of the
+    obstacle.
     """
     legal = LEGAL[type(event)]
     status = spine.status
@@ -216,10 +219,10 @@ def check_transition(spine: Spine, event: Event) -> None:
 
 
 def requeued(event: Event) -> Event:
-    """The command as it is recorded where no run obeys it: a resumed experiment waits for its turn.
+    """Returns the command as recorded without a run to obey it: a resumed experiment waits for its turn.
 
-    Whether it was released does not matter: another daemon of the log may be about to say so, and one that still has
-    the run starts it at once.
+    Released or not makes no difference: another daemon of the log may be about to record the release, and a daemon
+    still having the run starts it at once.
     """
     if isinstance(event, life.ExperimentResumed):
         return msgspec.structs.replace(event, queued=True)
@@ -227,13 +230,13 @@ def requeued(event: Event) -> Event:
 
 
 def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer: Writer, owner: UUID) -> list[Draft]:
-    """The pause of an experiment whose run an error ended, under a controller's fence of its own."""
-    found = of_error("daemon", error)
+    """Returns the fence and pause of an experiment whose run ended with an error."""
+    trouble = of_error("daemon", error)
     role = Role(experiment, "controller")
-    # A fence of its own, although nothing runs: without one, a run of another daemon that still believes to be the
-    # controller could resume right after this pause.
+    # A separate fence, although nothing runs: otherwise a run of another daemon still believing to be the controller
+    # could resume right after this pause.
     before = fences.epoch(partition_of(topics.EXPERIMENTS, experiment), role)
     fence = life.Fence(role=role.name, epoch=before + 1, previous=before, owner=owner)
-    paused = life.ExperimentPaused(reason=f"{found.reason}; fix: {found.fix}", cause=found.cause)
+    paused = life.ExperimentPaused(reason=f"{trouble.reason}; fix: {trouble.fix}", cause=trouble.cause)
     under = writer.under(role=role.name, epoch=before + 1)
     return [under.draft(event, experiment=experiment) for event in (fence, paused)]

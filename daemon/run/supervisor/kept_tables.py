@@ -1,4 +1,4 @@
-"""`KeptTables`: the files of database tables that experiments of this log read, and those that none reads any more."""
+"""`KeptTables`: files of database tables read by experiments of this log, and unused ones."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ from rftd.streams.folds.spine import Kept
 
 
 class KeptTables:
-    """The files of database tables that belong to one log, in folders `.tables/LOG` below checkpoint roots."""
+    """The files of database tables belonging to one log, in folders `.tables/LOG` below checkpoint roots."""
 
     def __init__(self, log: LogIdentity | None) -> None:
-        """Without an identity the files lie in `.tables` itself, and none is removed."""
+        """Without an identity the files lie directly in `.tables`, and none is removed."""
         self._log = log
 
     def folder(self, root: Path) -> Path:
-        """The folder for new files below a checkpoint root."""
+        """Returns the folder for new files below a checkpoint root."""
         return table_folder(root, self._log.id if self._log is not None else "")
 
-    def folders(self, entries: Collection[Entry]) -> list[Path]:
-        """The folders of this log below the checkpoint roots of experiments, and where imports put its tables."""
+    def folders(self, experiments: Collection[Entry]) -> list[Path]:
+        """Returns this log's table folders: below the checkpoint roots of experiments, and those filled by imports."""
         if self._log is None:
             return []
         ids = (self._log.id, *self._log.former)
-        below = {table_folder(_root(entry.spec.config), id) for entry in entries for id in ids}
-        imported = {path.parent for entry in entries for path in tables_of(entry.spec) if path.parent.name in ids}
+        below = {table_folder(_root(experiment.spec.config), id) for experiment in experiments for id in ids}
+        imported = {
+            path.parent for experiment in experiments for path in tables_of(experiment.spec) if path.parent.name in ids
+        }
         return sorted(below | imported)
 
-    def unused(self, entries: Collection[Entry], *, now_ns: int) -> list[Unreferenced]:
-        """The files that no experiment names but removed ones, and that nobody has written lately. Blocks."""
-        named = b"\n".join(msgspec.json.encode(entry.spec.config) for entry in entries if _reads(entry))
+    def unused(self, experiments: Collection[Entry], *, now_ns: int) -> list[Unreferenced]:
+        """Returns files named by no experiment, except removed ones, and not written lately. Blocks."""
+        named = b"\n".join(
+            msgspec.json.encode(experiment.spec.config) for experiment in experiments if _reads(experiment)
+        )
         unused: list[Unreferenced] = []
-        for path in sorted(path for folder in self.folders(entries) for path in folder.glob("*.jsonl")):
+        for path in sorted(path for folder in self.folders(experiments) for path in folder.glob("*.jsonl")):
             status = path.stat()
-            # Named by what they hold, and so the same for each experiment that reads the same rows.
+            # Named after the content, and so identical for each experiment reading the same rows.
             if path.name.encode() not in named and status.st_mtime_ns < now_ns - int(GRACE_S * 1e9):
                 why = "no experiment reads it"
                 unused.append(Unreferenced(path=str(path), size_bytes=status.st_size, why=why))

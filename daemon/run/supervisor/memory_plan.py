@@ -1,6 +1,6 @@
-"""The memory of an experiment's workers against their devices, and micro-batches that fit: decided at acceptance.
+"""The memory of an experiment's workers against their devices, and fitting micro-batches: decided at acceptance.
 
-What is decided is part of the specification, so that resume, fork and replay train the same micro-batches.
+The decision is part of the specification, so that resume, fork and replay train the same micro-batches.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rftd.workers.learning import engine_registry as trainer_engines
 from rftd.workers.models.model_folder import has_config
 
 _USED_SHARE: Final = 0.9
-"""The share of the memory at hand that a micro-batch is chosen for: forecasts are off by some, and others use it."""
+"""Share of the available memory planned for a micro-batch: forecasts are inexact, and other processes use memory."""
 _RECOMPUTED: Final = "gradient_checkpointing"
 
 
 def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
-    """The specification with micro-batches that its trainers have room for, and the memory of its workers.
+    """Returns the specification with micro-batches fitting the trainers' memory, and the memory of its workers.
 
-    What the file writes stays, and so does everything of a deterministic experiment: its bits are to depend on no
-    machine's free memory. Of a host that nobody has looked at nothing is known, and nothing is changed. Blocks.
+    Values written in the file stay, and so does every field of a deterministic experiment: its bits must not depend on
+    a machine's free memory. For a host not yet inspected, nothing is changed. Blocks.
     """
     if not host.seen:
         return spec
@@ -42,15 +42,15 @@ def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
 
 
 def as_before(spec: ExperimentSpec, before: Sequence[StageSpec], host: Host = ANY_HOST) -> ExperimentSpec:
-    """The specification with what was chosen for the same stages before, where neither file writes a micro-batch.
+    """Returns the specification with the earlier choices for the same stages, where neither file writes a micro-batch.
 
-    That is the micro-batch, and that layers are computed again. The memory is that of these stages, where the `host` is
-    known. Blocks.
+    The choices are the micro-batch and the recomputation of layers. The memory is planned anew for these stages, if the
+    `host` is known. Blocks.
     """
     chosen = {stage.name: stage.trainer for stage in before if not stage.trainer.micro_batch_written}
-    kept = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}
-    stages = tuple(_chosen(stage, chosen[stage.name]) if stage.name in kept else stage for stage in spec.stages)
-    stale = tuple(_micro_batches_of(name) for name in kept)
+    unchanged = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}
+    stages = tuple(_chosen(stage, chosen[stage.name]) if stage.name in unchanged else stage for stage in spec.stages)
+    stale = tuple(_micro_batches_of(name) for name in unchanged)
     warnings = tuple(warning for warning in spec.warnings if not (stale and warning.startswith(stale)))
     memory = spec.memory
     if host.seen:
@@ -66,12 +66,12 @@ def _chosen(stage: StageSpec, before: TrainerSpec) -> StageSpec:
 
 
 def _micro_batches_of(stage: str) -> str:
-    """The beginning of the warning that another micro-batch was chosen for a stage."""
+    """Returns the beginning of the warning about another micro-batch chosen for a stage."""
     return f"stage {stage!r}: micro-batches have "
 
 
 def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
-    """The stage with the largest micro-batch that its trainer has room for: its own, or the half, a quarter, ..."""
+    """Returns the stage with the largest micro-batch fitting its trainer: the written size, a half, a quarter, ..."""
     trainers = host.for_trainers
     memory = trainer_engines.memory_of(stage, trainers)
     if memory is None or stage.trainer.micro_batch_written:
@@ -92,8 +92,9 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
 
 
 def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str]) -> tuple[StageSpec, ...]:
-    """The stages with layers that are computed again in all of them if one has no room otherwise: the torch engine
-    loads its model once."""
+    """Returns the stages with layer recomputation in all of them, if one does not fit otherwise: the torch engine loads
+    its model once.
+    """
     tight = [stage for stage in stages if _is_tight(stage, host)]
     if not tight or any(_RECOMPUTED in stage.trainer.engine_args for stage in stages):
         return stages
@@ -110,12 +111,12 @@ def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str])
 
 
 def _smallest_tokens(stage: StageSpec) -> int:
-    """The tokens of the smallest micro-batch: its longest text."""
+    """Returns the size of the smallest micro-batch in tokens: the stage's longest text."""
     return min(stage.trainer.max_tokens_per_micro_batch, max(1, stage.model.max_model_len))
 
 
 def _is_tight(stage: StageSpec, host: Host) -> bool:
-    """True if its trainer has no room even with the smallest micro-batch."""
+    """True if the trainer does not fit even with the smallest micro-batch."""
     if stage.trainer.engine != "torch" or stage.trainer.micro_batch_written:
         return False
     stage = _trained(stage, max_tokens_per_micro_batch=_smallest_tokens(stage))
@@ -129,12 +130,12 @@ def _fits(stage: StageSpec, host: Host, room_bytes: int) -> bool:
 
 
 def _total_bytes(stage: StageSpec, memory: EngineMemory) -> int:
-    """The memory of all ranks that share the device."""
+    """Returns the memory of all ranks sharing the device."""
     return memory.size_bytes * trainer_engines.ranks_on_device(stage)
 
 
 def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
-    """The memory of the device that a trainer may use, beside the explorers that are on it."""
+    """Returns the device memory available to a trainer, beside the explorers on the device."""
     room_bytes = device.memory_bytes
     if device.kind == "cpu" and not host.clustered and host.trainers is None:
         room_bytes = min(room_bytes, free_on("cpu"))

@@ -36,16 +36,16 @@ _SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, Signa
 
 
 def tell(log: Logger, experiment: UUID, events: Iterable[Event]) -> None:
-    """Writes one line for each milestone among the events, decided here or asked for, once they are in the log."""
+    """Logs one line for each milestone among the events, decided here or commanded, once they are in the log."""
     for event in events:
         milestone = _FIELDS.get(type(event))
         if milestone is None:
             continue
         name, fields = milestone
-        told = msgspec.structs.asdict(event)
+        fields_by_name = msgspec.structs.asdict(event)
         line = log.warning if type(event) in _SERIOUS else log.info
         if isinstance(event, SignalLost) and event.cause == SOLVED:
-            # The event is one for every cause; whoever reads the log must not take an end for a fault.
+            # One event type serves every cause; in the daemon's log, an end must not look like a fault.
             name = "signal.solved"
             line = log.info
-        line(name, experiment=str(experiment), **{field: told[field] for field in fields})
+        line(name, experiment=str(experiment), **{field: fields_by_name[field] for field in fields})

@@ -1,10 +1,10 @@
-"""`Orders`: commands by their meaning. Each takes effect once, and its answer is what the log says of it.
+"""`Orders`: commands by their meaning; each takes effect once, and the log gives its answer.
 
 key, verb, digest of the body ─► event id ─► append ─► read back ─► in effect: the answer
                                     ▲                     │
-                                    └── attempt n + 1 ◄───┴─ void: a fence came before it
+                                    └── attempt n + 1 ◄───┴─ void: preceded by a fence
 
-`Verdicts` are such orders about dead letters: retried or dropped, each once, whoever asks and under whichever key.
+`Verdicts` are such orders about dead letters: retried or dropped, each once, for any caller and under any key.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.log.envelope import Position
 
 AGAIN_S: Final = 0.2
-"""The pause between two attempts while a run changes hands."""
+"""Seconds between two attempts while a run changes hands."""
 PATIENCE_S: Final = 15.0
-"""The longest wait for a run that changes hands; then the caller is told to ask again."""
+"""Longest wait in seconds for a run changing hands; then the caller is told to ask again."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A command that somebody gives, under a key of their own."""
+    """A command given under the caller's own key, identified by key, verb and body."""
 
     key: UUID
     verb: str
     experiment: UUID | None
-    """The experiment that it is about; None if it makes one."""
+    """The experiment concerned; None if the command creates one."""
     digest: str
-    """The sha256 of everything that the command says."""
+    """The sha256 of the command's whole body."""
     base: UUID | None = None
-    """The first event id of a command that takes effect once, whoever gives it; else the id follows from the key."""
+    """First event id of a command effective once for all callers; otherwise the id follows from the key."""
 
     def id(self, attempt: int) -> UUID:
-        """The id of the event that the command becomes; each attempt that a fence made void leads to another."""
+        """Returns the id of the command's event; each attempt voided by a fence leads to another id."""
         if self.base is None:
             return derive(self.key, self.verb, self.digest, attempt)
         return derive(self.base, "attempt", attempt) if attempt else self.base
 
 
 def order_of(key: UUID, verb: str, experiment: UUID | None, *body: Any, base: UUID | None = None) -> Order:
-    """The order that says `body` with this verb."""
-    said = msgspec.json.encode((experiment, body), order="deterministic")
-    return Order(key, verb, experiment, hashlib.sha256(said).hexdigest(), base)
+    """Returns the order with this verb, and the digest of `body` as its content."""
+    encoded = msgspec.json.encode((experiment, body), order="deterministic")
+    return Order(key, verb, experiment, hashlib.sha256(encoded).hexdigest(), base)
 
 
 @dataclass
 class _Holders:
-    """The callers that ask under one key at this moment, all for the same order."""
+    """The callers using one key at this moment, all for the same order."""
 
     order: Order
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,7 +75,7 @@ class _Holders:
 
 
 class Orders:
-    """One at a time for each key; an order that is repeated gets the same answer, on any daemon of the log."""
+    """Carries out orders, one at a time per key; a repeated order gets the same answer, on any daemon of the log."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Orders:
         *,
         clock: Clock,
     ) -> None:
-        """`folds` tell what keys were used for; `refresh` brings them to the log's present, at least past a record."""
+        """`folds` map keys to their uses; `refresh` brings them to the log's present end, at least past a record."""
         self._folds = tuple(folds)
         self._refresh = refresh
         self._clock = clock
-        self._held: dict[UUID, _Holders] = {}
+        self._holders_by_key: dict[UUID, _Holders] = {}
 
     async def carry_out(
         self,
@@ -97,13 +97,13 @@ class Orders:
         *,
         whole: Callable[[KeyUse], bool] = lambda _: True,
     ) -> KeyUse:
-        """The record that is in effect: there already, and `whole`, or made by `write`, which is given its id.
+        """Returns the record in effect: an existing `whole` one, or a new one by `write`, called with the event's id.
 
-        Raises ReusedKeyError if the key was used for something else, UnreachableError if nobody can decide on it now,
-        and what `write` raises.
+        Raises ReusedKeyError if the key was used for another order, UnreachableError if no daemon can decide on it now,
+        and the errors of `write`.
         """
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
-        async with self._alone(order):
+        async with self._holding_key(order):
             await self._refresh(None)
             use = self.standing(order)
             if use is not None and whole(use):
@@ -112,8 +112,8 @@ class Orders:
                 position: Position | None = None
                 try:
                     position = await write(self._next_id(order))
-                # The append may have happened all the same, or a fence may have come before it: only reading back
-                # tells, so the loop goes on with a look and not with an error.
+                # The append may have happened all the same, or a fence may have preceded it: only reading back tells,
+                # so the loop continues with a look and not with an error.
                 except (FencedError, UnreachableError) as error:
                     if self._clock.monotonic_s() >= deadline_s:
                         fix = "ask again, with the same key"
@@ -121,37 +121,37 @@ class Orders:
                     await self._clock.sleep(AGAIN_S)
                 await self._refresh(position)
                 use = self.standing(order)
-                # Without a position nobody knows whether this attempt wrote the record that stands there: then it has
-                # to be `whole`.
+                # Without a position nobody knows whether this attempt wrote the existing record: then the record has to
+                # be `whole`.
                 if use is not None and (position is not None or whole(use)):
                     return use
 
     async def check(self, order: Order) -> None:
-        """Raises ReusedKeyError if the key was used for something else."""
+        """Raises ReusedKeyError if the key was used for another order."""
         await self._refresh(None)
         self.standing(order)
 
     def standing(self, order: Order) -> KeyUse | None:
-        """The record of the order that is in effect. Raises ReusedKeyError if the key was used for something else."""
-        seen = self._at(self._next_id(order), order.key)
+        """Returns the order's record in effect. Raises ReusedKeyError if the key was used for another order."""
+        standing_use = self._at(self._next_id(order), order.key)
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
-        if not uses or (seen is not None and uses[0].event == seen.event):
-            return seen
-        raise _used(order, uses)
+        if not uses or (standing_use is not None and uses[0].event == standing_use.event):
+            return standing_use
+        raise _reused_key(order, uses)
 
     def _next_id(self, order: Order) -> UUID:
-        """The event id of the attempt that is in effect, or that is still to be made."""
+        """Returns the event id of the attempt in effect, or of the next attempt."""
         ids = (order.id(attempt) for attempt in count())
-        return next(id for id in ids if (seen := self._at(id, order.key)) is None or seen.effective)
+        return next(id for id in ids if (use := self._at(id, order.key)) is None or use.effective)
 
     def _at(self, event: UUID, key: UUID) -> KeyUse | None:
         return next((use for fold in self._folds if (use := fold.at(event, key)) is not None), None)
 
     @asynccontextmanager
-    async def _alone(self, order: Order) -> AsyncIterator[None]:
-        """Holds the key. Raises ReusedKeyError if it is in use for something else."""
-        # No await between this line and the count: on one loop, nobody can remove the entry in between.
-        holders = self._held.setdefault(order.key, _Holders(order))
+    async def _holding_key(self, order: Order) -> AsyncIterator[None]:
+        """Holds the key. Raises ReusedKeyError if the key is in use for another order."""
+        # No await between this line and the count: on one loop, nothing can remove the entry in between.
+        holders = self._holders_by_key.setdefault(order.key, _Holders(order))
         if holders.order != order:
             raise ReusedKeyError(
                 f"this key is in use to {holders.order.verb} something else",
@@ -165,16 +165,16 @@ class Orders:
         finally:
             holders.count -= 1
             if not holders.count:
-                del self._held[order.key]
+                del self._holders_by_key[order.key]
 
 
-def _used(order: Order, uses: Sequence[KeyUse]) -> ReusedKeyError:
-    """The refusal of a key. A fork is submitted first."""
+def _reused_key(order: Order, uses: Sequence[KeyUse]) -> ReusedKeyError:
+    """Returns the refusal of a reused key; of a fork and its submission, the fork is named."""
     first = next((use for use in uses if use.verb == "fork"), uses[0])
-    what = first.verb if first.experiment is None else f"{first.verb} {first.experiment}"
-    same = first.verb == order.verb and first.experiment == order.experiment
+    earlier_command = first.verb if first.experiment is None else f"{first.verb} {first.experiment}"
+    repeats = first.verb == order.verb and first.experiment == order.experiment
     return ReusedKeyError(
-        f"this key was used to {what} at {iso(first.time_ns)}" + (", with another body" if same else ""),
+        f"this key was used to {earlier_command} at {iso(first.time_ns)}" + (", with another body" if repeats else ""),
         field="Idempotency-Key",
         where=str(first.position),
         fix=f"send a new key to {order.verb} it",
@@ -182,13 +182,13 @@ def _used(order: Order, uses: Sequence[KeyUse]) -> ReusedKeyError:
 
 
 class RunUnderWay(Protocol):
-    """The run of an experiment. Raises ConflictError, with this fix, if none is under way here."""
+    """Returns the run of an experiment. Raises ConflictError, with this fix, if none is under way here."""
 
     def __call__(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run: ...
 
 
 class Verdicts:
-    """Verdicts on dead letters, carried out as orders."""
+    """Verdicts on dead letters, carried out as orders, so that each takes effect once."""
 
     def __init__(self, desk: Desk, orders: Orders, run_under_way: RunUnderWay) -> None:
         self._desk = desk
@@ -197,7 +197,7 @@ class Verdicts:
 
     async def retry(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
         """See `Operations.retry_dead_letter`."""
-        # From the group, not from the caller's key: two people who retry one task under two keys give it out once.
+        # Derived from the group, not from the caller's key: two people retrying one task under two keys lease it once.
         base = derive(dead.task.group, "retried") if dead.task is not None else None
         experiment = dead.task.experiment if dead.task is not None else None
         order = order_of(key, "retry", experiment, dead.letter.id, by, reason, base=base)

@@ -1,4 +1,4 @@
-"""`Parts`: what a run needs beside its files when it is taken up: permissions, and parts of third parties."""
+"""`Parts`: what a run needs besides its files when taken up: permissions, and parts of third parties."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from rftd.workers.training.extensions import check_extensions
 from rftd.workers.workflows.runner import check_names
 
 LOOK_S: Final = 2.0
-"""The pause between two looks for a part that is missing: somebody is installing it."""
+"""Seconds between two looks for a missing part, which may be installed meanwhile."""
 
 
 class Parts:
-    """Looks when a run is taken up, and again and again while something is missing."""
+    """Checks permissions and parts when a run is taken up, and repeatedly while one is missing."""
 
     def __init__(self, clock: Clock, allowances: Allowances, *, starts: bool) -> None:
-        """`starts`: workers are started here. Parts of workers that join from elsewhere are their own affair."""
+        """`starts`: workers are started here. Parts of workers joining from elsewhere are not checked."""
         self._clock = clock
         self._allowances = allowances
         self._starts = starts
         self.columns = TaskColumns()
-        """The columns of tasksets by which rows are drawn: once nothing is missing, those of the stage are there."""
+        """Columns of tasksets with drawn rows: complete for the stage once nothing is missing."""
         self._missing: Obstacle | None = None
         self._look_at_s: float | None = 0.0
-        """None: everything was there."""
+        """Monotonic time of the next look; None once nothing is missing."""
 
     async def missing(
         self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str], grants: Sequence[Grant] = ()
     ) -> Obstacle | None:
-        """The first grant that was withdrawn, or part that the stages from `stage` on need and that is not here.
+        """Returns the first withdrawn grant, or the first part missing here and needed by the stages from `stage` on.
 
-        `recorded` is the environment of the run so far: where each part came from before. Raises DataError for columns
-        of the stage that cannot be read.
+        `recorded` is the environment of the run so far: the earlier source of each part. Raises DataError for
+        unreadable columns of the stage.
         """
         if self._starts and self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
-            # Finished stages are not looked at: a plug-in that nobody needs any more may be uninstalled.
+            # Finished stages are not checked: a plug-in no longer needed may be uninstalled.
             remaining = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
-            # On a thread: importing a plug-in may take seconds, and torch with it.
+            # In a thread: importing a plug-in may take seconds, and torch with it.
             self._missing = await asyncio.to_thread(self._look, remaining, recorded, tuple(grants))
             self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
         if self._missing is None:
@@ -71,8 +71,8 @@ class Parts:
 
 
 def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle | None:
-    """The first part that is not installed here, or cannot be imported. Blocks."""
-    importlib.invalidate_caches()  # it may have been installed since this process last looked
+    """Returns the first part not installed here, or failing to import. Blocks."""
+    importlib.invalidate_caches()  # a part may have been installed since the last look of this process
     try:
         check_extensions(spec, recorded)
         for stage in spec.stages:

@@ -24,22 +24,22 @@ from rftd.streams.log.payloads import Dropped, PayloadLog, drop_all, drop_at, gi
 from rftd.streams.log.shared_history import plan_offsets
 from rftd.streams.log.topics import Partition, partition_of
 
-# A look costs a read of the registry; space that comes back a few seconds later is early enough.
+# A look costs a read of the registry; space freed a few seconds later is early enough.
 EVERY_S: Final = 10.0
 STEPS_AT_ONCE: Final = 64
-"""The most batches whose experiences are dropped in one look: the other experiments have their turn after it."""
+"""Maximum number of batches dropped in one look: the other experiments have their turn afterwards."""
 
 
 class PayloadKeeper:
-    """Looks through the experiments again and again. On a log that cannot forget payloads it does nothing.
+    """Drops due payloads of all experiments periodically; does nothing on a log without dropping.
 
-    What was dropped is said by an event afterwards; a crash before that means that it is done again, with no effect.
+    Drops are recorded by an event afterwards; after a crash in between, the drop is repeated without effect.
     """
 
     def __init__(
         self,
         log: EventLog,
-        entries: Callable[[], Mapping[UUID, Entry]],
+        experiments: Callable[[], Mapping[UUID, Entry]],
         state_of: Callable[[UUID], RunState | None],
         writer: Writer,
         *,
@@ -47,13 +47,13 @@ class PayloadKeeper:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`state_of` gives the fold of an experiment that is under way here."""
+        """`state_of` returns the fold of an experiment under way here."""
         self.rewriting: Final = asyncio.Lock()
-        """Held while records are rewritten; whoever brings payloads back holds it, too."""
+        """Held while records are rewritten, for dropping payloads or bringing them back."""
         self.log_excess_bytes = 0
-        """Bytes by which the log was larger than the rules want it, at the last look, with nothing left to drop."""
+        """Bytes of the log above the rules' limit at the last look, with nothing left to drop."""
         self._log = log
-        self._entries = entries
+        self._experiments = experiments
         self._state_of = state_of
         self._writer = writer
         self._keeping = keeping
@@ -61,7 +61,7 @@ class PayloadKeeper:
         self._logger = logger
 
     async def run(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Looks until cancelled; `refresh` brings the entries up to date."""
+        """Drops due payloads until cancelled; `refresh` brings the experiments up to date."""
         while isinstance(self._log, PayloadLog):
             try:
                 await self.look(refresh)
@@ -70,22 +70,22 @@ class PayloadKeeper:
             await self._clock.sleep(EVERY_S)
 
     async def look(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Drops what is due now."""
+        """Drops every payload due now, by end, age, training or the size of the log."""
         await refresh()
-        for id in list(self._entries()):
-            if self._reason(self._entries()[id]) or self._keeping.payloads is Keep.UNTIL_TRAINED:
+        for id in list(self._experiments()):
+            if self._reason(self._experiments()[id]) or self._keeping.payloads is Keep.UNTIL_TRAINED:
                 async with self.rewriting:
-                    await refresh()  # it may have been restored while this waited
-                    await self._attend(self._entries()[id])
+                    await refresh()  # a restore may have happened during the wait for the lock
+                    await self._drop_due(self._experiments()[id])
         if isinstance(self._log, PayloadLog) and self._keeping.drop_payloads_above_bytes is not None:
             await self._shrink(self._log, self._keeping.drop_payloads_above_bytes, refresh)
 
     async def _shrink(self, log: PayloadLog, limit_bytes: int, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Drops the payloads of experiment after experiment, the one that ended first before the others."""
+        """Drops the payloads of whole experiments, in the order of their ends, until the log fits."""
         while (excess_bytes := await log.used_bytes() - limit_bytes) > 0:
             async with self.rewriting:
                 await refresh()
-                entry = min(filter(self._expendable, self._entries().values()), key=_ended_ns, default=None)
+                entry = min(filter(self._expendable, self._experiments().values()), key=_ended_ns, default=None)
                 if entry is None:
                     break
                 await self._drop_whole(entry, "size")
@@ -95,20 +95,20 @@ class PayloadKeeper:
             self._logger.warning("payloads.log_too_large", excess_bytes=excess_bytes, fix=fix)
         self.log_excess_bytes = excess_bytes
 
-    async def _attend(self, entry: Entry) -> None:
+    async def _drop_due(self, entry: Entry) -> None:
         reason = self._reason(entry)
         if reason:
             await self._drop_whole(entry, reason)
             return
         state = self._state_of(entry.id)
         if self._keeping.payloads is Keep.UNTIL_TRAINED and state is not None and not self._shared(entry):
-            await self._attend_trained(entry, state)
+            await self._drop_trained(entry, state)
 
     async def _drop_whole(self, entry: Entry, reason: str) -> None:
-        await self._dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
+        await self._record_dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
 
     def _reason(self, entry: Entry) -> str:
-        """The reason why nobody needs any payload of the experiment; empty if somebody does, or none is left."""
+        """Returns why no payload of the experiment is needed; empty if one is, or none is left."""
         spine = entry.spine
         if spine.payloads_dropped or spine.status is None:
             return ""
@@ -122,25 +122,25 @@ class PayloadKeeper:
         return "age" if after_s is not None and _ended_ns(entry) + after_s * 1e9 <= self._clock.now_ns() else ""
 
     def _expendable(self, entry: Entry) -> bool:
-        """True if a rule may take the payloads: the experiment ran and has ended, and nobody restored or forks it."""
+        """True if a rule may drop the payloads: the experiment ran, ended, was not restored, and has no living fork."""
         spine = entry.spine
         if spine.payloads_dropped or not spine.ended or spine.status is Status.REJECTED:
             return False
-        restored = spine.archive is not None  # by somebody who wants them here
+        restored = spine.archive is not None  # the restore requested the files here
         return spine.kept is Kept.HERE and not restored and not self._shared(entry)
 
     def _shared(self, entry: Entry) -> bool:
-        """True if a fork that goes on may train the experiment's batches again."""
-        return any(living_forks(self._entries(), entry.id))
+        """True if a living fork may train the experiment's batches again."""
+        return any(living_forks(self._experiments(), entry.id))
 
-    async def _attend_trained(self, entry: Entry, state: RunState) -> None:
-        """Drops what was trained below the newest checkpoint but one: a trainer that recovers begins there or later.
+    async def _drop_trained(self, entry: Entry, state: RunState) -> None:
+        """Drops experiences trained below the last but one checkpoint: a recovering trainer begins there or later.
 
-        Not the newest, which may turn out to be damaged.
+        The newest checkpoint does not count, because it may turn out to be damaged.
         """
         spine = state.spine
-        # The folds keep every committed checkpoint by (step, generation); a step that was saved by two generations
-        # counts once, or the newest but one would be the newest again.
+        # The folds keep every committed checkpoint by (step, generation); a step saved by two generations counts once,
+        # or the last but one would be the newest again.
         saved = sorted({step for step, _ in state.checkpoints})
         base = saved[-2] if len(saved) > 1 else 0
         begun = max(spine.payloads_dropped_through, spine.forked.at_step if spine.forked is not None else 0)
@@ -148,7 +148,9 @@ class PayloadKeeper:
         if through <= begun:
             return
         older: Mapping[int, int] = {}
-        if begun + 1 in spine.batches.steps and begun + 1 not in spine.plan_offsets:  # the fold knows the newest only
+        if (
+            begun + 1 in spine.batches.steps and begun + 1 not in spine.plan_offsets
+        ):  # the fold has only the newest offsets
             older = await plan_offsets(self._log, entry.id, first=begun + 1)
         over: dict[UUID, GroupClosed] = {}
         for step in range(begun + 1, through + 1):
@@ -156,13 +158,13 @@ class PayloadKeeper:
                 closed = over[ref.group] = await self._closed(ref.partition, ref.offset)
                 if _in_use(state, closed):
                     del over[ref.group]
-        # Now that these are known: what was planned meanwhile was in use then, or is found here.
+        # After the groups are known: experiences planned meanwhile were in use then, or are found here.
         for step in range(base + 1, spine.planned + 1):
             for ref in await self._groups(state, older, step):
                 over.pop(ref.group, None)
         members = [member for closed in over.values() if not _in_use(state, closed) for member in closed.members]
         dropped = await drop_at(self._log, [(member.partition, member.offset) for member in members])
-        await self._dropped(entry, dropped, "trained", through_step=through)
+        await self._record_dropped(entry, dropped, "trained", through_step=through)
 
     async def _groups(self, state: RunState, older: Mapping[int, int], step: int) -> tuple[GroupRef, ...]:
         offset = state.spine.plan_offsets.get(step, older.get(step))
@@ -176,9 +178,9 @@ class PayloadKeeper:
         records = await self._log.read(Partition(topics.TASKS, partition), offset, max_records=1)
         return decode_as(records[0], GroupClosed)
 
-    async def _dropped(self, entry: Entry, dropped: Dropped, reason: str, *, through_step: int) -> None:
-        # Space first, event after it: a crash between them drops the same payloads again, which changes nothing; an
-        # event without the deed would stop anybody from doing it.
+    async def _record_dropped(self, entry: Entry, dropped: Dropped, reason: str, *, through_step: int) -> None:
+        # Space first, event second: a crash in between drops the same payloads again, without effect; an event without
+        # the drop would prevent it.
         await give_back(self._log)
         event = PayloadsDropped(
             reason=reason,
@@ -197,7 +199,7 @@ def _ended_ns(entry: Entry) -> int:
 
 
 def _in_use(state: RunState, closed: GroupClosed) -> bool:
-    """True if a member may be planned yet: advantages are computed from the whole group, so all of it stays or goes."""
+    """True if a member may still be planned: advantages are computed from the whole group, so all stay or go."""
     replay_buffer = state.replay_buffer
     return any(
         member.experience in replay_buffer.waiting or member.experience in replay_buffer.cooling
@@ -205,15 +207,19 @@ def _in_use(state: RunState, closed: GroupClosed) -> bool:
     )
 
 
-def living_forks(entries: Mapping[UUID, Entry], ancestor: UUID) -> Iterator[Entry]:
-    """Forks of the experiment, and forks of forks, that have not ended."""
-    return (entry for entry in entries.values() if not entry.spine.ended and _descends(entries, entry, ancestor))
+def living_forks(experiments: Mapping[UUID, Entry], ancestor: UUID) -> Iterator[Entry]:
+    """Returns living forks of the experiment, and living forks of its forks."""
+    return (
+        experiment
+        for experiment in experiments.values()
+        if not experiment.spine.ended and _descends(experiments, experiment, ancestor)
+    )
 
 
-def _descends(entries: Mapping[UUID, Entry], entry: Entry, ancestor: UUID) -> bool:
-    """True for a fork, and for a fork of a fork: its history reaches back as far."""
-    at = entry.spine.forked
+def _descends(experiments: Mapping[UUID, Entry], experiment: Entry, ancestor: UUID) -> bool:
+    """True for a fork of `ancestor`, direct or through other forks: its history reaches back that far."""
+    at = experiment.spine.forked
     while at is not None and at.parent != ancestor:
-        above = entries.get(at.parent)
+        above = experiments.get(at.parent)
         at = above.spine.forked if above is not None else None
     return at is not None

@@ -1,4 +1,4 @@
-"""Checks that only the daemon can make before it accepts: models, rows and digests.
+"""Checks possible only in the daemon, before acceptance: models, rows and digests.
 
 Files are read, none is written.
 """
@@ -54,30 +54,30 @@ from rftd.workers.workflows.runner import check_names
 _JUDGE: Final = "llm_judge_reward"
 
 
-def check_tasksets(spec: ExperimentSpec, found: Findings | None = None) -> None:
-    """Finds what a worker would refuse once it opens a taskset; raises ConfigError or DataError without `found`."""
-    own = found or Findings(spec)
+def check_tasksets(spec: ExperimentSpec, findings: Findings | None = None) -> None:
+    """Reports tasksets that a worker would refuse to open; raises ConfigError or DataError without `findings`."""
+    collected = findings or Findings(spec)
     for stage in spec.stages:
         for taskset, path in placed_tasksets(stage):
-            with own.of(stage, path):
+            with collected.of(stage, path):
                 _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")
-            with own.of(stage, path):
+            with collected.of(stage, path):
                 _check_arguments(REWARDS, _reward(taskset), taskset.reward_args, "reward_fn_args")
-            with own.of(stage, path):
+            with collected.of(stage, path):
                 _check_biases(taskset, stage)
-            with own.of(stage, path):
+            with collected.of(stage, path):
                 _check_judge(taskset, stage)
-    if found is None:
-        own.check()
+    if findings is None:
+        collected.check()
 
 
 def _reward(taskset: TasksetSpec) -> str | None:
-    """The reward that the taskset's arguments are for: the one that it names, else its workflow's own."""
+    """Returns the reward receiving the taskset's arguments: the named one, else its workflow's default."""
     if taskset.reward is not None:
         return taskset.reward
     try:
         return getattr(WORKFLOWS.load(taskset.workflow), "default_reward", None)
-    except ConfigError:  # the same error is raised, with more to say, by whoever opens the taskset
+    except ConfigError:  # raised with more detail by the worker opening the taskset
         return None
 
 
@@ -86,7 +86,7 @@ def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping
         return
     try:
         plugins.load(name)
-    except ConfigError:  # its worker may have what is not here, and says so if not
+    except ConfigError:  # its worker may have the plug-in, and reports a missing one
         return
     try:
         plugins.check_arguments(name, arguments)
@@ -96,23 +96,23 @@ def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping
 
 
 def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
-    """Refuses a reward of ours that asks an auxiliary model where there is none of its name."""
+    """Refuses a built-in reward needing an auxiliary model if none of that name is configured."""
     reward = _reward(taskset)
     if reward != _JUDGE:
         return
-    names = [each.name for each in stage.auxiliary]
-    wanted = str(taskset.reward_args.get("judge", ""))
-    if not names or (wanted and wanted not in names):
-        asked = f"the auxiliary model {wanted!r}" if wanted else "an auxiliary model"
+    names = [auxiliary.name for auxiliary in stage.auxiliary]
+    judge = str(taskset.reward_args.get("judge", ""))
+    if not names or (judge and judge not in names):
+        needed_model = f"the auxiliary model {judge!r}" if judge else "an auxiliary model"
         raise ConfigError(
-            f"{reward} asks {asked}, and the file names {', '.join(names) or 'none'}",
-            field="reward_fn_args.judge" if wanted else "default_reward_fn_type",
+            f"{reward} asks {needed_model}, and the file names {', '.join(names) or 'none'}",
+            field="reward_fn_args.judge" if judge else "default_reward_fn_type",
             fix="add the judge to explorer.auxiliary_models",
         )
 
 
 def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
-    """Holds token ids against the model's vocabulary, where config.json names its size."""
+    """Checks token ids against the model's vocabulary, if config.json gives its size."""
     if stage.rollout.engine == "fake":
         return
     vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size")
@@ -126,80 +126,80 @@ def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
 
 
 def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
-    """The specification with rows, digests, step counts and micro-batches filled in, for workers on `host`.
+    """Returns the specification with rows, digests, step counts and micro-batches filled in, for workers on `host`.
 
-    Raises ConfigError, DataError: everything that is wrong, at once. Blocks.
+    Raises ConfigError, DataError with every error at once. Blocks.
     """
-    found = Findings(spec)
+    findings = Findings(spec)
     contamination = Contamination(spec)
-    stages = tuple(_stage(stage, host, found, contamination) for stage in spec.stages)
-    check_tasksets(spec, found)
-    found.check()
+    stages = tuple(_stage(stage, host, findings, contamination) for stage in spec.stages)
+    check_tasksets(spec, findings)
+    findings.check()
     of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
     warnings = (*spec.warnings, *left_to_workers(spec), *of_rows, *contamination.warnings())
     return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
 
 
 def with_files(errors: ConfigErrors) -> ConfigErrors:
-    """The errors of a specification, and those of the models and datasets that it names all the same. Blocks."""
+    """Returns the errors of a specification, together with those of its models and datasets. Blocks."""
     if errors.draft is None:
         return errors
-    found = Findings(errors.draft)
+    findings = Findings(errors.draft)
     for stage in errors.draft.stages:
-        _check_models(stage, None, found)
-        _count(stage, found)
-    return ConfigErrors([*errors.errors, *found.errors])
+        _check_models(stage, None, findings)
+        _count(stage, findings)
+    return ConfigErrors([*errors.errors, *findings.errors])
 
 
 def _count(
-    stage: StageSpec, found: Findings, contamination: Contamination | None = None
+    stage: StageSpec, findings: Findings, contamination: Contamination | None = None
 ) -> dict[FieldPath, TasksetSpec]:
-    """The tasksets that can be read, with their rows counted, by their place in the file."""
+    """Returns the readable tasksets, with counted rows, by their field in the file."""
     counted: dict[FieldPath, TasksetSpec] = {}
-    for each, path in placed_tasksets(stage):
-        with found.of(stage, path, at="path"):
-            # Of a stage that serves, and of a queue, rows come later.
-            later = each.queue or (stage.serving is not None and each is stage.taskset)
-            counted[path] = each if later else _counted(each, stage, contamination)
+    for taskset, path in placed_tasksets(stage):
+        with findings.of(stage, path, at="path"):
+            # Rows of queues and of serving stages come later.
+            later = taskset.queue or (stage.serving is not None and taskset is stage.taskset)
+            counted[path] = taskset if later else _counted(taskset, stage, contamination)
     if stage.dataset is not None:
-        with found.of(stage, _dataset(stage), at="path"):
+        with findings.of(stage, _dataset(stage), at="path"):
             counted[_dataset(stage)] = _counted(stage.dataset, stage, contamination, trained=True)
     return counted
 
 
-def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contamination) -> StageSpec:
-    _check_parts(stage, found)
-    check_packages(stage, host, found)
-    _check_models(stage, host, found)
-    counted = _count(stage, found, contamination)
-    for each, path in placed_tasksets(stage):
-        with found.of(stage, path, at="data_selector.selector_type"):
-            check_selector(each, deterministic=found.spec.deterministic)
-        with found.of(stage, path, at="default_workflow_type"):
-            WORKFLOWS.check(each.workflow)
-            with found.of(stage, path, at="default_reward_fn_type"):
-                check_names(each)
-    own = len(tasksets_of(stage))
-    places = [path for _, path in placed_tasksets(stage)]
-    tasksets = tuple(counted[path] for path in places[:own] if path in counted)
+def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Contamination) -> StageSpec:
+    _check_parts(stage, findings)
+    check_packages(stage, host, findings)
+    _check_models(stage, host, findings)
+    counted = _count(stage, findings, contamination)
+    for taskset, path in placed_tasksets(stage):
+        with findings.of(stage, path, at="data_selector.selector_type"):
+            check_selector(taskset, deterministic=findings.spec.deterministic)
+        with findings.of(stage, path, at="default_workflow_type"):
+            WORKFLOWS.check(taskset.workflow)
+            with findings.of(stage, path, at="default_reward_fn_type"):
+                check_names(taskset)
+    training_count = len(tasksets_of(stage))
+    taskset_paths = [path for _, path in placed_tasksets(stage)]
+    tasksets = tuple(counted[path] for path in taskset_paths[:training_count] if path in counted)
     dataset = counted.get(_dataset(stage))
-    if len(tasksets) < own or (stage.dataset and not dataset):
-        return stage  # how many steps its rows make, nobody knows
-    with found.of(stage):
+    if len(tasksets) < training_count or (stage.dataset and not dataset):
+        return stage  # the step count follows from rows not counted yet
+    with findings.of(stage):
         check_tokens(stage)
-    tasks = sum(each.rows for each in tasksets)
+    tasks = sum(taskset.rows for taskset in tasksets)
     collect_groups = stage.collect_groups
     if stage.kind == "explore":
         collect_groups = collect_groups or stage.total_epochs * tasks
     total_steps = stage.total_steps
-    with found.of(stage):
+    with findings.of(stage):
         total_steps = steps_of(stage, tasks, dataset)
     return msgspec.structs.replace(
         stage,
         taskset=tasksets[0] if tasksets else None,
         more_tasksets=tasksets[1:],
         dataset=dataset,
-        evals=tuple(counted.get(path, each) for each, path in list(placed_tasksets(stage))[own:]),
+        evals=tuple(counted.get(path, taskset) for taskset, path in list(placed_tasksets(stage))[training_count:]),
         total_steps=total_steps,
         collect_groups=collect_groups,
         algorithm=msgspec.structs.replace(
@@ -209,81 +209,81 @@ def _stage(stage: StageSpec, host: Host, found: Findings, contamination: Contami
 
 
 def _dataset(stage: StageSpec) -> FieldPath:
-    """The place of the rows to train on: beside a taskset they are an auxiliary buffer."""
+    """Returns the field of the rows to train on: beside a taskset, an auxiliary buffer."""
     if stage.expert_rows:
         return auxiliary_buffer(stage)
     return ("buffer", "trainer_input", "experience_buffer")
 
 
-def _check_parts(stage: StageSpec, found: Findings) -> None:
-    """Finds engines, policies and their arguments that nobody has here."""
-    if stage.kind != "both" or stage.taskset is not None:  # else the explore half says which engine it is
-        with found.of(stage, at="explorer.rollout_model.engine_type"):
+def _check_parts(stage: StageSpec, findings: Findings) -> None:
+    """Reports engines, policies and arguments not available here."""
+    if stage.kind != "both" or stage.taskset is not None:  # else the explore half names the engine
+        with findings.of(stage, at="explorer.rollout_model.engine_type"):
             rollout_engines.check_engine(stage.rollout)
-    with found.of(stage, at="trainer.trainer_type"):
+    with findings.of(stage, at="trainer.trainer_type"):
         trainer_engines.check_engine(stage.trainer)
         trainer_engines.check_objective(stage)
-    # Made and thrown away: the constructors check their arguments.
-    with found.of(stage, at="policy"):
+    # Built only for the checks of arguments in the constructors.
+    with findings.of(stage, at="policy"):
         make_policy(stage.policy)
-    with found.of(stage, at="buffer.trainer_input.experience_buffer.replay_buffer.priority_fn"):
+    with findings.of(stage, at="buffer.trainer_input.experience_buffer.replay_buffer.priority_fn"):
         make_priority(stage.policy.priority)
 
 
-def _check_models(stage: StageSpec, host: Host | None, found: Findings) -> None:
-    """Finds models and adapters that are not there, that no engine runs, or that no device of `host` has room for."""
+def _check_models(stage: StageSpec, host: Host | None, findings: Findings) -> None:
+    """Reports models and adapters missing, unsupported by the engine, or too large for the devices of `host`."""
     trusted = stage.model.trust_remote_code
     if stage.trainer.engine != "fake":
-        with found.of(stage):
+        with findings.of(stage):
             _model(stage.model.path, trusted=trusted)
             check_texts(Path(stage.model.path), field="model.model_path")
             if stage.trainer.engine != "tinker":  # else the weights are at the service
                 check_weights(Path(stage.model.path), field="model.model_path")
-            if host is not None:  # of a draft neither lengths nor engines are certain
+            if host is not None:  # in a draft neither lengths nor engines are certain
                 check_rotation(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
                 check_positions(Path(stage.model.path), stage.model.max_model_len, field="model.max_model_len")
                 trainer_engines.check_models(stage)
                 trainer_engines.check_room(stage, host.for_trainers)
         if host is not None:
-            with found.of(stage):
+            with findings.of(stage):
                 check_opens(Path(stage.model.path), trusted=trusted, field="model.model_path")
-        with found.of(stage):
+        with findings.of(stage):
             _adapter(stage.model)
         for path, field in (
             (stage.trainer.critic_path, "model.critic_model_path"),
             (stage.trainer.teacher_path, "explorer.auxiliary_models"),
         ):
             if path:
-                with found.of(stage):
+                with findings.of(stage):
                     _model(path, field, trusted=trusted)
                     check_weights(Path(path), field=field)
     if stage.kind != "train":
-        _check_engine_runs(stage, host, found)
+        _check_engine_runs(stage, host, findings)
         if host is not None:
-            with found.of(stage):
-                check_shared_devices(stage, host, deterministic=found.spec.deterministic)
+            with findings.of(stage):
+                check_shared_devices(stage, host, deterministic=findings.spec.deterministic)
     for number, auxiliary in enumerate(stage.auxiliary):
         if not auxiliary.served and auxiliary.engine != "fake":
             section = f"explorer.auxiliary_models[{number}]"
-            with found.of(stage):
+            with findings.of(stage):
                 _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
                 check_texts(Path(auxiliary.path), field=f"{section}.model_path")
                 check_weights(Path(auxiliary.path), field=f"{section}.model_path")
                 if host is not None:
                     own_code = auxiliary.trust_remote_code
                     check_opens(Path(auxiliary.path), trusted=own_code, field=f"{section}.model_path")
-            _check_engine_runs(auxiliary_stage(auxiliary, stage), host, found, section)
+            _check_engine_runs(auxiliary_stage(auxiliary, stage), host, findings, section)
 
 
-def _check_engine_runs(stage: StageSpec, host: Host | None, found: Findings, section: str = "") -> None:
-    """Finds what the stage's rollout engine says of its model and its devices.
+def _check_engine_runs(stage: StageSpec, host: Host | None, findings: Findings, section: str = "") -> None:
+    """Reports the findings of the stage's rollout engine about its model and its devices.
 
-    `section` is that of an auxiliary model, which has the fields of `model` and of `explorer.rollout_model` in one.
+    `section` is the section of an auxiliary model, combining the fields of `model` and `explorer.rollout_model`.
     """
-    if host is None or not has_config(Path(stage.model.path)):  # that it is missing is found above
+    if host is None or not has_config(Path(stage.model.path)):  # a missing model is reported above
         return
-    for check in rollout_engines.checks_of(stage, host, deterministic=found.spec.deterministic):
-        with found.of(stage):
+    for check in rollout_engines.checks_of(stage, host, deterministic=findings.spec.deterministic):
+        with findings.of(stage):
             try:
                 check()
             except (ConfigError, DataError) as error:
@@ -306,7 +306,7 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
     if not folder.is_dir() or not (folder / "config.json").is_file():
         converted = folder / "huggingface"
         fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"
-        if (converted / "config.json").is_file():  # the last checkpoint's, or one that `rftd convert` made
+        if (converted / "config.json").is_file():  # the last checkpoint's folder, or one made by `rftd convert`
             fix = f"give {str(converted)!r}, which has one"
         raise DataError(
             f"no model in {path!r}" if folder.is_dir() else f"no such model folder: {path!r}",
@@ -318,7 +318,7 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
     except DataError as error:
         error.field = field
         raise
-    # Weights that only unpickling reads are code, which no worker runs: it would be refused there, again and again.
+    # Weights readable only by unpickling are code, refused by every worker: the experiment would fail again and again.
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise DataError(
             f"the weights in {path!r} are pickles (pytorch_model.bin), which rftd never loads",
@@ -344,7 +344,7 @@ def _adapter(model: ModelSpec) -> None:
 def _counted(
     spec: TasksetSpec, stage: StageSpec, contamination: Contamination | None, *, trained: bool = False
 ) -> TasksetSpec:
-    """The taskset with its rows counted, after a look at them. An error names a field below the taskset."""
+    """Returns the taskset with its rows counted and inspected. Errors name a field below the taskset."""
     try:
         for path in map(Path, spec.paths):
             if path.parent.name == "snapshots":
@@ -367,7 +367,7 @@ def _counted(
 
 
 def _column(spec: TasksetSpec, key: str | None) -> str | None:
-    """The field that says which column of a row is meant."""
+    """Returns the field naming this column of a row."""
     if key in spec.feature_keys:
         return "data_selector.feature_keys"
     form = spec.format

@@ -1,4 +1,4 @@
-"""Tasks that are added to a run: the events that a request becomes, and why it may not."""
+"""Tasks added to a run: the events recording a request, and the reasons for refusing one."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rftd.workers.datasets.added import check_tasks
 
 
 async def adding(spec: ExperimentSpec, tasks: Sequence[str], *, by: str) -> TasksAdded:
-    """The event that adds the tasks. Raises ConflictError without a queue, DataError for what is no task of it."""
+    """Builds the event adding the tasks. Raises ConflictError without a queue, DataError for an invalid task."""
     stage = _queue_of(spec)
     await asyncio.to_thread(check_tasks, spec.stages[stage], tasks)
     return TasksAdded(stage=stage, tasks=tuple(tasks), by=by)
 
 
 def ending(spec: ExperimentSpec, *, reason: str, by: str) -> TasksEnded:
-    """The event that ends the queue. Raises ConflictError without one."""
+    """Builds the event ending the queue. Raises ConflictError without a queue."""
     return TasksEnded(stage=_queue_of(spec), reason=reason, by=by)
 
 
 def check_begun(spine: Spine) -> None:
-    """Raises WaitTimeoutError for an experiment whose run is still to come, UnreachableError if it comes now."""
+    """Raises WaitTimeoutError if the experiment's run is still to come, UnreachableError if it is starting now."""
     if spine.ended:
         return
-    what = f"the experiment is {spine.status}, and not under way"
+    state = f"the experiment is {spine.status}, and not under way"
     if spine.status is Status.RUNNING:
-        raise UnreachableError(what, fix="ask again in a moment")
-    raise WaitTimeoutError(what, fix="ask again, with the same key, once it runs")
+        raise UnreachableError(state, fix="ask again in a moment")
+    raise WaitTimeoutError(state, fix="ask again, with the same key, once it runs")
 
 
 def _queue_of(spec: ExperimentSpec) -> int:
-    """The stage whose tasks are a queue. Raises ConflictError if none is."""
+    """Returns the index of the stage with a task queue. Raises ConflictError without one."""
     for index, stage in enumerate(spec.stages):
         if is_queue(stage):
             return index
@@ -47,7 +47,7 @@ def _queue_of(spec: ExperimentSpec) -> int:
 
 
 def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
-    """Raises ConflictError for a queue that has ended, whose stage has, or that is full, and for an empty one's end."""
+    """Raises ConflictError for a full or ended queue, an ended stage, and for ending an empty queue."""
     spine = state.spine
     assert spine.spec is not None
     stages = spine.spec.stages
@@ -55,12 +55,12 @@ def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
         raise ConflictError(f"it is {spine.status}", fix="submit a new experiment")
     queue = spine.queues.of(event.stage)
     if queue.ended:
-        what = f"the end of its tasks was told, after {queue.rows} of them"
-        raise ConflictError(what, fix="submit a new experiment for the others")
+        problem = f"the end of its tasks was told, after {queue.rows} of them"
+        raise ConflictError(problem, fix="submit a new experiment for the others")
     if spine.stage > event.stage or (spine.stage == event.stage and spine.stage_completed):
         raise ConflictError(f"stage {stages[event.stage].name!r} is over", fix="submit a new experiment")
     if isinstance(event, TasksAdded) and queue.requests >= limits.TASK_REQUESTS:
-        what = f"{queue.requests} requests have added tasks, which is the most of one experiment"
-        raise ConflictError(what, fix="submit a new experiment for the others, and add many tasks by each request")
+        problem = f"{queue.requests} requests have added tasks, which is the most of one experiment"
+        raise ConflictError(problem, fix="submit a new experiment for the others, and add many tasks by each request")
     if isinstance(event, TasksEnded) and not queue.rows:
         raise ConflictError("no task was added, so there is nothing to end with", fix="add some, or rftd cancel")

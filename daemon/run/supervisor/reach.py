@@ -1,4 +1,4 @@
-"""`within_reach`: a specification as the workers that a daemon starts can reach its weights."""
+"""`within_reach`: adapts a specification so that workers started by the daemon can reach the weights."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ _NOT_ELSEWHERE: Final = (
 
 
 def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
-    """The specification as a daemon takes it in that starts workers of the `roles`; a new warning says what differs."""
+    """Returns the specification as accepted by a daemon starting workers of the `roles`; changes are described by a new
+    warning.
+    """
     if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
         return spec
-    if not roles:  # whoever starts the workers knows where
+    if not roles:  # the operator starting the workers knows where they run
         return msgspec.structs.replace(spec, warnings=(*spec.warnings, _NOT_ELSEWHERE))
     stages = tuple(_as_files(stage) if _in_memory(stage) else stage for stage in spec.stages)
     return msgspec.structs.replace(spec, stages=stages, warnings=(*spec.warnings, _AS_FILES))
 
 
 def _in_memory(stage: StageSpec) -> bool:
-    """True if it is the explorers' own machine that it takes; taking turns on a device they are on one anyway."""
+    """True if weights travel in the explorers' machine memory; explorers taking turns on a device share a machine
+    anyway.
+    """
     return stage.kind == "both" and stage.synchronizer.sync_method == _MEMORY and not stage.turns
 
 

@@ -1,4 +1,4 @@
-"""When a paused experiment lets go of its workers, and so of its memory and its slot."""
+"""When a paused experiment releases its workers, and thereby its memory and its slot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _UNFINISHED: Final = frozenset(
         WorkerState.CHECKPOINT,
     )
 )
-"""States of a trainer whose work would have to be done again if it left."""
+"""Trainer states with work lost if the trainer left."""
 
 
 def release_is_due(state: RunState, liveness: Liveness, now_ns: int, after_s: float) -> bool:
-    """True once a pause that only a person ends has lasted for `after_s`, and the trainer has finished its step."""
+    """True once a pause ended only by a person has lasted `after_s` seconds, and the trainer has finished its step."""
     spine = state.spine
     if spine.status is not Status.PAUSED or ends_by_itself(spine) or now_ns - spine.status_ns < after_s * 1e9:
         return False

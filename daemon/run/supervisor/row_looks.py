@@ -21,13 +21,13 @@ from rftd.workers.workflows.registry import WORKFLOWS, check_own_names, own_rewa
 _OF_TEXTS: Final = frozenset(
     ("math_reward", "math_boxed_reward", "math_verify_reward", "accuracy_reward", "exact_match_reward")
 )
-"""Rewards of ours that compare an answer with a text, which the JSON of a mapping or a list never equals."""
+"""Built-in rewards comparing an answer with a text, which the JSON of a mapping or a list never equals."""
 _LOOKS: Final = 10_000
-"""Rows that are looked at beside the first of each file, in ascending order: of a smaller dataset all."""
+"""Number of inspected rows besides the first of each file, in ascending order; a smaller dataset is inspected whole."""
 
 
 class _Templateless(ByteTokenizer):
-    """The tokenizer of a model folder without a chat template, which renders no conversation."""
+    """The tokenizer of a model folder without a chat template: unable to render conversations."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -42,13 +42,13 @@ class _Templateless(ByteTokenizer):
 
 
 def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> ByteTokenizer:
-    """A stand-in for the stage's tokenizer: of bytes, and without a chat template if its workers would have none.
+    """Returns a stand-in for the stage's tokenizer: bytes as tokens, and no chat template if the workers have none.
 
     The real one would take seconds to open.
     """
     folder = Path(stage.model.path)
     is_local = stage.trainer.engine != "fake" and stage.rollout.engine != SERVICE
-    # What a folder without a tokenizer lacks is said of the model.
+    # A missing tokenizer is reported by the model's checks.
     if (
         is_local
         and not (chat_template or stage.model.chat_template)
@@ -60,7 +60,7 @@ def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> Byt
 
 
 def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
-    """Returns if the first task of each file can be asked of the stage's model. Raises DataError.
+    """Checks that the stage's model can be prompted with the first task of each file. Raises DataError.
 
     Workflows of other parties are left to their explorers.
     """
@@ -75,7 +75,7 @@ def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
 
 
 def check_tasks(taskset: Taskset) -> None:
-    """Returns if each row that was looked at is a task, whose own workflow and reward there are and take its truth.
+    """Checks that each inspected row is a task with an existing workflow and reward accepting its truth.
 
     Raises DataError, with file, row and column.
     """
@@ -90,22 +90,22 @@ def check_tasks(taskset: Taskset) -> None:
 
 
 def check_categories(taskset: Taskset) -> None:
-    """Returns if the first row of each file has a category, where a column of them is named. Raises DataError."""
+    """Checks that the first row of each file has a category, if a category column is configured. Raises DataError."""
     key = taskset.spec.format.category_key
     for row in taskset.first_rows if key else ():
         DatasetRecord(taskset.row(row), taskset.spec, row).text(key or "")
 
 
 def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
-    """Returns if each row that was looked at can be trained on. Raises DataError, with file, row and column."""
+    """Checks that each inspected row can be trained on. Raises DataError, with file, row and column."""
     form = taskset.spec.format
     texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
     structured: dict[str, bool] = {}
-    # A label is each row's own: of `kto` all rows are looked at.
+    # A label belongs to its row: of `kto` all rows are inspected.
     for row in range(len(taskset)) if taskset.spec.schema == "kto" else _looks(taskset):
         with taskset.placed(row):
             _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
-        # Next to no room for tokens: the columns are checked here, which the real tokenizer changes nothing about.
+        # Almost no room for tokens: only the columns are checked here, independently of the real tokenizer.
         taskset.train_rows(row, tokenizer=tokenizer, max_model_len=2)
 
 
@@ -129,19 +129,19 @@ def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
 
 
 def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:
-    """Raises DataError for a mapping or a list where rows before have texts, or for the reverse.
+    """Raises DataError for a mapping or list after rows with texts, or the reverse.
 
     A column of mappings is learned as JSON; one among texts is a mistake.
     """
     for key in keys:
-        value = record.value(key)
-        if value is None:
+        cell = record.value(key)
+        if cell is None:
             continue
-        is_structured = isinstance(value, dict | list)
+        is_structured = isinstance(cell, dict | list)
         if structured.setdefault(key, is_structured) != is_structured:
-            kind = "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "text"
-            others = "texts" if is_structured else "mappings or lists"
-            raise record.error(f"has a {kind} under {key!r}, where rows before it have {others}", key)
+            kind = "mapping" if isinstance(cell, dict) else "list" if isinstance(cell, list) else "text"
+            earlier_kind = "texts" if is_structured else "mappings or lists"
+            raise record.error(f"has a {kind} under {key!r}, where rows before it have {earlier_kind}", key)
 
 
 def _looks(taskset: Taskset) -> list[int]:
@@ -151,14 +151,14 @@ def _looks(taskset: Taskset) -> list[int]:
 
 
 def _check_truth(raw: dict[str, Any], spec: TasksetSpec, row: int) -> None:
-    """Raises DataError for a truth of several values where its reward takes a text."""
+    """Raises DataError for a truth of several values if its reward takes a text."""
     key = spec.format.response_key
     record = DatasetRecord(raw, spec, row)
     if not key or not record.has(key):
         return
     workflow = record.optional(spec.format.workflow_key) or spec.workflow
     reward = record.optional(spec.format.reward_fn_key) or spec.reward or own_reward(workflow)
-    value = record.value(key)
-    if reward in _OF_TEXTS and isinstance(value, dict | list):
-        kind = "mapping" if isinstance(value, dict) else "list"
+    truth = record.value(key)
+    if reward in _OF_TEXTS and isinstance(truth, dict | list):
+        kind = "mapping" if isinstance(truth, dict) else "list"
         raise record.error(f"has a {kind} under {key!r}, where {reward} takes a text: name one within it", key)

@@ -47,12 +47,14 @@ from rftd.workers.control.obstacle import Trouble, of_decision
 from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01
-"""Least time between two turns: what arrives meanwhile is decided on together, for a turn costs more than a record."""
+"""Minimum seconds between two turns: records arriving meanwhile are decided on together, because a turn costs more than
+a record.
+"""
 LOOK_S = 0.5
 
 
 class Run(Tending):
-    """Drives one experiment from its turn to its end."""
+    """Drives one experiment from its turn in the queue to its end."""
 
     def __init__(
         self,
@@ -74,17 +76,17 @@ class Run(Tending):
         allowances: Allowances = NOTHING_MORE,
         led: set[UUID] | None = None,
     ) -> None:
-        """Without a `guard` space is not looked at. `survivors` are heard before the first append.
+        """Without a `guard` disk space is not checked. `survivors` are heard before the first append.
 
-        Workers are released `release_after_s` after a pause that only a person ends.
-        `led` are the experiments that this daemon has decided on before; those that it begins to are added.
+        Workers are released `release_after_s` seconds into a pause ended only by a person. `led` are the experiments
+        already decided on by this daemon; newly led ones are added.
         """
         super().__init__(
             log,
             experiment,
             executor,
             owner=owner,
-            # All that is decided goes by this one (rule 9).
+            # All decisions go by this clock (rule 9).
             clock=RecordedClock(clock, lambda: self.state.spine.recorded_ns),
             ids=ids,
             logger=logger,
@@ -103,15 +105,15 @@ class Run(Tending):
         self._ids = ids
         self._release_after_s = release_after_s
         self.releasing = False
-        """True once its workers are asked to leave, since it is paused until a person resumes it."""
+        """True once the workers are asked to leave, because a person has to resume the experiment."""
         self._deciders = Deciders(self.state, self._liveness, starts=roles, columns=self._parts.columns.of)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._looked_s = self._turn_s = 0.0
         self._trouble: Trouble | None = None
-        """The error that a role met since the controller decided last."""
-        self._told = ""
-        self._onlooker = ""
-        """The name of the last reader whose look is still to be recorded; empty: no look is due."""
+        """Error of a role since the controller's last decision."""
+        self._last_logged_reason = ""
+        self._reader_to_record = ""
+        """Name of the last reader not yet recorded; empty: no look is due."""
         self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
 
     async def drive(self) -> None:
@@ -134,7 +136,7 @@ class Run(Tending):
         follower = await self._followed(beginning, owner=True)
         try:
             await follower.catch_up()
-            # Before this run's first append, which are its fences: an append hides how much was lost.
+            # Before this run's first appends, its fences: an append hides the size of a loss.
             self._phase = Phase.HEARING
             if self._survivors is not None:
                 await self._survivors.hear(self.state)
@@ -144,7 +146,7 @@ class Run(Tending):
                 await self._guard.attend(job, self._need_bytes)
             await self._lead(follower)
         except LogLossError:
-            await self._met_loss(beginning, follower, "the daemon that ran it")
+            await self._end_workers_of_lost_log(beginning, follower, "the daemon that ran it")
             raise
         finally:
             if self._guard is not None:
@@ -152,18 +154,20 @@ class Run(Tending):
             await follower.close()
 
     def waits(self) -> list[Wait]:
-        """The waits of each role, as they are now."""
+        """Returns the waits of each role, as of now."""
         scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
         return self._watch.waits(scene)
 
     def _need_bytes(self) -> int:
-        """The bytes of a checkpoint and weights like the newest: workers may write them before a pause takes effect."""
+        """Returns the bytes of a checkpoint and weights as large as the newest: workers may write them before a pause
+        takes effect.
+        """
         saved = next(reversed(self.state.checkpoints.values()), None)
         published = next(reversed(self.state.weights.published.values()), None)
         return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)
 
-    async def _in_the_way(self) -> Trouble | None:
-        """The trouble that the experiment has to pause for: an error, no space, or a part that is not installed."""
+    async def _present_trouble(self) -> Trouble | None:
+        """Returns the trouble requiring a pause of the experiment: an error, lack of space, or a part not installed."""
         if self._trouble is not None:
             return self._trouble
         if self._guard is not None and self._guard.shortage is not None:
@@ -174,19 +178,19 @@ class Run(Tending):
         try:
             return await self._parts.missing(spine.spec, spine.stage, spine.environment, spine.grants)
         except Exception as error:
-            return self._befallen("controller", error)
+            return self._note_trouble("controller", error)
 
-    def _befallen(self, role: str, error: BaseException) -> Trouble:
-        """The trouble that an error of a role means, logged once; it is this experiment's affair alone."""
+    def _note_trouble(self, role: str, error: BaseException) -> Trouble:
+        """Returns the trouble of a role's error, logged once; it concerns only this experiment."""
         trouble = of_decision(role, error)
-        if trouble.reason != self._told:  # it may be met again in each turn
-            self._told = trouble.reason
+        if trouble.reason != self._last_logged_reason:  # the error may recur in each turn
+            self._last_logged_reason = trouble.reason
             self._logger.error("run.error", experiment=str(self.state.experiment), role=role, exc_info=error)
         self._trouble = self._trouble or trouble
         return trouble
 
     async def _look(self) -> None:
-        """Keeps a snapshot, and notes who waits for what: that must not change what becomes of the run."""
+        """Writes due snapshots and updates the waits; errors here must not affect the run."""
         try:
             await self._snapshotter.look()
             if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
@@ -196,9 +200,9 @@ class Run(Tending):
             self._logger.error("run.look_failed", experiment=str(self.state.experiment), exc_info=error)
 
     async def command(self, event: Event, request: Request) -> Position:
-        """Appends what the owner wishes, under the controller's lease.
+        """Appends a command under the controller's lease.
 
-        Raises ConflictError if it is illegal, UnreachableError if this run does not decide any more.
+        Raises ConflictError if the command is illegal, UnreachableError if this run does not decide any more.
         """
         position = await self._inbox.ask(event, request)
         tell(self._logger, self.state.experiment, [event])
@@ -206,17 +210,17 @@ class Run(Tending):
 
     @property
     def is_watched(self) -> bool:
-        """True if it pauses when nobody looks at it."""
+        """True if the experiment pauses after a while without readers."""
         spec = self.state.spine.spec
         return spec is not None and spec.limits.unseen_days > 0
 
     def looked(self, by: str) -> None:
-        """Notes that somebody looks at the experiment, if it asks for that and nobody has for a while."""
+        """Notes a reader of the experiment, if `limits.unseen_days` is set and no reader was recorded for a while."""
         if look_is_due(self.state, self._clock.now_ns()):
-            self._onlooker = by
+            self._reader_to_record = by
 
     async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
-        """Gives a failed task out once more. Raises ConflictError if nothing of it can be trained any more."""
+        """Leases a failed task once more. Raises ConflictError if none of its experiences can be trained any more."""
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
             raise UnreachableError("the run is being taken up anew", fix="ask again in a moment")
@@ -246,18 +250,20 @@ class Run(Tending):
             if self._survivors is not None:
                 await self._survivors.hear_older()
             await self._inbox.obey(controller)
-            # Commands first: a resume of this turn has to reach the controller before it looks for trouble.
-            if self._onlooker:
-                await self._writer.write(controller, "controller", [Decision(ExperimentSeen(by=self._onlooker))])
-                self._onlooker = ""
-            trouble = await self._in_the_way() or fleet.stalled()
+            # Commands first: a resume of this turn has to reach the controller before its look for trouble.
+            if self._reader_to_record:
+                await self._writer.write(
+                    controller, "controller", [Decision(ExperimentSeen(by=self._reader_to_record))]
+                )
+                self._reader_to_record = ""
+            trouble = await self._present_trouble() or fleet.stalled()
             due = deciders.control(trouble, self._clock.now_ns())
             await self._writer.write(controller, "controller", due)
             if state.spine.status is Status.PAUSED:
                 self._trouble = None
             await self._tend(follower, start=trouble is None and state.spine.status is not Status.PAUSED)
             dispatched = await self._decide(dispatcher, "dispatcher", lambda: deciders.dispatch(clock.monotonic_s()))
-            # What was decided is folded by now: groups that just closed can be in this turn's plans.
+            # The dispatcher's decisions are folded by now: groups just closed can be in this turn's plans.
             planned = await self._decide(planner, "planner", lambda: deciders.plan(follower.positions, clock.now_ns()))
             if self._trouble is not None:
                 deciders.renew()
@@ -267,11 +273,11 @@ class Run(Tending):
         self._leaving.set()
         self._inbox.close()
         self._phase = Phase.DRAINING
-        # What the workers say when they leave is read before the snapshot: the next daemon starts with it.
+        # The workers' last records are read before the snapshot: the next daemon starts with it.
         await fleet.drain()
         await follower.catch_up()
         if self.releasing and not self._stopping:
-            # Only now: what the log calls released has no worker that the next daemon would have to end.
+            # Only now: an experiment recorded as released has no worker left for the next daemon to end.
             await self._tend(follower, start=False)
             await self._writer.write(controller, "controller", [Decision(ExperimentReleased())])
         await self._snapshotter.end(take=not state.spine.ended)
@@ -279,39 +285,39 @@ class Run(Tending):
             await tidy(self._log, state, controller, clock=self._wall, logger=self._logger)
 
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
-        """Writes what a role decides; True if there was something. What it raises is trouble of this run alone."""
+        """Writes a role's decisions; True if there were any. An exception is trouble of this run alone."""
         try:
             decided = decide()
             drafted = self._writer.drafted(lease, decided)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a third party's policy may raise anything
-            self._befallen(role, error)
+            self._note_trouble(role, error)
             return False
         await self._writer.write(lease, role, decided, drafted)
         return bool(decided)
 
     async def _tend(self, follower: Follower, *, start: bool) -> None:
-        """Starts workers that are due, and says which were lost."""
+        """Starts due workers, and records the lost ones."""
         fleet = self._fleet
         if fleet.ended:
-            await follower.catch_up()  # what they said when they left
+            await follower.catch_up()  # the workers' last records
         try:
             lost = fleet.tend(start=start)
         except (FencedError, *AWAY):
             raise
         except Exception as error:
-            self._befallen("daemon", error)
+            self._note_trouble("daemon", error)
             return
         self._trouble = self._trouble or fleet.trouble
         fleet.trouble = None
         if fleet.met_loss and self._survivors is not None:
             fleet.met_loss = False
             await self._survivors.hear(self.state)
-        await self._tell_lost(follower, lost)
+        await self._append_lost(follower, lost)
 
     async def _gather(self, follower: Follower, wait_s: float) -> None:
-        """Folds what arrives within `wait_s`, and what follows it until the next turn is due."""
+        """Folds records arriving within `wait_s`, and later ones until the next turn is due."""
         if await follower.pump(wait_s):
             left_s = self._turn_s + GATHER_S - self._clock.monotonic_s()
             if left_s > 0:
@@ -328,6 +334,6 @@ class Run(Tending):
             owner=self._owner,
             clock=self._clock,
             ids=self._ids,
-            # A daemon that stood still, or was cut off, takes nothing back from the one that came after it.
+            # A daemon that stood still, or was cut off, takes nothing back from its successor.
             again=role == "controller" and self.state.experiment in self._led,
         )

@@ -1,4 +1,4 @@
-"""`Runs`: the experiments that this daemon drives at the same time, each by itself."""
+"""`Runs`: the experiments driven by this daemon at the same time, independently of each other."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from rftd.streams.log.lost_records import Witness
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""The pause before a run that the log did not answer is taken up anew."""
+"""Pause in seconds before a run ended by an unresponsive log is taken up anew."""
 HEALTHY_S: Final = 60.0
-"""The time after which a run has overcome an earlier error: the next one counts as the first."""
+"""Seconds after which a run has overcome an earlier error: the next error counts as the first."""
 
 
 class Broken(NamedTuple):
-    """A run that an error ended, and that is taken up anew after a while."""
+    """A run ended by an error, to be taken up anew after a while."""
 
     reason: str
     since_ns: int
     errors: int
-    """Errors in a row."""
+    """Number of consecutive errors."""
 
 
 class UnderWay(Protocol):
-    """An experiment that is driven here: decided on (`Run`), or only worked for (`Hosting`)."""
+    """An experiment driven here: decided on (`Run`), or only worked for (`Hosting`)."""
 
     state: RunState
     remembers: Witness | None
-    """The heads that it had read, if it met a loss of the log."""
+    """Heads read by the run, if it met a loss of the log."""
 
     async def drive(self) -> None:
-        """Returns when it has ended; cancelling leaves its workers running."""
+        """Returns when the experiment has ended; cancelling leaves its workers running."""
         ...
 
     async def drain(self) -> None:
-        """Returns once its workers have left; it goes on another time."""
+        """Returns once the workers have left; the experiment continues another time."""
         ...
 
     async def gone(self) -> None:
-        """Returns once all is over."""
+        """Returns once the run and its workers are over."""
         ...
 
     def waits(self) -> list[Wait]:
-        """The waits of each role, as they are now."""
+        """Returns the waits of each role, as of now."""
         ...
 
     def scene(self) -> Scene:
-        """Everything that the experiment depends on, as it is now."""
+        """Returns a snapshot of everything relevant to the experiment's progress."""
         ...
 
 
 class Runs:
-    """The runs of one daemon, at most `slots` at once. `drive` runs for as long as the daemon."""
+    """The runs of one daemon, at most `slots` at once; `drive` lasts as long as the daemon."""
 
     def __init__(
         self,
@@ -77,50 +77,51 @@ class Runs:
         note: Callable[[Entry, BaseException], Awaitable[None]] | None = None,
         lost: Callable[[Witness | None, UUID], Awaitable[None]] | None = None,
     ) -> None:
-        """`make` gives a run that has not begun; `note` records what ended one that nobody could decide on.
+        """`make` creates a run without starting it; `note` records the error that ended an undecidable run.
 
-        `lost` hears what one that met a loss of the log remembers; nothing is recorded: nothing more is appended.
+        `lost` hears the memories of a run that met a loss of the log; nothing is recorded, because nothing more is
+        appended.
         """
-        self._lost = lost
+        self._hear_loss = lost
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self.slots: Final = slots
         self.broken: Final[dict[UUID, Broken]] = {}
-        """The error that ended each experiment's run, until the run goes on."""
+        """Error that ended each experiment's run, until the run continues."""
         self._make = make
         self._note = note
         self._clock = clock
         self._logger = logger
         self._under_way: dict[UUID, UnderWay] = {}
         self._resting: set[UUID] = set()
-        """Experiments whose run ended with an error; they keep their slots until they are taken up anew."""
+        """Experiments with a run ended by an error; they keep their slots until taken up anew."""
         self._changed = asyncio.Event()
         self._draining = False
 
     def __len__(self) -> int:
-        """The number of experiments under way here."""
+        """Returns the number of experiments under way here."""
         return len(self._under_way)
 
     def __contains__(self, experiment: UUID) -> bool:
-        """True if it is under way here."""
+        """True if the experiment is under way here."""
         return experiment in self._under_way
 
     def __iter__(self) -> Iterator[UnderWay]:
-        """Those that are under way here."""
+        """Iterates over the runs under way here."""
         return iter(list(self._under_way.values()))
 
     def of(self, experiment: UUID) -> UnderWay | None:
-        """The run of an experiment that is under way here."""
+        """Returns the run of an experiment under way here; else None."""
         return self._under_way.get(experiment)
 
     def look(self) -> None:
-        """Says that there may be another one to begin."""
+        """Wakes the driver: there may be another experiment to begin."""
         self._changed.set()
 
     async def drive(self, line: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
-        """Begins whoever is next in `line` whenever a slot is free, until cancelled or drained.
+        """Begins the next experiments in `line` whenever a slot is free, until cancelled or drained.
 
         Cancelling leaves the workers running, for the next daemon to adopt. Raises FencedError if another daemon took
-        an experiment over: this one ends then, with all it drives.
+        an experiment over: this daemon ends then, with everything it drives.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -134,22 +135,22 @@ class Runs:
                     await self._pause()
         except BaseExceptionGroup as group:
             errors = list(leaves(group))
-            raise next((each for each in errors if isinstance(each, FencedError)), errors[0]) from None
+            raise next((error for error in errors if isinstance(error, FencedError)), errors[0]) from None
         finally:
-            self._under_way.clear()  # one that was cancelled before its first turn is still there, and answers nobody
+            self._under_way.clear()  # a run cancelled before its first turn is still there, and answers nobody
 
     def _begin(self, entry: Entry, tasks: asyncio.TaskGroup) -> None:
         run = self._under_way[entry.id] = self._make(entry)
         self._tasks[entry.id] = tasks.create_task(self._drive(run, entry))
 
     def stop(self, experiment: UUID) -> None:
-        """Ends a run where it stands; nothing more is appended of it, and its workers are left to themselves."""
+        """Cancels a run where it stands; nothing more of it is appended, and its workers are left alone."""
         task = self._tasks.get(experiment)
-        if task is not None and task is not asyncio.current_task():  # who asks ends by itself
+        if task is not None and task is not asyncio.current_task():  # the asking run ends by itself
             task.cancel()
 
     async def drain(self) -> None:
-        """Ends all that is under way: workers finish and leave; the next daemon goes on from there."""
+        """Ends all runs under way: workers finish and leave; the next daemon continues from there."""
         self._draining = True
         self._changed.set()
         async with asyncio.TaskGroup() as tasks:
@@ -164,7 +165,7 @@ class Runs:
             return
 
     async def _drive(self, run: UnderWay, entry: Entry) -> None:
-        """One experiment; what befalls it is its own affair, but for a fence: that is about the daemon."""
+        """Drives one experiment; its errors concern only itself, except a fence, which concerns the daemon."""
         self._logger.info("experiment.run", experiment=str(entry.id), name=entry.name, state=entry.status)
         began_s = self._clock.monotonic_s()
         again_s = 0.0
@@ -180,11 +181,11 @@ class Runs:
         except LogLossError as error:
             self._logger.error("experiment.stopped", experiment=str(entry.id), name=entry.name, reason=error.what)
             again_s = AGAIN_S
-            if self._lost is not None:
-                await self._lost(run.remembers, entry.id)
+            if self._hear_loss is not None:
+                await self._hear_loss(run.remembers, entry.id)
         except (Exception, SystemExit) as error:
-            end_if_cancelled()  # a run that was stopped writes nothing any more
-            again_s = await self._broke(entry, error, healthy=self._clock.monotonic_s() - began_s > HEALTHY_S)
+            end_if_cancelled()  # a stopped run writes nothing any more
+            again_s = await self._note_broken(entry, error, healthy=self._clock.monotonic_s() - began_s > HEALTHY_S)
         else:
             self.broken.pop(entry.id, None)
         finally:
@@ -202,8 +203,8 @@ class Runs:
                 self._resting.discard(entry.id)
                 self._changed.set()
 
-    async def _broke(self, entry: Entry, error: BaseException, *, healthy: bool) -> float:
-        """Tells of an error that ended a run, and says how long that rests; the other runs go on."""
+    async def _note_broken(self, entry: Entry, error: BaseException, *, healthy: bool) -> float:
+        """Reports an error that ended a run, and returns the seconds to rest; the other runs continue."""
         before = self.broken.get(entry.id)
         errors = 1 if before is None or healthy else before.errors + 1
         self.broken[entry.id] = Broken(explain(error), self._clock.now_ns(), errors)
@@ -216,6 +217,6 @@ class Runs:
                 await self._note(entry, error)
             except FencedError:
                 raise
-            except Exception as unwritten:  # the reason is kept here all the same, and told to whoever asks
+            except Exception as unwritten:  # the reason is kept here all the same, and shown on request
                 self._logger.error("experiment.unnoted", experiment=str(entry.id), reason=explain(unwritten))
         return again_s

@@ -1,4 +1,4 @@
-"""`Snapshotter`: keeps a recent fold of the run under way in a file, so that nobody has to fold from the beginning."""
+"""`Snapshotter`: keeps a recent fold of the run under way in a file, so that restarts need not fold everything."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from rftd.streams.folds.snapshot import Snapshot, pack
 from rftd.streams.log.follower import Follower
 
 _SHARE: Final = 20
-"""Writing snapshots takes at most one part in this many of the time between two of them."""
+"""Writing snapshots takes at most 1/20 of the time between two of them."""
 
 
 class Snapshotter:
-    """Looks after each turn of the run. What cannot be written is told and tried again later: it is a cache."""
+    """Writes due snapshots after each turn of the run; failed writes are logged and retried later, since a snapshot is
+    a cache.
+    """
 
     def __init__(
         self, state: RunState, follower: Follower, folder: SnapshotFolder, *, clock: Clock, logger: Logger
@@ -31,14 +33,14 @@ class Snapshotter:
         self._logger = logger
         self._memory = JobMemory(folder.folder, follower, clock)
         self._records = 0
-        """The records that had been folded when the newest snapshot was taken, since this process began."""
+        """Number of records folded since this process began, at the newest snapshot."""
         self._checkpoints = state.committed.count
         self._not_before_s = 0.0
 
     async def look(self) -> None:
         """Takes a snapshot if a checkpoint was committed, or many records were folded, since the last one.
 
-        Where the log stands is remembered beside them, more often.
+        The heads of the log are remembered beside the snapshots, more often.
         """
         await self._memory.look()
         began_s = self._clock.monotonic_s()
@@ -48,24 +50,24 @@ class Snapshotter:
         if due or self._follower.folded - self._records >= limits.SNAPSHOT_RECORDS:
             await self.take()
             spent_s = self._clock.monotonic_s() - began_s
-            # By what the last one took: the fold of a long run takes longer to write, and must not slow its run down
-            # more for that.
+            # In proportion to the last snapshot's duration: the fold of a long run takes longer to write, and must not
+            # slow its run down further.
             self._not_before_s = began_s + max(limits.SNAPSHOT_INTERVAL_S, _SHARE * spent_s)
 
     async def end(self, *, take: bool) -> None:
-        """Remembers for the last time where the log stands, and takes a last snapshot, if somebody will need it."""
+        """Remembers the heads of the log for the last time, and takes a last snapshot if one will be needed."""
         await self._memory.remember()
         self._memory.close()
         if take:
             await self.take()
 
     async def take(self) -> None:
-        """Takes one now, unless nothing was folded since the last."""
+        """Takes a snapshot now, unless nothing was folded since the last."""
         if self._follower.folded == self._records:
             return
         self._records = self._follower.folded
         self._checkpoints = self._state.committed.count
-        async with self._follower.still():  # off the loop: others of this process go on meanwhile
+        async with self._follower.still():  # off the loop: other tasks of this process continue meanwhile
             marks = self._follower.marks()
             snapshot = Snapshot(
                 experiment=self._state.experiment,
@@ -73,10 +75,10 @@ class Snapshotter:
                 fences=self._follower.fences.owners(),
                 parts=self._state.parts(),
             )
-            data = await asyncio.to_thread(pack, snapshot)
+            packed = await asyncio.to_thread(pack, snapshot)
         try:
-            await asyncio.to_thread(self._folder.write, data, sum(mark.next_offset for mark in marks))
-        # Counted as taken although it was not written: a full disk would else cost a whole fold in memory with every
+            await asyncio.to_thread(self._folder.write, packed, sum(mark.next_offset for mark in marks))
+        # Counted as taken although not written: otherwise a full disk would cost a whole fold in memory with every
         # turn.
         except OSError as error:
             self._logger.warning("snapshot.failed", path=str(self._folder.folder), reason=str(error))

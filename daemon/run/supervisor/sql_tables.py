@@ -1,4 +1,4 @@
-"""`SqlTables`: tables of databases, read once into files of JSON Lines that the experiment keeps.
+"""`SqlTables`: tables of databases, read once into files of JSON Lines kept for the experiment.
 
 A table changes and a file does not: replays, forks and workers read the file alone.
 """
@@ -35,37 +35,37 @@ from rftd.workers.datasets.table_rows import plain_value
 _SQL: Final = "sql"
 _ROWS_AT_ONCE: Final = 1000
 _LOCKED_S: Final = 30.0
-"""Longest wait for a SQLite table that its writer has locked."""
+"""Longest wait in seconds for a SQLite table locked by its writer."""
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
 
 
 class _SqlSection(NamedTuple):
-    """A section of the file that names a table."""
+    """A section of the file naming a table."""
 
     path: FieldPath
     fields: dict[str, Any]
 
 
 def names_tables(config: dict[str, Any]) -> bool:
-    """True if a file has a table of a database for its tasks or rows."""
+    """True if a file uses a database table for its tasks or rows."""
     return any(True for _ in _sections(config, (), ""))
 
 
 class SqlTables:
-    """The tables that a submission names."""
+    """The tables named by a submission, read once into files for its workers."""
 
-    def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge, kept: KeptTables) -> None:
-        """`kept` says where the files lie, below the checkpoint root: workers read them there."""
-        self._kept = kept
+    def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge, tables: KeptTables) -> None:
+        """`tables` determines the folder of the files, below the checkpoint root, where workers read them."""
+        self._tables = tables
         self._environ = environ
         self._judge = judge
         self.notes: list[str] = []
-        """What was read, in words."""
+        """Warnings about the tables read."""
 
     def read(self, config: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
-        """The configuration with a file in place of each table, in `folder` or below its checkpoint root. Blocks.
+        """Returns the configuration with a file replacing each table, in `folder` or below its checkpoint root. Blocks.
 
-        Raises ConfigError, NotAllowedError, and DataError for a table that cannot be read.
+        Raises ConfigError, NotAllowedError, and DataError for an unreadable table.
         """
         changed = copy.deepcopy(config)
         for section in _sections(changed, (), ""):
@@ -78,7 +78,7 @@ class SqlTables:
                     "is required: it is the name of the table", field=show((*section.path, "name")), fix="set it"
                 )
             try:
-                file, rows = asyncio.run(_copied(url, table, folder or self._kept.folder(self.root(changed))))
+                file, rows = asyncio.run(_copied(url, table, folder or self._tables.folder(self.root(changed))))
             except RftdError as error:
                 error.field = show(where)
                 raise
@@ -88,17 +88,17 @@ class SqlTables:
         return changed
 
     def root(self, config: dict[str, Any]) -> Path:
-        """The checkpoint root, below which tables are kept. Raises ConfigError, NotAllowedError. Blocks."""
+        """Returns the checkpoint root, the parent of the kept tables. Raises ConfigError, NotAllowedError. Blocks."""
         root = config.get("checkpoint_root_dir")
         if not isinstance(root, str) or not root.startswith("/"):
             raise ConfigError("is required: a table is kept below it", field="checkpoint_root_dir", fix="set it")
         self._judge.folder(("checkpoint_root_dir",), root)
         return Path(root)
 
-    def _url(self, value: object, where: FieldPath) -> URL:
-        text = value
-        if isinstance(value, dict):
-            name = str(value.get("env"))
+    def _url(self, address: object, where: FieldPath) -> URL:
+        text = address
+        if isinstance(address, dict):
+            name = str(address.get("env"))
             text = self._environ.get(name)
             if not text:
                 raise ConfigError(
@@ -121,53 +121,53 @@ _FIX: Final = "write sqlite:////FOLDER/FILE.db or postgresql://USER@HOST:5432/DA
 
 
 def _sections(node: object, path: FieldPath, mode: str) -> Iterator[_SqlSection]:
-    """The tasksets and buffers of rows below a file, or a stage of it, that name a table."""
+    """Yields the tasksets and row buffers of a file or stage that name a table."""
     if not isinstance(node, dict):
         return
     mode = str(node.get("mode") or mode).lower()
     for half, names in (("explorer_input", ("taskset", "tasksets", "eval_tasksets")), ("trainer_input", _rows(mode))):
         for name in names:
-            yield from _named(_below(node, "buffer", half, name), (*path, "buffer", half, name))
+            yield from _named(_descend(node, "buffer", half, name), (*path, "buffer", half, name))
     stages = node.get("stages")
     for number, stage in enumerate(stages if isinstance(stages, list) else ()):
         yield from _sections(stage, (*path, "stages", number), mode)
 
 
-def _below(node: Any, *names: str) -> Any:
+def _descend(node: Any, *names: str) -> Any:
     for name in names:
         node = node.get(name) if isinstance(node, dict) else None
     return node
 
 
 def _rows(mode: str) -> tuple[str, ...]:
-    # Of a stage that explores, the buffer holds experiences, which are kept in the log.
+    # In an exploring stage, the experience buffer holds experiences, which are kept in the log.
     return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
 
 
-def _named(value: Any, path: FieldPath) -> Iterator[_SqlSection]:
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _named(item, (*path, number))
-    elif isinstance(value, dict) and path[-1] == "auxiliary_buffers":
-        for name, item in value.items():
-            yield from _named(item, (*path, name))
-    elif isinstance(value, dict) and str(value.get("storage_type")).lower() == _SQL:
-        yield _SqlSection(path, value)
+def _named(node: Any, path: FieldPath) -> Iterator[_SqlSection]:
+    if isinstance(node, list):
+        for number, section in enumerate(node):
+            yield from _named(section, (*path, number))
+    elif isinstance(node, dict) and path[-1] == "auxiliary_buffers":
+        for name, section in node.items():
+            yield from _named(section, (*path, name))
+    elif isinstance(node, dict) and str(node.get("storage_type")).lower() == _SQL:
+        yield _SqlSection(path, node)
 
 
 async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
-    """The file with the rows of a table, named by what is in it, and their number. Raises DataError."""
-    place = url.set(password=None, query={}).render_as_string()
+    """Returns the file with a table's rows, named after its content, and their number. Raises DataError."""
+    address = url.set(password=None, query={}).render_as_string()
     engine = _engine(url)
     try:
         async with engine.connect() as connection:
             return await connection.run_sync(_write, table, folder)
     except NoSuchTableError as error:
-        raise DataError(f"there is no table {table!r}{error.args[0]}", where=place, fix="correct name") from None
+        raise DataError(f"there is no table {table!r}{error.args[0]}", where=address, fix="correct name") from None
     except (SQLAlchemyError, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).partition("\n")[0]
         fix = "check the address, the account and its right to read"
-        raise DataError(f"the table {table!r} cannot be read: {cause}", where=place, fix=fix) from None
+        raise DataError(f"the table {table!r} cannot be read: {cause}", where=address, fix=fix) from None
     finally:
         await engine.dispose()
 
@@ -175,8 +175,8 @@ async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
 def _engine(url: URL) -> AsyncEngine:
     if not url.drivername.startswith("sqlite"):
         return open_database(url.render_as_string(hide_password=False))
-    # Opened for reading alone: a file that is not there is not made, and one that is there keeps its journal.
-    # SQLite decodes the path of a URI: unquoted, `%2e%2e` would be a way up that nobody judged.
+    # Opened read-only: a missing file is not created, and an existing one keeps its journal. SQLite decodes the path of
+    # a URI: unquoted, `%2e%2e` would be an unchecked way up.
     file = f"file:{quote(url.database or '')}"
     return create_async_engine(
         URL.create("sqlite+aiosqlite", database=file, query={"mode": "ro", "uri": "true"}),
@@ -198,21 +198,21 @@ def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
     digest = hashlib.sha256()
     rows = 0
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
-        result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table).order_by(*keys))
-        for row in result.mappings():
-            line = msgspec.json.encode({column: _plain(value) for column, value in row.items()}) + b"\n"
+        cursor = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table).order_by(*keys))
+        for row in cursor.mappings():
+            line = msgspec.json.encode({column: _plain(cell) for column, cell in row.items()}) + b"\n"
             digest.update(line)
             file.write(line)
             rows += 1
         file.flush()
         os.fsync(file.fileno())
-        kept = folder / table_name(plain, digest.hexdigest())
-        if not kept.exists():  # named by what is in it, so another submission's is the same
-            os.link(file.name, kept)
-            kept.chmod(0o644 & ~_umask())
-        os.utime(kept)  # it is in use again, though no event says so yet
+        table_file = folder / table_name(plain, digest.hexdigest())
+        if not table_file.exists():  # named after its content: a file of another submission is identical
+            os.link(file.name, table_file)
+            table_file.chmod(0o644 & ~_umask())
+        os.utime(table_file)  # in use again, though not yet named by an event
     sync_folder(folder)
-    return kept, rows
+    return table_file, rows
 
 
 def _table(connection: Connection, name: str, schema: str | None) -> Table:
@@ -224,11 +224,11 @@ def _table(connection: Connection, name: str, schema: str | None) -> Table:
         raise NoSuchTableError(f"; did you mean {near[0]!r}?" if near else "") from None
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; bytes are left out, as in tables of files."""
-    if isinstance(value, bytes | memoryview):
+def _plain(cell: Any) -> Any:
+    """Returns a cell as a JSON value; bytes become None, as in tables of files."""
+    if isinstance(cell, bytes | memoryview):
         return None
-    return str(value) if isinstance(value, UUID) else plain_value(value)
+    return str(cell) if isinstance(cell, UUID) else plain_value(cell)
 
 
 def _umask() -> int:

@@ -1,4 +1,4 @@
-"""The number of steps that the rows of a stage make, and what is said of rows that are left or lack."""
+"""The number of steps made by the rows of a stage, and warnings about surplus and missing rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rftd.streams.spec.stage_tasks import tasksets_of
 
 
 def steps_of(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
-    """The steps of a stage with so many tasks, and with these rows; an auxiliary buffer may end it before.
+    """Returns the steps of a stage with this many tasks, and with these rows; an auxiliary buffer may end it earlier.
 
     Raises ConfigError if there is none.
     """
-    wanted = _wanted(stage, tasks, dataset)
+    requested = _requested_steps(stage, tasks, dataset)
     if stage.kind == "explore":
         return stage.total_steps
     if not stage.total_steps:
         rows = tasks if stage.taskset else dataset.rows if dataset else 0
-        _check_steps(stage, wanted, rows, stage.batch_size if stage.taskset else stage.train_batch_size)
+        _check_steps(stage, requested, rows, stage.batch_size if stage.taskset else stage.train_batch_size)
     if dataset is None or not dataset.max_epochs:
-        return wanted
+        return requested
     steps = dataset.max_epochs * dataset.rows // stage.expert_rows
     if not steps:
         raise ConfigError(
@@ -31,28 +31,28 @@ def steps_of(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
             field=show((*auxiliary_buffer(stage), "total_epochs")),
             fix="leave it out, or give more rows",
         )
-    return min(wanted, steps)
+    return min(requested, steps)
 
 
 def auxiliary_buffer(stage: StageSpec) -> FieldPath:
-    """The field of the rows that are trained beside experiences."""
+    """Returns the field of the rows trained beside experiences."""
     name = stage.algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     return ("buffer", "trainer_input", "auxiliary_buffers", name)
 
 
 def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
-    """Warnings about rows that are not trained, steps without rows and a warm-up without steps.
+    """Yields warnings about untrained rows, steps without rows and a warm-up without steps.
 
-    `before` is the stage as it was before its rows were counted.
+    `before` is the stage before its rows were counted.
     """
-    cut = list(_cut(before, stage))
+    cut = list(_missing_rows(before, stage))
     yield from cut or _left_over(stage)
     if warning := no_warmup(before.algorithm.optimizer.lr_warmup_steps_ratio, stage.total_steps):
         yield f"stage {stage.name!r}: {warning}"
 
 
-def _wanted(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
-    """The steps that the file asks for: a number, or epochs of the tasks or rows."""
+def _requested_steps(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
+    """Returns the steps requested by the file: a number, or epochs of the tasks or rows."""
     if stage.total_steps or stage.kind == "explore":
         return stage.total_steps
     if stage.taskset is not None:
@@ -69,18 +69,18 @@ def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
         )
 
 
-def _cut(before: StageSpec, stage: StageSpec) -> Iterator[str]:
-    """The warning about steps for which an auxiliary buffer has no rows; nothing if it has enough."""
-    wanted = _wanted(before, sum(taskset.rows for taskset in tasksets_of(stage)), stage.dataset)
-    if stage.dataset is not None and stage.dataset.max_epochs and stage.total_steps < wanted:
+def _missing_rows(before: StageSpec, stage: StageSpec) -> Iterator[str]:
+    """Yields the warning about steps without rows in an auxiliary buffer; nothing if there are enough."""
+    requested = _requested_steps(before, sum(taskset.rows for taskset in tasksets_of(stage)), stage.dataset)
+    if stage.dataset is not None and stage.dataset.max_epochs and stage.total_steps < requested:
         yield (
-            f"stage {stage.name!r} ends after {stage.total_steps} of {wanted} steps: then the {stage.dataset.rows} "
+            f"stage {stage.name!r} ends after {stage.total_steps} of {requested} steps: then the {stage.dataset.rows} "
             f"rows of {show(auxiliary_buffer(stage))} were gone over {stage.dataset.max_epochs} times (total_epochs)"
         )
 
 
 def _left_over(stage: StageSpec) -> Iterator[str]:
-    """The warning about rows of the last epoch that fill no batch; nothing if every row is trained."""
+    """Yields the warning about rows of the last epoch too few for a batch; nothing if every row is trained."""
     if not stage.total_epochs or not stage.total_steps:
         return
     explored = stage.taskset is not None

@@ -1,4 +1,4 @@
-"""`StandingReads`: what a daemon knows of an experiment by itself: neither log nor tables are asked."""
+"""`StandingReads`: reads of an experiment from the daemon's memory, without asking log or tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rftd.workers.tracking.cursor import Cursor
 
 
 class StandingReads:
-    """The part of `Operations` that waits for nothing."""
+    """The reads of `Operations` answered from memory, without waiting for log or tables."""
 
     runs: Runs
     """The experiments under way."""

@@ -1,4 +1,4 @@
-"""`Submissions`: experiments that are submitted or forked, each once for its key."""
+"""`Submissions`: experiments submitted or forked, each effective once per key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rftd.workers.devices.host import Host
 
 
 class Submissions:
-    """Submissions and forks as orders. The registry tells what took effect, the same to whoever asks again."""
+    """Submissions and forks as orders; the registry gives the outcome, equal for every repetition."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class Submissions:
         folders: asyncio.Lock,
         host: Callable[[], Host],
         allowances: Allowances,
-        own: LogIdentity | None,
+        identity: LogIdentity | None,
     ) -> None:
-        """`folders` is held by whoever takes or frees a job's folder; `refresh` brings the registry up to date.
+        """`folders` is held for taking or freeing a job's folder; `refresh` brings the registry up to date.
 
-        `host` says what workers are given; it may block. `allowances` hold for everybody but the owner;
-        `own` is the log.
+        `host` describes the workers' host; it may block. `allowances` bind everybody but the owner; `identity` is the
+        log's.
         """
         self._allowances = allowances
-        self.tables: Final = KeptTables(own)
-        """The files of the tables that submissions name."""
+        self.tables: Final = KeptTables(identity)
+        """Files of the tables named by submissions."""
         self._host = host
         self._intake = intake
         self._registry = registry
@@ -67,48 +67,50 @@ class Submissions:
         self._folders = folders
 
     async def submit(self, config: dict[str, Any], key: UUID, *, asker: Asker, base: UUID | None = None) -> Accepted:
-        """See `Operations.submit`; an experiment that is new is a fork of `base` at step 0, if it can be."""
-        made: dict[UUID, Accepted] = {}
+        """See `Operations.submit`; a new experiment is a fork of `base` at step 0, if possible."""
+        accepted_by_event: dict[UUID, Accepted] = {}
 
         async def write(id: UUID) -> Position:
-            # Before the lock: digesting a dataset may take minutes, and nobody else's submission, archive or removal
-            # should wait for that.
+            # Before the lock: digesting a dataset may take minutes, and other submissions, archives or removals should
+            # not wait.
             judge = SubmissionJudge(asker, self._allowances)
-            spec = await self._ready(config, judge, keeps=True)
+            spec = await self._checked_spec(config, judge, keeps=True)
             host = await asyncio.to_thread(self._host)
             async with self._folders:
                 await self._refresh()
                 self._check_quota(asker)
-                made[id] = await self._intake.submit(spec, host, judge, key=key, id=id, base=base)
+                accepted_by_event[id] = await self._intake.submit(spec, host, judge, key=key, id=id, base=base)
             faults.point("submission.after_append")
-            return made[id].position
+            return accepted_by_event[id].position
 
         use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
-        return made.get(use.event) or self._accepted(use)
+        return accepted_by_event.get(use.event) or self._accepted(use)
 
     async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
         """See `Operations.check`."""
         judge = SubmissionJudge(asker, self._allowances)
-        spec = await self._ready(config, judge)
+        spec = await self._checked_spec(config, judge)
         host = await asyncio.to_thread(self._host)
         async with self._folders:
             await self._refresh()
             return await self._intake.check(spec, host, judge)
 
     async def spec_of(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
-        """The checked specification of a file, whatever folders are in use. Raises as `check`."""
-        return await self._ready(config, SubmissionJudge(asker, self._allowances))
+        """Returns the checked specification of a file, ignoring folders in use. Raises as `check`."""
+        return await self._checked_spec(config, SubmissionJudge(asker, self._allowances))
 
-    async def _ready(self, config: dict[str, Any], judge: SubmissionJudge, *, keeps: bool = False) -> ExperimentSpec:
-        """The checked specification; a half of an experiment that is there has what it left out and both use.
+    async def _checked_spec(
+        self, config: dict[str, Any], judge: SubmissionJudge, *, keeps: bool = False
+    ) -> ExperimentSpec:
+        """Returns the checked specification; a half receives its unset shared fields from the half already submitted.
 
-        Whoever submits it `keeps` what tables of databases hold.
+        With `keeps`, the contents of database tables are kept as files.
         """
-        entries = list(self._registry.entries.values())  # in the thread they would change while it reads them
+        experiments = list(self._registry.entries.values())  # in the thread the mapping would change while being read
         if keeps:
-            spec = await asyncio.to_thread(self._with_tables, config, judge, entries, None)
+            spec = await asyncio.to_thread(self._with_tables, config, judge, experiments, None)
         else:
-            spec = await asyncio.to_thread(self._looked_at, config, judge, entries)
+            spec = await asyncio.to_thread(self._checked_with_temporary_tables, config, judge, experiments)
         if spec.half == "both":
             return spec
         async with self._folders:
@@ -116,43 +118,47 @@ class Submissions:
             whole = self._intake.filled(spec)
         if whole == spec.config:
             return spec
-        filled = await asyncio.to_thread(self._checked, whole, judge, entries)
+        filled = await asyncio.to_thread(self._checked, whole, judge, experiments)
         return filled if filled.job_dir == spec.job_dir else moved(filled, filled.name, spec.job_dir)
 
-    def _looked_at(self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry]) -> ExperimentSpec:
-        """As `_checked`, with tables of databases read into a folder that is gone again. Blocks."""
+    def _checked_with_temporary_tables(
+        self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]
+    ) -> ExperimentSpec:
+        """As `_checked`, with tables of databases read into a temporary folder. Blocks."""
         if not names_tables(config):
-            return self._checked(config, judge, entries)
-        # Below the root, where everybody who may submit to it may name a file.
+            return self._checked(config, judge, experiments)
+        # Below the root, where every submitter allowed to use it may name a file.
         root = SqlTables(os.environ, judge, self.tables).root(config)
         with tempfile.TemporaryDirectory(dir=nearest(root)) as folder:
-            return self._with_tables(config, judge, entries, Path(folder))
+            return self._with_tables(config, judge, experiments, Path(folder))
 
     def _with_tables(
-        self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry], folder: Path | None
+        self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
-        """As `_checked`, with tables of databases read into `folder`, or into one below the checkpoint root. Blocks."""
+        """As `_checked`, with tables of databases read into `folder`, or into a folder below the checkpoint root.
+        Blocks.
+        """
         tables = SqlTables(os.environ, judge, self.tables)
-        spec = self._checked(tables.read(config, folder), judge, entries)
+        spec = self._checked(tables.read(config, folder), judge, experiments)
         return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))
 
-    def _checked(self, config: dict[str, Any], judge: SubmissionJudge, entries: Sequence[Entry]) -> ExperimentSpec:
-        """The specification as it could be taken in. Raises ConfigError, DataError, NotAllowedError. Blocks."""
+    def _checked(self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]) -> ExperimentSpec:
+        """Returns the specification, ready for acceptance. Raises ConfigError, DataError, NotAllowedError. Blocks."""
         from rftd.daemon.config.issue import ConfigErrors
         from rftd.daemon.config.loading import check_config
 
         host = self._host()
-        # Before the judge: others may name what is in the cache only if the cache is among the roots.
+        # Before the judge: everybody but the owner may name cached models only if the cache is among the roots.
         config = with_snapshots(config, HubCache.of(os.environ))
         file_judge = None if judge.asker.is_owner else judge.file
         try:
             spec = check_config(config, host=host, judge=file_judge)
-            imported = imported_from(spec, entries)
+            imported = imported_from(spec, experiments)
             if imported is not None:
                 moved_config = relocated(spec, imported.spine).config
-                spec = _beside(imported, spec, check_config(moved_config, host=host, judge=file_judge))
+                spec = _relocated_beside(imported, spec, check_config(moved_config, host=host, judge=file_judge))
         except ConfigErrors as errors:
-            # The files that a wrong submission names were not judged: only the owner is told of them.
+            # The files named by a wrong submission were not judged: only the owner is told about them.
             raise with_files(errors) if judge.asker.is_owner else errors from None
         judge.spec(spec)
         checked = preflight(msgspec.structs.replace(spec, reach=judge.reach), host)
@@ -160,7 +166,7 @@ class Submissions:
             _check_folder(Path(spec.job_dir))
         return checked
 
-    async def fork(self, wanted: WantedFork, key: UUID, *, asker: Asker) -> Forked:
+    async def fork(self, request: WantedFork, key: UUID, *, asker: Asker) -> Forked:
         """See `Operations.fork`."""
 
         async def write(id: UUID) -> Position:
@@ -169,9 +175,9 @@ class Submissions:
             async with self._folders:
                 await self._refresh()
                 self._check_quota(asker)
-                return await self._intake.fork(wanted, host, judge, key=key, id=id)
+                return await self._intake.fork(request, host, judge, key=key, id=id)
 
-        use = await self._orders.carry_out(order_of(key, "fork", None, wanted), write, whole=self._whole)
+        use = await self._orders.carry_out(order_of(key, "fork", None, request), write, whole=self._whole)
         accepted = self._accepted(use)
         forked = self._registry.entries[accepted.experiment].spine.forked
         assert forked is not None
@@ -186,15 +192,21 @@ class Submissions:
         )
 
     def _check_quota(self, asker: Asker) -> None:
-        """Raises QuotaError if so many of the asker's experiments wait that no other may."""
+        """Raises QuotaError if the asker's quota of queued experiments is used up."""
         most = asker.quota.queued
-        entries = self._registry.entries.values()
-        own = sum(1 for entry in entries if entry.status is Status.QUEUED and entry.spine.submitted_by == asker.name)
-        if most is not None and own >= most:
-            raise QuotaError(f"{asker.name!r} has {own} of {most} experiments in the queue", fix="cancel one, or wait")
+        experiments = self._registry.entries.values()
+        queued = sum(
+            1
+            for experiment in experiments
+            if experiment.status is Status.QUEUED and experiment.spine.submitted_by == asker.name
+        )
+        if most is not None and queued >= most:
+            raise QuotaError(
+                f"{asker.name!r} has {queued} of {most} experiments in the queue", fix="cancel one, or wait"
+            )
 
     def _whole(self, use: KeyUse) -> bool:
-        """True if the experiment is accepted as well as submitted; one of two halves is always looked at again."""
+        """True if the experiment is accepted as well as submitted; a half is always checked again."""
         entry = self._registry.entries.get(use.experiment) if use.experiment is not None else None
         return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
 
@@ -210,17 +222,17 @@ class Submissions:
         )
 
 
-def _beside(imported: Entry, spec: ExperimentSpec, own: ExperimentSpec) -> ExperimentSpec:
-    """The relocated specification `own` of a submitted `spec`, in the folder of the imported experiment."""
-    own = moved(own, own.name, imported.job_dir)
+def _relocated_beside(imported: Entry, spec: ExperimentSpec, moved_spec: ExperimentSpec) -> ExperimentSpec:
+    """Returns `moved_spec`, the relocated form of a submitted `spec`, in the folder of the imported experiment."""
+    moved_spec = moved(moved_spec, moved_spec.name, imported.job_dir)
     warning = (
         f"the import of {imported.name} moved {spec.job_dir} to {imported.job_dir}: the paths of this file move along"
     )
-    return msgspec.structs.replace(own, warnings=(*own.warnings, warning))
+    return msgspec.structs.replace(moved_spec, warnings=(*moved_spec.warnings, warning))
 
 
 def _check_folder(job: Path) -> None:
-    """Raises ConfigError unless the folder of an experiment is there or can be made, and can be written. Blocks."""
+    """Raises ConfigError unless the experiment's folder exists or can be created, and is writable. Blocks."""
     home = nearest(job)
     try:
         with tempfile.TemporaryDirectory(dir=home, prefix=".rftd-check-"):

@@ -1,4 +1,4 @@
-"""`Supervisor`: runs several experiments at once, and carries out commands: it implements `Operations`."""
+"""`Supervisor`: runs several experiments at once, and carries out commands: implements `Operations`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from rftd.streams.spec.split_submission import EXPLORE, ROLES
 from rftd.workers.hosts.executor import Executor
 
 HOSTED: Final = 64
-"""The most experiments for which a daemon starts workers without deciding on them."""
+"""Maximum number of experiments with workers started by a daemon not deciding on them."""
 
 
 class Supervisor(AskedCommands):
-    """One daemon's supervisor. `drive` runs for as long as the daemon."""
+    """One daemon's supervisor; `drive` lasts as long as the daemon."""
 
     def __init__(
         self,
@@ -65,14 +65,15 @@ class Supervisor(AskedCommands):
         slots: int = 1,
         keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
         hearing: Hearing | None = None,
-        known: Path | None = None,
+        snapshots: Path | None = None,
         tracer: Tracer | None = None,
         allowances: Allowances = NOTHING_MORE,
     ) -> None:
-        """`archives` is where archives go that nobody gave another place; else beside the experiment's folder.
+        """`archives` is the default folder of archives; without one, archives lie beside the experiment's folder.
 
-        `slots` experiments run at once, with workers of the `roles`; a daemon of explorers alone decides nothing. They
-        leave `release_after_s` after a person's pause. `keeping` is for payloads and files, `known` for snapshots.
+        `slots` experiments run at once, with workers of the `roles`; a daemon of explorers alone decides nothing.
+        Workers leave `release_after_s` seconds into a person's pause. `keeping` has the rules for payloads and files,
+        `snapshots` is the folder of registry snapshots.
         """
         self._roles = roles
         self._decides = roles != frozenset(("explorer",))
@@ -81,12 +82,18 @@ class Supervisor(AskedCommands):
         self._owner = owner
         self._clock = clock
         self._logger = logger
-        self._of_runs: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
-        self._of_runs["lost_after_s"] = lost_after_s
-        self._of_decided: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
-        self._of_decided["release_after_s"] = release_after_s
+        self._run_arguments: dict[str, Any] = {
+            "owner": owner,
+            "clock": clock,
+            "ids": ids,
+            "logger": logger,
+            "roles": roles,
+        }
+        self._run_arguments["lost_after_s"] = lost_after_s
+        self._deciding_arguments: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
+        self._deciding_arguments["release_after_s"] = release_after_s
         self._allowances = allowances
-        self._registry = Registry(log, known, logger=logger)
+        self._registry = Registry(log, snapshots, logger=logger)
         self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
         self._keeping = keeping
         self._payloads = PayloadKeeper(
@@ -107,7 +114,7 @@ class Supervisor(AskedCommands):
         self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
         self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
         self._reading = asyncio.Lock()
-        folders = self._one_submission = asyncio.Lock()  # held by whoever takes or frees a job's folder
+        folders = self._one_submission = asyncio.Lock()  # held for taking or freeing a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
         self._submissions = Submissions(
             intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, hearing.claims.own
@@ -119,10 +126,10 @@ class Supervisor(AskedCommands):
         self._sweeping = self._sweeps(slots)
 
     def _runs(self, slots: int) -> Runs:
-        held = slots if self._decides else HOSTED  # elsewhere it was decided how many run
+        run_slots = slots if self._decides else HOSTED  # else the deciding daemon limits the number of runs
         note = self._note if self._decides else None
         lost = self._hearing.meet
-        return Runs(self._run_of, slots=held, clock=self._clock, logger=self._logger, note=note, lost=lost)
+        return Runs(self._run_of, slots=run_slots, clock=self._clock, logger=self._logger, note=note, lost=lost)
 
     def _sweeps(self, slots: int) -> SweepDriver:
         return SweepDriver(
@@ -141,10 +148,11 @@ class Supervisor(AskedCommands):
         )
 
     async def drive(self) -> None:
-        """Runs the queue until cancelled; workers under way are left to the next daemon, which adopts them."""
+        """Runs the queue until cancelled; workers under way are left for the next daemon to adopt."""
         async with self._one_submission:
             await self._refresh()
-            # Before any run begins: what a crash left of a removed experiment lies where the next of its name goes.
+            # Before any run begins: a crash's leftovers of a removed experiment lie in the next one's folder of this
+            # name.
             await self._tidy()
         await self.runs.drive(self._line)
 
@@ -156,20 +164,28 @@ class Supervisor(AskedCommands):
         await self._refresh()
         if self._decides:
             return self._hearing.free(self._registry.line())
-        return self._hearing.free(entry for entry in self._registry.under_way() if EXPLORE in entry.spine.halves)
+        return self._hearing.free(
+            experiment for experiment in self._registry.under_way() if EXPLORE in experiment.spine.halves
+        )
 
     async def collect(self, *, every: bool = False) -> None:
-        """Removes what no event names of experiments that have ended; else only where that was cut off."""
+        """Removes files named by no event from the folders of ended experiments; unless `every`, only after interrupted
+        tidying.
+        """
         await self._refresh()
         if self._decides:
             await self._collector.collect(every=every)
             await self._collect_tables()
 
     async def _collect_tables(self) -> None:
-        entries = list(self._registry.entries.values())
-        if any(self._hearing.bereft(entry) for entry in entries):  # what named a file may be what was lost
+        experiments = list(self._registry.entries.values())
+        if any(
+            self._hearing.bereft(experiment) for experiment in experiments
+        ):  # the events naming a file may be the lost ones
             return
-        for unused in await asyncio.to_thread(self._submissions.tables.unused, entries, now_ns=self._clock.now_ns()):
+        for unused in await asyncio.to_thread(
+            self._submissions.tables.unused, experiments, now_ns=self._clock.now_ns()
+        ):
             self._logger.info("garbage.removed", path=unused.path, size_bytes=unused.size_bytes, reason=unused.why)
             await asyncio.to_thread(remove, [unused.path])
 
@@ -179,16 +195,16 @@ class Supervisor(AskedCommands):
             await self._sweeping.run()
 
     async def keep_payloads(self) -> None:
-        """Drops the payload of experiences that nobody needs any more, until cancelled."""
+        """Drops payloads of experiences no longer needed, until cancelled."""
         if self._decides:
             await self._payloads.run(self._refresh)
 
     async def look_at_payloads(self) -> None:
-        """Drops the payload that nobody needs now."""
+        """Drops every payload due now under the keeping rules, once."""
         await self._payloads.look(self._refresh)
 
     async def archive_by_rule(self) -> None:
-        """Archives experiments that ended long ago, until cancelled."""
+        """Archives experiments long after their end, until cancelled; returns at once without such a rule."""
         if self._decides and self._keeping.archive_after_s is not None:
             await self._archiving(self._keeping.archive_after_s).run(self._refresh)
 
@@ -214,24 +230,29 @@ class Supervisor(AskedCommands):
         return run.state if isinstance(run, Run) else None
 
     def _at_rest(self) -> dict[UUID, Entry]:
-        """All but the experiments under way, which tidy their own folders when they end, and those that lost events.
+        """Returns all experiments except those under way, which tidy their own folders at their end, and those with
+        lost events.
 
-        What named the files of these may be what was lost.
+        The lost events may be the ones naming the files.
         """
-        entries = self._registry.entries
-        return {id: entry for id, entry in entries.items() if id not in self.runs and not self._hearing.bereft(entry)}
+        experiments = self._registry.entries
+        return {
+            id: experiment
+            for id, experiment in experiments.items()
+            if id not in self.runs and not self._hearing.bereft(experiment)
+        }
 
     def _folders(self) -> list[Path]:
-        entries = self._registry.entries.values()
-        jobs = [Path(entry.job_dir) for entry in entries if entry.spine.kept is Kept.HERE]
-        return [*jobs, *self._submissions.tables.folders(entries)]
+        experiments = self._registry.entries.values()
+        jobs = [Path(experiment.job_dir) for experiment in experiments if experiment.spine.kept is Kept.HERE]
+        return [*jobs, *self._submissions.tables.folders(experiments)]
 
     async def drain(self) -> None:
-        """Ends what is under way: its workers finish and leave; the next daemon goes on from there."""
+        """Ends the runs under way: workers finish and leave; the next daemon continues from there."""
         await self.runs.drain()
 
     async def _note(self, entry: Entry, error: BaseException) -> None:
-        """Pauses an experiment whose run an error ended, as its controller; the next run goes on by itself."""
+        """Pauses an experiment whose run ended with an error, as its controller; the next run continues by itself."""
         await self._refresh()
         if entry.status is not Status.RUNNING:
             return
@@ -239,15 +260,15 @@ class Supervisor(AskedCommands):
         await self._refresh()
 
     def _run_of(self, entry: Entry) -> UnderWay:
-        same = {**self._of_runs, "spine_offset": entry.spine_offset}
+        shared_arguments = {**self._run_arguments, "spine_offset": entry.spine_offset}
         if not self._decides:
-            return Hosting(self._log, entry.id, self._executor, **same, allowances=self._allowances)
+            return Hosting(self._log, entry.id, self._executor, **shared_arguments, allowances=self._allowances)
         return Run(
             self._log,
             entry.id,
             self._executor,
-            **same,
-            **self._of_decided,
+            **shared_arguments,
+            **self._deciding_arguments,
             survivors=Survivors(self._hearing, entry, self._executor, self._clock),
             allowances=self._allowances,
         )
@@ -257,6 +278,6 @@ class Supervisor(AskedCommands):
         await self._hearing.take_over(names)
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
-        """Lets experiments go on without what the log lost, on record. Raises NotFoundError, UsageError."""
+        """Lets experiments continue without records lost by the log, on record. Raises NotFoundError, UsageError."""
         await self._refresh()
         await self._hearing.accept(names, self._writer, by=by)

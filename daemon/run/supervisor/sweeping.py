@@ -1,4 +1,4 @@
-"""`SweepDriver`: takes in sweeps, and makes their runs of the log: each once, whatever was killed in between."""
+"""`SweepDriver`: accepts sweeps and begins their runs, each once, even if the daemon is killed in between."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from rftd.workers.control.sweep_runs import (
 from rftd.workers.learning.algorithms.registry import lookup
 
 LOOK_S: Final = 0.5
-"""The time between two looks at the sweeps."""
+"""Seconds between two looks at the sweeps."""
 _LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
-"""Errors that pass: the run is begun at a later look."""
+"""Temporary errors: the run is begun at a later look."""
 
 
 class RunCommands(Protocol):
-    """Commands about experiments, as the daemon's owner; see `Operations`."""
+    """Commands on experiments, given as the daemon's owner; see `Operations`."""
 
     def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
 
@@ -75,7 +75,7 @@ class RunCommands(Protocol):
 
 
 class SweepDriver:
-    """The sweeps of one daemon. `run` works for as long as the daemon decides."""
+    """The sweeps of one daemon; `run` works as long as the daemon decides."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class SweepDriver:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`refresh` brings the registry up to date; `begun` is called for each run that waits for its turn now.
+        """`refresh` brings the registry up to date; `begun` is called for each newly queued run.
 
-        `folders` is held by whoever takes the folder of a job. At most `slots` runs of a sweep that says nothing of it
-        are under way.
+        `folders` is held for taking a job's folder. `slots` is the default for the number of a sweep's runs under way
+        at once.
         """
         self._log = log
         self._registry = registry
@@ -105,21 +105,21 @@ class SweepDriver:
         self._writer = writer
         self._refresh = refresh
         self._commands = commands
-        self._begun = begun
+        self._run_queued = begun
         self._folders = folders
         self._slots = slots
         self._clock = clock
         self._logger = logger
         self._over: set[UUID] = set()
 
-    async def submit(self, wanted: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
+    async def submit(self, request: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
         """See `Operations.sweep`."""
 
         async def write(id: UUID) -> Position:
-            event = await self._checked(wanted, asker)
+            event = await self._checked(request, asker)
             return await self._append(event, derive(key, "sweep"), id, key)
 
-        use = await self._orders.carry_out(order_of(key, "sweep", None, wanted), write)
+        use = await self._orders.carry_out(order_of(key, "sweep", None, request), write)
         assert use.experiment is not None
         sweep = self._registry.sweeps.by_id[use.experiment]
         return SweepTaken(self._standing(sweep), Done(use.event, use.position))
@@ -127,29 +127,29 @@ class SweepDriver:
     async def cancel(self, sweep: UUID, reason: str, key: UUID, *, asker: Asker) -> Done:
         """See `Operations.cancel_sweep`."""
         await self._refresh()
-        known = named_sweep(self._registry, str(sweep))
-        asker.check_concerned(known.submitted.by, name=f"sweep {known.name}")
+        recorded = named_sweep(self._registry, str(sweep))
+        asker.check_concerned(recorded.submitted.by, name=f"sweep {recorded.name}")
 
         async def write(id: UUID) -> Position:
-            if self._standing(known).over:
-                raise ConflictError(f"sweep {known.name} is over", fix="see rftd sweeps show")
-            return await self._append(SweepCancelled(reason=reason, by=asker.name), known.id, id, key)
+            if self._standing(recorded).over:
+                raise ConflictError(f"sweep {recorded.name} is over", fix="see rftd sweeps show")
+            return await self._append(SweepCancelled(reason=reason, by=asker.name), recorded.id, id, key)
 
-        use = await self._orders.carry_out(order_of(key, "cancel sweep", known.id, reason), write)
+        use = await self._orders.carry_out(order_of(key, "cancel sweep", recorded.id, reason), write)
         return Done(use.event, use.position)
 
-    async def named(self, wanted: str) -> StandingSweep:
+    async def named(self, name_or_id: str) -> StandingSweep:
         """See `Operations.sweep_named`."""
         await self._refresh()
-        return self._standing(named_sweep(self._registry, wanted))
+        return self._standing(named_sweep(self._registry, name_or_id))
 
     async def standing(self) -> list[StandingSweep]:
-        """Every sweep, in the order of the log, with its runs."""
+        """Returns every sweep with its runs, in the order of the log."""
         await self._refresh()
         return [self._standing(sweep) for sweep in self._registry.sweeps.by_id.values()]
 
     async def run(self) -> None:
-        """Begins and ends runs until it is cancelled."""
+        """Begins, halves and ends runs of all sweeps, twice a second, until cancelled."""
         while True:
             await self._refresh()
             for sweep in list(self._registry.sweeps.by_id.values()):
@@ -164,13 +164,13 @@ class SweepDriver:
             return
         for step in list(next_steps(sweep, runs)):
             try:
-                await self._take(sweep, step)
+                await self._carry_out_step(sweep, step)
             except _LATER as error:
                 end_if_cancelled()
                 self._logger.warning("sweep.waits", sweep=sweep.name, code=error.code, reason=error.what)
                 return
 
-    async def _take(self, sweep: RecordedSweep, step: SweepStep) -> None:
+    async def _carry_out_step(self, sweep: RecordedSweep, step: SweepStep) -> None:
         match step:
             case BeginRun():
                 await self._begin(sweep, step)
@@ -186,7 +186,7 @@ class SweepDriver:
                 await self._order(sweep, step.point, "cancel", step.reason)
 
     async def _begin(self, sweep: RecordedSweep, step: BeginRun) -> None:
-        """Submits a run, in the name of the sweep's submitter; one that cannot be is left out, on record."""
+        """Submits a run, in the name of the sweep's submitter; a refused run is left out, on record."""
         queued = sum(entry.status is Status.QUEUED for entry in self._registry.entries.values())
         if queued >= limits.QUEUED_EXPERIMENTS:
             return
@@ -198,7 +198,7 @@ class SweepDriver:
             await self._submissions.submit(sweep.config(step.point), key, asker=asker, base=base)
         except _LATER:
             raise
-        except Exception as error:  # whatever is wrong with one run, the others go on
+        except Exception as error:  # one failing run does not stop the others
             end_if_cancelled()
             code = error.code if isinstance(error, RftdError) else "RFTD-BUG"
             self._logger.warning("sweep.refused", sweep=sweep.name, run=step.point, code=code, reason=explain(error))
@@ -206,16 +206,16 @@ class SweepDriver:
             await self._append(refused, sweep.id, derive(key, "refused"), None)
             await self._refresh()
         else:
-            self._begun()
+            self._run_queued()
 
     async def _order(
-        self, sweep: RecordedSweep, point: int, verb: Literal["pause", "resume", "cancel"], reason: str, *place: int
+        self, sweep: RecordedSweep, point: int, verb: Literal["pause", "resume", "cancel"], reason: str, *occasion: int
     ) -> None:
-        """Gives a command about a run, once for each `place`, so that what a person does afterwards stays."""
+        """Gives a command about a run, once for each `occasion`, so that a person's later command stays in effect."""
         key = sweep.key(point)
         give = {"pause": self._commands.pause, "resume": self._commands.resume, "cancel": self._commands.cancel}[verb]
         try:
-            await give(made_by(key), reason=reason, request_id=derive(key, verb, *place))
+            await give(made_by(key), reason=reason, request_id=derive(key, verb, *occasion))
         except ConflictError as error:  # it has just ended by itself, or a person was faster
             self._logger.info("sweep.run_changed", sweep=sweep.name, run=point, verb=verb, reason=error.what)
 
@@ -230,11 +230,11 @@ class SweepDriver:
     def _standing(self, sweep: RecordedSweep) -> StandingSweep:
         return standing_of(self._registry, sweep)
 
-    async def _checked(self, wanted: WantedSweep, asker: Asker) -> SweepSubmitted:
-        """The sweep with names for its runs, each checked as its submission would be. Raises as a submission."""
-        at_once = min(wanted.at_once or self._slots, len(wanted.points))
+    async def _checked(self, request: WantedSweep, asker: Asker) -> SweepSubmitted:
+        """Returns the sweep with names for its runs, each checked as a submission. Raises as a submission."""
+        at_once = min(request.at_once or self._slots, len(request.points))
         hourly = asker.quota.submissions_per_hour
-        if hourly is not None and len(wanted.points) > hourly:
+        if hourly is not None and len(request.points) > hourly:
             fix = "sweep fewer values, or ask the daemon's owner for larger limits of the token"
             raise QuotaError(f"{asker.name!r} may submit {hourly} experiments an hour", field="points", fix=fix)
         most = asker.quota.queued
@@ -242,43 +242,45 @@ class SweepDriver:
             fix = f"run at most {most} at once: --at-once {most}"
             raise QuotaError(f"{asker.name!r} may have {most} experiments in the queue", field="at_once", fix=fix)
         try:
-            for run in wanted.points:
-                config_of(wanted.config, run)
+            for run in request.points:
+                config_of(request.config, run)
         except (KeyError, IndexError, TypeError, AssertionError) as error:
             fix = "give paths of keys and indices that lead to fields of config"
             raise UsageError(f"a change leads nowhere: {error!r}", field="points", fix=fix) from None
-        named = wanted.config if wanted.name is None else {**wanted.config, "name": wanted.name}
+        named = request.config if request.name is None else {**request.config, "name": request.name}
         first = await self._submissions.spec_of(named, asker=asker)
         event = SweepSubmitted(
             name=first.name,
-            config=wanted.config,
-            points=wanted.points,
+            config=request.config,
+            points=request.points,
             at_once=at_once,
-            halving=_checked_halving(wanted.halving, first),
+            halving=_checked_halving(request.halving, first),
             by=asker.name,
             role=asker.role.label,
         )
-        event = await self._named(event, first, given=wanted.name is not None)
+        event = await self._with_free_names(event, first, is_requested=request.name is not None)
         sweep = RecordedSweep(id=UUID(int=0), submitted=event, submitted_ns=0)
-        specs = [await self._check(sweep, point, asker) for point in _one_of_each(event.points)]
+        specs = [await self._check(sweep, point, asker) for point in _one_per_file(event.points)]
         bases = [_base_of(spec) for spec in specs]
         one_base = len(event.points) > 1 and bases[0] is not None and all(base == bases[0] for base in bases)
         one_base = one_base and (not _is_seeded(first.stages[0]) or len({point.seed for point in event.points}) == 1)
         return msgspec.structs.replace(event, one_base=one_base)
 
-    async def _named(self, event: SweepSubmitted, spec: ExperimentSpec, *, given: bool) -> SweepSubmitted:
-        """The sweep and its runs under names that are free. Raises ConflictError if a name that was given is not."""
+    async def _with_free_names(
+        self, event: SweepSubmitted, spec: ExperimentSpec, *, is_requested: bool
+    ) -> SweepSubmitted:
+        """Returns the sweep and its runs under free names. Raises ConflictError if a requested name is not free."""
         async with self._folders:
             await self._refresh()
-            taken = {entry.name for entry in self._registry.entries.values()}
+            used_names = {experiment.name for experiment in self._registry.entries.values()}
             sweeps = {sweep.name for sweep in self._registry.sweeps.by_id.values()}
         home = Path(spec.job_dir).parent
         for name in chain([spec.name], (f"{spec.name}-{number}" for number in count(2))):
             runs = _run_names(name, len(event.points))
-            free = name not in sweeps and not any(run in taken or (home / run).exists() for run in runs)
+            free = name not in sweeps and not any(run in used_names or (home / run).exists() for run in runs)
             if free:
                 break
-            if given:
+            if is_requested:
                 raise ConflictError(
                     f"a sweep or a run of the name {name} is there", field="name", fix="choose another name"
                 )
@@ -290,27 +292,27 @@ class SweepDriver:
         try:
             spec = await self._submissions.check(sweep.config(point), asker=asker)
         except RftdError as error:
-            settings = ", ".join(f"{field}={value}" for field, value in run.settings.items())
-            for each in getattr(error, "errors", ()) or (error,):
-                place = f"run {point + 1} of the sweep" + (f" ({settings})" if settings else "")
-                each.where = f"{place}, {each.where}" if each.where else place
+            settings = ", ".join(f"{field}={setting}" for field, setting in run.settings.items())
+            for leaf in getattr(error, "errors", ()) or (error,):
+                run_label = f"run {point + 1} of the sweep" + (f" ({settings})" if settings else "")
+                leaf.where = f"{run_label}, {leaf.where}" if leaf.where else run_label
             raise
         if spec.half != "both":
             raise UsageError("a half is no run of a sweep", field="mode", fix="sweep a file of mode both or bench")
         return spec
 
 
-def named_sweep(registry: Registry, wanted: str) -> RecordedSweep:
-    """The sweep that a person named: by its name, NAME@2, or its id. Raises NotFoundError, UsageError."""
+def named_sweep(registry: Registry, name_or_id: str) -> RecordedSweep:
+    """Returns the sweep with this name, NAME@2, or id. Raises NotFoundError, UsageError."""
     sweeps = registry.sweeps.by_id
     try:
-        return sweeps[choose([Named(each.id, each.name, False) for each in sweeps.values()], wanted)]
+        return sweeps[choose([Named(sweep.id, sweep.name, False) for sweep in sweeps.values()], name_or_id)]
     except NotFoundError:
-        raise NotFoundError(f"no sweep {wanted!r}", fix="see rftd sweeps ls") from None
+        raise NotFoundError(f"no sweep {name_or_id!r}", fix="see rftd sweeps ls") from None
 
 
 def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
-    """The runs of the sweep that were submitted, by their place."""
+    """Returns the submitted runs of the sweep, by the index of their point."""
     halving = sweep.submitted.halving
     versions = () if halving is None else halving.at
     holds = {sweep.hold_reason(version) for version in versions}
@@ -319,20 +321,20 @@ def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
         entry = registry.entries.get(made_by(sweep.key(point)))
         if entry is not None and entry.status is not None:
             scores = {} if halving is None else entry.scores.get(halving.taskset, {})
-            held = entry.status is Status.PAUSED and entry.spine.reason in holds
-            runs[point] = RunStanding(entry.status, held, scores, _is_based(entry))
+            is_held = entry.status is Status.PAUSED and entry.spine.reason in holds
+            runs[point] = RunStanding(entry.status, is_held, scores, _is_based(entry))
     return runs
 
 
 def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
-    """The sweep with those of its runs that were submitted."""
+    """Returns the sweep with its submitted runs, and whether it is over."""
     runs = runs_of(registry, sweep)
     shown = [StandingRun(point, made_by(sweep.key(point)), run.status) for point, run in runs.items()]
     return StandingSweep(sweep, tuple(shown), is_over(sweep, runs))
 
 
 def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving | None:
-    """The halving with a taskset. Raises UsageError for one that no evaluation would decide."""
+    """Returns the halving with its taskset. Raises UsageError if no evaluation would decide it."""
     if halving is None:
         return None
     names = list(dict.fromkeys(taskset.name for stage in spec.stages for taskset in stage.evals))
@@ -354,11 +356,11 @@ def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving |
 
 
 def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
-    """The weight versions, but the last, at which a held-out taskset is evaluated."""
+    """Returns the weight versions, except the last, with an evaluation of this held-out taskset."""
     versions: list[int] = []
     first = 0
     for stage in spec.stages:
-        if any(each.name == taskset for each in stage.evals):
+        if any(held_out.name == taskset for held_out in stage.evals):
             versions += [first + step for step in eval_steps(stage) if step]
         first += stage.total_steps
     return sorted(set(versions) - {first})
@@ -393,12 +395,12 @@ def _run_names(name: str, runs: int) -> list[str]:
     return [f"{name}-{number:0{digits}}" for number in range(1, runs + 1)]
 
 
-def _one_of_each(points: Sequence[SweepPoint]) -> Iterator[int]:
-    """The first run of each file: those that differ in their seed alone are checked once."""
-    seen: set[bytes] = set()
+def _one_per_file(points: Sequence[SweepPoint]) -> Iterator[int]:
+    """Yields the first run of each file: runs differing only in their seed are checked once."""
+    checked_files: set[bytes] = set()
     for number, point in enumerate(points):
         unlike = [change for change in point.changes if change.field != ("seed",)]
         file = msgspec.json.encode(unlike)
-        if file not in seen:
-            seen.add(file)
+        if file not in checked_files:
+            checked_files.add(file)
             yield number

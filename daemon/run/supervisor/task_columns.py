@@ -1,4 +1,4 @@
-"""`TaskColumns`: the columns of tasksets whose rows are drawn; and what a selector must be to be accepted."""
+"""`TaskColumns`: the columns of tasksets with drawn rows, and the conditions on an acceptable selector."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class TaskColumns:
-    """The columns that the selectors of the stage under way look at."""
+    """The columns used by the selectors of the stage under way."""
 
     def __init__(self) -> None:
-        self._read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
+        self._columns_read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
 
     def of(self, spec: TasksetSpec) -> NDArray[np.float64] | None:
-        """The columns of a taskset; None if they are still to be read."""
-        return next((columns for read, columns in self._read if read == spec), no_columns(spec))
+        """Returns the columns of a taskset; None if not read yet."""
+        return next((columns for read, columns in self._columns_read if read == spec), no_columns(spec))
 
     async def read(self, spec: ExperimentSpec, stage: int) -> None:
-        """Reads those of a stage that were not read yet, and lets go of the others.
+        """Reads a stage's columns not read yet, and drops those of other stages.
 
-        Raises DataError for a taskset that is gone, or other than it was accepted.
+        Raises DataError for a taskset missing or changed since its acceptance.
         """
         tasksets = tasksets_of(spec.stages[stage]) if 0 <= stage < len(spec.stages) else ()
-        self._read = [(read, columns) for read, columns in self._read if read in tasksets]
+        self._columns_read = [(read, columns) for read, columns in self._columns_read if read in tasksets]
         for taskset in tasksets:
             if draws(taskset.selector) and self.of(taskset) is None:
-                self._read.append((taskset, await asyncio.to_thread(_columns, taskset)))
+                self._columns_read.append((taskset, await asyncio.to_thread(_columns, taskset)))
 
 
 def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
@@ -54,7 +54,9 @@ def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
 
 
 def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
-    """Raises ConfigError for a selector that cannot be made, or whose draws a deterministic run may not depend on."""
+    """Raises ConfigError for a selector that cannot be built, or whose draws would make a deterministic run depend on
+    timing.
+    """
     if not draws(spec.selector):
         return
     try:
@@ -72,9 +74,9 @@ def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
 
 
 def drawn(taskset: Taskset) -> TasksetSpec:
-    """The taskset's specification with what its selector is told, after a look at its columns in every row.
+    """Returns the taskset's specification with its selector's inputs, after inspecting its columns in every row.
 
-    Raises ConfigError for more rows than the daemon keeps columns of, DataError for what is no number.
+    Raises ConfigError for more rows than the daemon's limit for kept columns, DataError for a non-number.
     """
     spec = taskset.spec
     if not draws(spec.selector):

@@ -1,8 +1,8 @@
-"""Looks that need an open tokenizer: whether odd files make one, and whether rows have tokens without an embedding.
+"""Looks that need an open tokenizer: whether unusual files make one, and whether rows have tokens without an embedding.
 
-The module is a program of its own as well: the tokenizer takes seconds to open and brings torch along, which a daemon
-has no memory for. It opens the folder that is its argument, or else reads a stage's specification as JSON, and writes
-an error as JSON, or nothing.
+The module is also a program: the tokenizer takes seconds to open and imports torch, too large for the daemon's memory.
+The program opens the folder given as its argument, or else reads a stage's specification as JSON, and writes an error
+as JSON, or nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rftd.workers.workflows.first_prompts import FirstPrompts
 from rftd.workers.workflows.registry import WORKFLOWS
 
 _LOOKS: Final = 500
-"""Rows of each dataset that are encoded, spread over all of it."""
+"""Number of encoded rows per dataset, spread evenly over all rows."""
 
 
 class _TokenFault(msgspec.Struct, frozen=True):
-    """A DataError as a message that a process sends through a pipe."""
+    """A DataError as a message between processes, through a pipe."""
 
     what: str
     where: str | None
@@ -42,10 +42,10 @@ class _TokenFault(msgspec.Struct, frozen=True):
 
 
 def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
-    """Returns if transformers makes a tokenizer of the folder's files. Raises DataError. Blocks.
+    """Checks that transformers can make a tokenizer of the folder's files. Raises DataError. Blocks.
 
-    A sound tokenizer.json, as nearly all folders have it, is not opened; nor is one that runs code of its folder, nor
-    any where transformers is not installed: those are left to workers. A folder without any is for others to find.
+    A sound tokenizer.json, as in nearly all folders, is not opened; nor is one running code of its folder, nor any if
+    transformers is not installed: workers check those. A folder without tokenizer is reported by other checks.
     """
     if trusted or has_plain_tokenizer(folder) or not has_tokenizer(folder) or missing_of(TORCH):
         return
@@ -53,9 +53,9 @@ def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
 
 
 def check_tokens(stage: StageSpec) -> None:
-    """Returns if no row that is looked at has a token without an embedding. Raises DataError. Blocks.
+    """Checks that no inspected row has a token without an embedding. Raises DataError. Blocks.
 
-    A tokenizer that fits its model, as nearly all do, is not opened; nor is one that runs code of its folder.
+    A tokenizer fitting its model, as nearly all do, is not opened; nor is one running code of its folder.
     """
     folder = Path(stage.model.path)
     if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
@@ -66,17 +66,17 @@ def check_tokens(stage: StageSpec) -> None:
     _look(f"the tokenizer of {stage.model.path!r} has been looked at", MODEL_FIELD, text=text)
 
 
-def _look(what: str, field: str, *arguments: str, text: str | None = None) -> None:
-    """Runs this module as a program. Raises the DataError that it writes, about the field."""
+def _look(purpose: str, field: str, *arguments: str, text: str | None = None) -> None:
+    """Runs this module as a program. Raises the DataError written by the program, about the field."""
     command = [sys.executable, "-P", "-m", "rftd.daemon.run.supervisor.token_looks", *arguments]
-    done = run_to_end(command, what, text=text)
+    done = run_to_end(command, purpose, text=text)
     if done.stdout:
         fault = json_decoder(_TokenFault).decode(done.stdout)
         raise DataError(fault.what, where=fault.where, field=field, fix=fault.fix)
 
 
 def opening_fault(folder: str) -> DataError | None:
-    """The error of a folder whose files make no tokenizer."""
+    """Returns the error of a folder whose files make no tokenizer; else None."""
     try:
         open_tokenizer(folder)
     except DataError as error:
@@ -85,7 +85,7 @@ def opening_fault(folder: str) -> DataError | None:
 
 
 def find_fault(stage: StageSpec) -> DataError | None:
-    """The error of a token without an embedding; what else is wrong with a row is for others to find."""
+    """Returns the error of a token without an embedding; other faults of a row are reported by other checks."""
     try:
         for encode in _encodings(stage):
             try:
@@ -95,13 +95,13 @@ def find_fault(stage: StageSpec) -> DataError | None:
                     return error
     except DataError as error:  # of the tokenizer itself, or of a dataset
         return error if error.field == MODEL_FIELD else None
-    except ConfigError:  # of a workflow that is not here: its worker may have it, and says so if not
+    except ConfigError:  # a missing workflow: its worker may have it, and reports its absence
         pass
     return None
 
 
 def _encodings(stage: StageSpec) -> Iterator[Callable[[], object]]:
-    """Calls that encode one row each, as the stage's workers will."""
+    """Yields calls encoding one row each, like the stage's workers."""
     served = stage.taskset if stage.serving is not None else None
     tasksets = [spec for spec in (*tasksets_of(stage), *stage.evals) if spec is not served and not spec.queue]
     if tasksets:
@@ -122,12 +122,12 @@ def _encodings(stage: StageSpec) -> Iterator[Callable[[], object]]:
 
 
 def _spread(rows: int) -> range:
-    """Rows from the first to the last, as many as are looked at."""
+    """Returns the inspected rows, evenly spread from the first to the last."""
     return range(0, rows, max(1, -(-rows // _LOOKS)))
 
 
 def _run() -> None:
-    """Opens a folder's tokenizer, or reads a stage, and writes what is wrong with it."""
+    """Opens a folder's tokenizer, or reads a stage, and writes the fault found."""
     if len(sys.argv) > 1:
         error = opening_fault(sys.argv[1])
     else:

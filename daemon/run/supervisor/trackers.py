@@ -1,4 +1,4 @@
-"""`Trackers`: the processes that follow experiments for trackers, started here, and again whenever they end early."""
+"""`Trackers`: the processes following experiments for trackers, started here, and restarted after an early end."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from rftd.workers.tracking.cursor import Cursor, CursorFile
 from rftd.workers.tracking.registry import variables_of
 
 LOOK_S: Final = 1.0
-"""The time between two looks at experiments and processes."""
+"""Seconds between two looks at experiments and processes."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
-"""Pauses before a process that failed is started again: a key may be mended, or a package installed."""
+"""Pauses in seconds before a failed process is restarted: a key may be repaired, or a package installed."""
 _MOST: Final = 32
-"""Processes at once: experiments beyond them wait for their turn."""
+"""Maximum number of concurrent processes: further experiments wait for their turn."""
 _GRACE_S: Final = 10.0
 
 
 class TrackerKey(NamedTuple):
-    """One tracker of one experiment."""
+    """One tracker of one experiment: the key of its process."""
 
     experiment: UUID
     kind: str
 
 
 class _Process:
-    """A tracker that is wanted, and its process while there is one."""
+    """A wanted tracker, and its process while one runs."""
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
         self.points = 0
-        """The points that were written when it ended last."""
+        """Number of points written by the end of the last process."""
         self.failures = 0
-        """The times in a row that it ended without having written any."""
+        """Number of consecutive ends without a written point."""
         self.due_s = 0.0
 
 
 class Trackers:
-    """Keeps one process alive for each tracker of each experiment that has begun, until all of it is written."""
+    """Keeps one process alive for each tracker of each begun experiment, until everything is written."""
 
     def __init__(
         self,
-        known: Callable[[], Awaitable[Registry]],
+        refreshed_registry: Callable[[], Awaitable[Registry]],
         log_url: str,
         *,
         environment: WorkerEnvironment,
@@ -67,11 +67,11 @@ class Trackers:
         logger: Logger,
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
     ) -> None:
-        """`identity` tells the log from a copy of it, whose experiments are not followed here.
+        """`identity` distinguishes the log from a copy, whose experiments are not followed here.
 
-        `allowances` are what the daemon's configuration allows now, which may be less than at the submission.
+        `allowances` are the daemon's present allow-lists, possibly narrower than at the submission.
         """
-        self._known = known
+        self._refreshed_registry = refreshed_registry
         self._log_url = log_url
         self._environment = environment
         self._identity = identity
@@ -83,18 +83,18 @@ class Trackers:
         self._done: set[TrackerKey] = set()
 
     async def run(self) -> None:
-        """Works until it is cancelled; then ends its processes."""
+        """Starts and restarts tracker processes until cancelled; then ends them."""
         try:
             while True:
-                registry = await self._known()
-                for entry, tracker in list(_wanted(registry)):
-                    await self._keep(entry, tracker)
+                registry = await self._refreshed_registry()
+                for entry, tracker in list(_due_trackers(registry)):
+                    await self._attend(entry, tracker)
                 await self._clock.sleep(LOOK_S)
         finally:
             await asyncio.to_thread(self._end)
 
-    async def _keep(self, entry: Entry, tracker: TrackerSpec) -> None:
-        """Starts the process of a tracker that has none, unless it is done."""
+    async def _attend(self, entry: Entry, tracker: TrackerSpec) -> None:
+        """Starts the process of a tracker without one, unless the tracker is done."""
         key = TrackerKey(entry.id, tracker.kind)
         if key in self._done:
             return
@@ -104,14 +104,14 @@ class Trackers:
                 await self._ended(entry, key, process, code)
             return
         now_s = self._clock.monotonic_s()
-        alive = sum(other.child is not None for other in self._processes.values())
+        alive = sum(tracker_process.child is not None for tracker_process in self._processes.values())
         if alive >= _MOST or (process is not None and now_s < process.due_s):
             return
         if await asyncio.to_thread(self._is_over, entry, tracker):
             self._done.add(key)
             return
         if not await asyncio.to_thread(Path(entry.job_dir).is_dir):
-            return  # its run makes it in a moment
+            return  # the experiment's run creates the folder in a moment
         process = self._processes.setdefault(key, _Process())
         if (grant := self._withdrawn(entry)) is not None:
             process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
@@ -133,7 +133,7 @@ class Trackers:
             self._done.add(key)
             del self._processes[key]
             return
-        # Somebody who killed it has not shown that the next one fails.
+        # A killed process does not show that the next one fails.
         if cursor.fold.next_number > process.points or code < 0:
             process.failures = 0
             process.points = cursor.fold.next_number
@@ -147,12 +147,12 @@ class Trackers:
         self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
 
     def _withdrawn(self, entry: Entry) -> Grant | None:
-        """A variable or an address that the experiment was granted, and that is not allowed any more."""
+        """Returns a grant of a variable or an address no longer allowed; else None."""
         sending = [grant for grant in entry.spine.grants if grant.kind in (SECRETS, ALLOW_URLS)]
         return next(self._allowances.withdrawn(sending), None)
 
     def _is_over(self, entry: Entry, tracker: TrackerSpec) -> bool:
-        """True for one that has written everything, or that nobody can write here any more. Blocks."""
+        """True for a tracker with everything written, or with nothing left to write here. Blocks."""
         job_dir = Path(entry.job_dir)
         if self._identity is not None and is_of_another(job_dir, self._identity):
             return True
@@ -168,7 +168,7 @@ class Trackers:
         return start_process(arguments, _log_path(entry, tracker.kind), environment)
 
     def _end(self) -> None:
-        """Asks every process to leave, and kills those that do not. Blocks."""
+        """Asks every process to leave, and kills those still running after the grace period. Blocks."""
         children = [process.child for process in self._processes.values() if process.child is not None]
         for child in children:
             child.terminate()
@@ -180,8 +180,8 @@ class Trackers:
                 child.wait()
 
 
-def _wanted(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
-    """The trackers of experiments that have begun, the newest experiment first, and whose files are there."""
+def _due_trackers(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
+    """Yields the trackers of begun experiments with files here, the newest experiment first."""
     for entry in reversed(registry.entries.values()):
         if entry.spine.spec is None or entry.spine.kept is not Kept.HERE or entry.unread:
             continue
@@ -191,7 +191,7 @@ def _wanted(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
 
 
 def cursors_of(entry: Entry) -> dict[str, Cursor]:
-    """How far each tracker of the experiment has come, by kind. Blocks."""
+    """Returns the progress of each tracker of the experiment, by kind. Blocks."""
     return {tracker.kind: _cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
 
 
@@ -199,7 +199,7 @@ def _cursor(entry: Entry, kind: str) -> Cursor:
     try:
         return CursorFile(Path(entry.job_dir), kind, str(entry.id)[:8]).read()
     except (OSError, RftdError):
-        return Cursor()  # its process says what is wrong
+        return Cursor()  # the tracker's process reports the error
 
 
 def _log_path(entry: Entry, kind: str) -> Path:

@@ -1,4 +1,4 @@
-"""`worker_orders`: the workers that an experiment wants, each with what its process is started with."""
+"""`worker_orders`: the workers wanted by an experiment, each with the arguments of its process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINKER: Final = "tinker"
 
 
 def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
-    """The workers that a specification wants: one trainer, and explorers if any stage explores or evaluates."""
+    """Yields the workers wanted by a specification: one trainer, and explorers if any stage explores or evaluates."""
     logs = Path(spec.job_dir) / "log"
     namespace = spec.cluster.namespace or f"{spec.project}/{spec.name}"
     cluster = msgspec.structs.replace(spec.cluster, namespace=namespace)
@@ -59,14 +59,14 @@ def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> 
 
 
 def most_nodes(trainers: Iterable[TrainerSpec]) -> int:
-    """The machines over which a trainer's ranks are spread, in the stage that asks for most."""
+    """Returns the number of machines of a trainer's ranks, in the stage with the most."""
     return max(int(trainer.engine_args.get("nodes", 1)) for trainer in trainers)
 
 
 def variables_of(role: str, spec: ExperimentSpec) -> tuple[str, ...]:
-    """The variables of the daemon's environment that workers of a role need, by name.
+    """Returns the names of the daemon's environment variables needed by workers of a role.
 
-    Of those that the specification names, others than the owner get what they were granted.
+    Of the variables named by the specification, everybody but the owner gets only granted ones.
     """
     named = set[str]()
     ours = set[str]()
@@ -76,26 +76,26 @@ def variables_of(role: str, spec: ExperimentSpec) -> tuple[str, ...]:
         elif stage.kind != "train":
             named |= _of_engine(stage.rollout.engine, stage.rollout.engine_args) | set(stage.rollout.environment)
             ours |= {SERVE_KEY} if stage.serving is not None else set()
-        if role == "explorer":  # it opens the models of all stages
+        if role == "explorer":  # an explorer opens the models of all stages
             named |= {name for model in stage.auxiliary for name in (model.base_url_env, model.api_key_env)}
     return tuple(sorted(ours | {name for name in named if name and spec.reach.may_read(name)}))
 
 
 def _of_engine(engine: str, arguments: Mapping[str, Any]) -> set[str]:
-    """The variables that an engine reads: those that its arguments name, and those of a service that it is known by."""
-    named = {value for name, value in arguments.items() if name.endswith("_env") and isinstance(value, str)}
+    """Returns the variables read by an engine: those named in its arguments, and those of a known service."""
+    named = {argument for name, argument in arguments.items() if name.endswith("_env") and isinstance(argument, str)}
     return named | ({*KEYS, BASE_URL} if engine == TINKER else set())
 
 
 def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:
-    """The folders and files of models and datasets that workers of a role read, which must be where they run."""
-    found: set[str] = set()
+    """Returns the folders and files of models and datasets read by workers of a role, needed where they run."""
+    paths: set[str] = set()
     for stage in stages:
-        found |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
+        paths |= {stage.model.path, stage.model.lora.path if stage.model.lora is not None else ""}
         if role == "trainer":
-            found |= {stage.trainer.critic_path, stage.trainer.teacher_path}
-            found |= set(stage.dataset.paths) if stage.dataset is not None else set()
+            paths |= {stage.trainer.critic_path, stage.trainer.teacher_path}
+            paths |= set(stage.dataset.paths) if stage.dataset is not None else set()
         else:
-            found |= {path for taskset in (*tasksets_of(stage), *stage.evals) for path in taskset.paths}
-            found |= {model.path for model in stage.auxiliary}
-    return tuple(sorted(path for path in found if Path(path).is_absolute()))
+            paths |= {path for taskset in (*tasksets_of(stage), *stage.evals) for path in taskset.paths}
+            paths |= {model.path for model in stage.auxiliary}
+    return tuple(sorted(path for path in paths if Path(path).is_absolute()))

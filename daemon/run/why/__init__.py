@@ -1,12 +1,12 @@
-"""The answer to `rftd why`: each role's wait, since when, for whom, and what would unblock it.
+"""The answer to `rftd why`: each role's wait, since when, for whom, and the event ending the wait.
 
-Every wait has a name. The deciders return their own holds, which hold their own words (`workers/control/hold.py`); this
-package asks for them, says the rest itself, and decides nothing. In reading order:
+Every wait has a name. The deciders return their own holds with their own words (`workers/control/hold.py`); this
+package asks for the holds, adds the other waits, and decides nothing. In reading order:
 
 wait      one wait, and the answer as a whole
-scene     what is looked at: the folded state, what the deciders said, who is alive, the processes, the log
+scene     the inputs: the folded state, the deciders' last holds, living workers, the processes, the log
 life      the experiment itself
-deciders  controller, planner, dispatcher and evaluations; the slowest task that a step waits for
+deciders  controller, planner, dispatcher and evaluations; the slowest task holding up a step
 workers   the trainer and the explorers
-answer    all of them, worst first, each with the time since when; the answer from a log without a daemon
+answer    all waits, worst first, each with its start time; the answer from a log without a daemon
 """

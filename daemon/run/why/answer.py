@@ -1,4 +1,4 @@
-"""The answer: every role's wait, worst first, each with the time since when; and the answer without a daemon."""
+"""The answer: every role's wait, worst first, each with its start time; and the answer without a daemon."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.obstacle import ERROR
 
 _SLOW_APPEND_S: Final = 5.0
-"""An append takes milliseconds, on a cluster tenths of a second; this one is waited for."""
+"""Seconds before an append is reported as slow; appends normally take milliseconds, on a cluster tenths of a second."""
 
 
 def waits_of(scene: Scene) -> list[Wait]:
-    """The waits of a driven experiment's roles. Pure; the cost grows with the open groups."""
+    """Returns the waits of a driven experiment's roles. Pure; the cost grows with the open groups."""
     waits: list[Wait] = []
     try:
         waits.extend(_waits(scene))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a third party's policy, where the deciders are asked only now, may raise anything
-        what = f"a correction: the other roles cannot be asked, because one of their parts raised {explain(error)}"
-        waits.append(Wait("daemon", ERROR, what, "you", "fix the part that raised it", Level.STUCK))
+    except BaseException as error:  # a third party's policy, if asked only now, may raise anything
+        problem = f"a correction: the other roles cannot be asked, because one of their parts raised {explain(error)}"
+        waits.append(Wait("daemon", ERROR, problem, "you", "fix the part that raised it", Level.STUCK))
     return worst_first(waits)
 
 
@@ -49,15 +49,14 @@ def _waits(scene: Scene) -> Iterator[Wait]:
         ends = scene.failure.fix or "see the daemon's log"
         yield Wait("log", scene.failure.code, scene.failure.what, "you", ends, Level.STUCK)
     elif scene.append_s > _SLOW_APPEND_S:
-        what = f"has not acknowledged an append for {scene.append_s:.0f} s"
+        problem = f"has not acknowledged an append for {scene.append_s:.0f} s"
         yield Wait(
-            "log", "append", what, "the log", "its disk or its brokers respond; see /readyz?verbose", Level.STUCK
+            "log", "append", problem, "the log", "its disk or its brokers respond; see /readyz?verbose", Level.STUCK
         )
     spine = scene.state.spine
     if spine.status is None or spine.ended:
         return
-    # Before its fences are read back a daemon has no right to decide, so what its deciders would say means nothing
-    # yet.
+    # Before its fences are read back a daemon has no right to decide, so the deciders' holds mean nothing yet.
     if scene.phase is Phase.LEADING:
         yield from deciders_waits(scene)
     if scene.phase in (Phase.LEADING, Phase.DRAINING):
@@ -65,7 +64,7 @@ def _waits(scene: Scene) -> Iterator[Wait]:
 
 
 class Watch:
-    """Looks at one experiment of this daemon, and remembers since when each role has been in its state."""
+    """Observes one experiment of this daemon, and remembers since when each role has been in its state."""
 
     def __init__(
         self,
@@ -85,17 +84,19 @@ class Watch:
         self._clock = clock
         self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
 
-    def scene(self, phase: Phase, said: LastDecided | None = None, *, appends_since_s: float = 0.0) -> Scene:
-        """The experiment as it is now. `said`: what its deciders said last; None if they do not decide here."""
+    def scene(self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0) -> Scene:
+        """Returns the experiment's present scene. `last_decided`: the deciders' last decisions; None if they do not
+        decide here.
+        """
         now_s = self._clock.monotonic_s()
         return Scene(
             state=self._state,
             liveness=self._liveness,
             now_s=now_s,
-            # This machine's clock may be behind that of the daemon which wrote the log: cooldowns count from its
-            # readings (rule 9).
+            # This machine's clock may be behind the clock of the daemon that wrote the log: cooldowns count from the
+            # log's readings (rule 9).
             now_ns=max(self._clock.now_ns(), self._state.spine.recorded_ns),
-            said=said,
+            said=last_decided,
             processes=self._processes(),
             roles=self._roles,
             phase=phase,
@@ -104,51 +105,53 @@ class Watch:
         )
 
     def waits(self, scene: Scene) -> list[Wait]:
-        """The waits of each role, with `since_ns` filled in; what the log dates keeps that date over restarts."""
+        """Returns the waits of each role, with `since_ns` filled in; states dated by the log keep their date over
+        restarts.
+        """
         return self.dated(waits_of(scene), scene.now_ns)
 
     def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
-        """The waits with `since_ns`: one whose state changed begins anew, one that is gone is forgotten."""
-        dated, known, self._since = list[Wait](), self._since, {}
+        """Returns the waits with `since_ns`: a changed state begins anew, a vanished one is forgotten."""
+        dated, states_before, self._since = list[Wait](), self._since, {}
         for wait in waits:
-            place = wait.role, wait.slot, wait.worker
-            state, since_ns = known.get(place, ("", 0))
-            self._since[place] = (wait.state, since_ns if state == wait.state else now_ns)
-            dated.append(wait if wait.since_ns is not None else replace(wait, since_ns=self._since[place][1]))
+            role_slot = wait.role, wait.slot, wait.worker
+            state, since_ns = states_before.get(role_slot, ("", 0))
+            self._since[role_slot] = (wait.state, since_ns if state == wait.state else now_ns)
+            dated.append(wait if wait.since_ns is not None else replace(wait, since_ns=self._since[role_slot][1]))
         return dated
 
 
 def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
-    """The answer for one experiment."""
+    """Returns the answer for one experiment, with its status and the present time."""
     status = entry.status.value if entry.status is not None else "unknown"
     return Why(
         experiment=str(entry.id), name=entry.name, status=status, live=live, asked_ns=clock.now_ns(), waits=waits
     )
 
 
-def silent_log(what: str) -> Wait:
-    """The wait for a log that does not answer: the other lines are what the daemon has read of it before."""
-    text = f"does not answer: {what}; the other lines are from memory"
+def silent_log(problem: str) -> Wait:
+    """Returns the wait for an unresponsive log: the other waits come from records read before."""
+    text = f"does not answer: {problem}; the other lines are from memory"
     return Wait("log", "away", text, "the log", "it answers again; see /readyz?verbose", Level.STUCK)
 
 
 def blocked_log(log: EventLog) -> Iterator[Wait]:
-    """A wait of the log although it takes appends: for a reader of its write-ahead file, or a writer's transaction."""
-    if isinstance(log, SharedLog) and (held := log.held_back) is not None:
-        count = f"{held.end - held.first} offsets of {held.partition}, from {held.first} on"
-        what = f"cannot read {count}: another program's transaction is open there"
+    """Yields a wait of a log that still takes appends: for a reader of the write-ahead file or a transaction."""
+    if isinstance(log, SharedLog) and (unread := log.held_back) is not None:
+        count = f"{unread.end - unread.first} offsets of {unread.partition}, from {unread.first} on"
+        problem = f"cannot read {count}: another program's transaction is open there"
         ends = "it commits or aborts, or its transaction.timeout.ms is over"
-        yield Wait("log", "transaction_open", what, "another program", ends, Level.WAITS)
+        yield Wait("log", "transaction_open", problem, "another program", ends, Level.WAITS)
     if isinstance(log, HasWal) and (blocked := log.blocked) is not None:
         size_mib = blocked.size_bytes >> 20
-        what = f"cannot shorten its write-ahead file ({size_mib} MiB): {blocked.who} holds a transaction open"
+        problem = f"cannot shorten its write-ahead file ({size_mib} MiB): {blocked.who} holds a transaction open"
         ends = "end that process or its transaction; appends continue meanwhile"
-        yield Wait("log", "wal_blocked", what, blocked.who, ends, Level.WORKS)
+        yield Wait("log", "wal_blocked", problem, blocked.who, ends, Level.WORKS)
 
 
-async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
-    """The answer for an experiment (name, name@N or id). Reads the whole log. Raises NotFoundError, UsageError."""
-    entry = await find_entry(log, wanted)
+async def why_offline(log: EventLog, name_or_id: str, *, clock: Clock) -> Why:
+    """Answers for an experiment (name, name@N or id) by reading the log. Raises NotFoundError, UsageError."""
+    entry = await find_entry(log, name_or_id)
     if entry.spine.ended:
         return answer(entry, [ended(entry.spine)], live=False, clock=clock)
     state = RunState(entry.id)
@@ -159,8 +162,10 @@ async def why_offline(log: EventLog, wanted: str, *, clock: Clock) -> Why:
     finally:
         await follower.close()
     watch = Watch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
-    what = "a daemon: none answers, so nothing runs; the other lines are what the log says"
-    daemon = Wait("daemon", "not_running", what, "you", "start one: rftd serve, with the same --data", Level.STUCK)
+    missing_daemon = "a daemon: none answers, so nothing runs; the other lines are what the log says"
+    daemon = Wait(
+        "daemon", "not_running", missing_daemon, "you", "start one: rftd serve, with the same --data", Level.STUCK
+    )
     # Heartbeats are not folded, so from the log alone every worker would look silent.
-    known = [wait for wait in waits_of(watch.scene(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
-    return answer(entry, worst_first([daemon, *known]), live=False, clock=clock)
+    waits = [wait for wait in waits_of(watch.scene(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
+    return answer(entry, worst_first([daemon, *waits]), live=False, clock=clock)

@@ -1,4 +1,4 @@
-"""Controller, planner, dispatcher and evaluations, by the hold that each returned; the task that a step waits for."""
+"""Controller, planner, dispatcher and evaluations, by their returned holds; the task holding up a step."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from rftd.workers.control.over_rollout import needed_groups, step_of
 _SLOW_MEANS: Final = 3.0
 _LEAST_S: Final = 5.0
 _UNKNOWN_S: Final = 60.0
-"""The duration that counts as slow as long as no rollout of the stage has ended."""
+"""Seconds counting as slow while no rollout of the stage has ended."""
 
 
 def deciders_waits(scene: Scene) -> Iterator[Wait]:
-    """One line for each decider, one for the slowest task that the planner waits for, one for an evaluation."""
-    said = scene.said or asked(scene.state, scene.liveness, now_s=scene.now_s, now_ns=scene.now_ns)
-    if said.controller is not None:
-        hold = said.controller.hold
+    """Yields one wait for each decider, one for the slowest task holding up the planner, one for an evaluation."""
+    decided = scene.said or asked(scene.state, scene.liveness, now_s=scene.now_s, now_ns=scene.now_ns)
+    if decided.controller is not None:
+        hold = decided.controller.hold
         # The next stage is begun by the controller itself.
         under_way = None if isinstance(hold, NoStage) else hold
-        yield _wait(scene, "controller", under_way or _next_of_life(said.controller.events))
-    if said.planner is not None:
-        yield _wait(scene, "planner", said.planner.hold or _plans(scene, said.planner.events))
-        if isinstance(said.planner.hold, TooFewExperiences):
+        yield _wait(scene, "controller", under_way or _next_of_life(decided.controller.events))
+    if decided.planner is not None:
+        yield _wait(scene, "planner", decided.planner.hold or _plans(scene, decided.planner.events))
+        if isinstance(decided.planner.hold, TooFewExperiences):
             yield from _straggler(scene)
-    if said.dispatcher is not None:
-        events = [decision.event for decision in said.dispatcher.decisions]
-        yield _wait(scene, "dispatcher", said.dispatcher.hold or _gives_out(scene, events))
-        if said.dispatcher.evaluation is not None:
-            yield _wait(scene, "evaluation", said.dispatcher.evaluation)
+    if decided.dispatcher is not None:
+        events = [decision.event for decision in decided.dispatcher.decisions]
+        yield _wait(scene, "dispatcher", decided.dispatcher.hold or _gives_out(scene, events))
+        if decided.dispatcher.evaluation is not None:
+            yield _wait(scene, "evaluation", decided.dispatcher.evaluation)
 
 
-def _wait(scene: Scene, role: str, said: Hold | Words) -> Wait:
-    words = said.told(scene.state, scene.now_ns) if isinstance(said, Hold) else said
+def _wait(scene: Scene, role: str, hold_or_words: Hold | Words) -> Wait:
+    words = hold_or_words.told(scene.state, scene.now_ns) if isinstance(hold_or_words, Hold) else hold_or_words
     if words.state == "explorers" and not scene.starts("explorer"):
         words = words._replace(on_whom="you", unblock=scene.joins_by("explorer"), level=Level.STUCK)
-    return Wait(role, *words, since_ns=scene.state.spine.status_ns if isinstance(said, Paused) else None)
+    return Wait(role, *words, since_ns=scene.state.spine.status_ns if isinstance(hold_or_words, Paused) else None)
 
 
-# A decider that has written something, or would, knows what stops it once that is folded.
+# A decider with events written or about to be written knows its next hold once they are folded.
 
 
 def _next_of_life(events: Sequence[Event]) -> Hold | Words:
@@ -71,8 +71,8 @@ def _plans(scene: Scene, events: Sequence[Event]) -> Hold | Words:
     if any(event.reason == "collected" for event in retired):
         return Collects()
     if any(event.reason == "stage_ended" for event in retired):
-        left = sum(len(event.experiences) for event in retired)
-        return Words("closes_books", f"retires {left} experiences", level=Level.WORKS)
+        retired_count = sum(len(event.experiences) for event in retired)
+        return Words("closes_books", f"retires {retired_count} experiences", level=Level.WORKS)
     spine = scene.state.spine
     planned = [event.step for event in events if isinstance(event, BatchPlanned)]
     step = min(planned, default=max(spine.planned, spine.first_version) + 1)
@@ -86,42 +86,51 @@ def _gives_out(scene: Scene, events: Sequence[Event]) -> Hold | Words:
 
 
 def _straggler(scene: Scene) -> Iterator[Wait]:
-    """The oldest lease with rollouts left, if it is slow: with whom, since when, and what will end it."""
+    """Yields the oldest lease with rollouts left, if slow: with its explorer, its start, and its end rules."""
     groups = scene.state.groups
     leases = (lease for lease in groups.leases.values() if groups.open[lease.group].left_of(lease))
-    lease = min(leases, key=lambda each: each.leased_ns, default=None)
+    lease = min(leases, key=lambda lease: lease.leased_ns, default=None)
     if lease is None:
         return
-    # The durations of the stage before say nothing about this one: its taskset and its lengths are others.
+    # The durations of the previous stage say nothing about this one: its taskset and its lengths differ.
     mean_s = groups.mean_duration_s if groups.recent_stage == scene.state.spine.stage else None
     age_s = (scene.now_ns - lease.leased_ns) / 1e9
     if age_s <= (_UNKNOWN_S if mean_s is None else max(_SLOW_MEANS * mean_s, _LEAST_S)):
         return
     group = groups.open[lease.group]
     stage = scene.state.spine.stage_spec()
-    left = ", ".join(map(str, group.left_of(lease)))
+    open_rollouts = ", ".join(map(str, group.left_of(lease)))
     number, row = task_place(stage, group.row)
-    of = f" of {tasksets_of(stage)[number].name}" if stage.more_tasksets else ""
-    what = f"task {group.sequence} of explore step {step_of(stage, group)} (row {row} of epoch {group.epoch}{of})"
-    what += f": rollout {left} of {group.repeat_times} with explorer {lease.slot}, for {age_s:.0f} s"
+    taskset_note = f" of {tasksets_of(stage)[number].name}" if stage.more_tasksets else ""
+    description = (
+        f"task {group.sequence} of explore step {step_of(stage, group)} (row {row} "
+        f"of epoch {group.epoch}{taskset_note})"
+    )
+    description += f": rollout {open_rollouts} of {group.repeat_times} with explorer {lease.slot}, for {age_s:.0f} s"
     if mean_s is not None:
-        what += f"; {mean_s:.1f} s is usual"
-    others = sorted({str(each.slot) for each in group.leases.values() if each.reissue and each.id != lease.id})
-    if others:
-        what += f"; explorer {', '.join(others)} is working on it too"
-    ends = "; ".join(_ends(stage, lease, second=bool(others)))
-    words = Words("straggler", what, f"explorer {lease.slot}", ends)
+        description += f"; {mean_s:.1f} s is usual"
+    other_slots = sorted(
+        {
+            str(other_lease.slot)
+            for other_lease in group.leases.values()
+            if other_lease.reissue and other_lease.id != lease.id
+        }
+    )
+    if other_slots:
+        description += f"; explorer {', '.join(other_slots)} is working on it too"
+    ends = "; ".join(_ends(stage, lease, second=bool(other_slots)))
+    words = Words("straggler", description, f"explorer {lease.slot}", ends)
     yield Wait("task", *words, slot=lease.slot, worker=str(lease.worker), since_ns=lease.leased_ns)
 
 
 def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
-    """The rules that will end a lease, the soonest first as far as that is known."""
+    """Yields the rules ending a lease, the soonest first as far as known."""
     spec = stage.rollout
     if spec.over_rollout.ratio:
         enough = f"{needed_groups(stage)} of the {stage.batch_size} tasks of its step are done"
         yield f"over_rollout abandons it {spec.over_rollout.wait_after_min:g} s after {enough}"
     if spec.straggler_reissue.enable and not second and not lease.alone:
         yield "an idle explorer is given it as well"
-    # A lease lasts longer than its attempts by the grace, which is for the explorer's own time-out to come first.
+    # A lease lasts longer than its attempts by the grace, so that the explorer's own time-out comes first.
     bound_s = lease.deadline_s - LEASE_GRACE_S
     yield f"each attempt ends after {bound_s:.3g} s, and {spec.max_retry_times + 1} are allowed"

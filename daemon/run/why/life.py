@@ -41,26 +41,28 @@ _PASSING: Final = {
         "they leave, or are killed after about ten seconds",
     ),
 }
-"""The phases that end by themselves."""
+"""Waits of the phases that end without anybody's action."""
 
 
 class Line(NamedTuple):
-    """The experiments that run and that wait, in the order of their turns; the first `slots` of them run."""
+    """Running and queued experiments, in the order of their turns; the first `slots` of them run."""
 
     entries: Sequence[Entry]
     slots: int
 
 
-def _life(spine: Spine | None, state: str, what: str, on_whom: str, ends: str, level: Level = Level.WAITS) -> Wait:
+def _life(
+    spine: Spine | None, state: str, waiting_for: str, on_whom: str, ends: str, level: Level = Level.WAITS
+) -> Wait:
     since_ns = None if spine is None else spine.status_ns
-    return Wait("experiment", state, what, on_whom, ends, level, since_ns=since_ns)
+    return Wait("experiment", state, waiting_for, on_whom, ends, level, since_ns=since_ns)
 
 
 def ended(spine: Spine) -> Wait:
-    """The end of an experiment, with its reason."""
+    """Returns the end of an experiment, with its reason."""
     assert spine.status is not None
     bad = spine.status in (Status.FAILED, Status.REJECTED)
-    reason = ": ".join(part for part in (spine.code, spine.reason) if part)
+    reason = ": ".join(text for text in (spine.code, spine.reason) if text)
     if (lost := spine.signal.lost) is not None:
         learnt = (
             f"solved since step {lost.step}: {lost.reason}"
@@ -73,7 +75,7 @@ def ended(spine: Spine) -> Wait:
 
 
 def driven(scene: Scene) -> Wait:
-    """The life of an experiment that this daemon drives."""
+    """Returns the life of an experiment driven by this daemon."""
     spine = scene.state.spine
     if spine.ended:
         return ended(spine)
@@ -82,42 +84,44 @@ def driven(scene: Scene) -> Wait:
     if spine.status is not Status.PAUSED:
         return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
     if not spine.cause:
-        what = f"{_asked(spine)}{_users(spine, answered=True)}"
-        return _life(spine, "paused", what, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
+        waiting_for = f"{_pause_by_command(spine)}{_users_note(spine, answered=True)}"
+        return _life(spine, "paused", waiting_for, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
     again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
     return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
 
 
-def _asked(spine: Spine) -> str:
+def _pause_by_command(spine: Spine) -> str:
     return f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
 
 
-def _users(spine: Spine, *, answered: bool) -> str:
-    """The answer that users of a served experiment get during its pause; empty for other experiments."""
+def _users_note(spine: Spine, *, answered: bool) -> str:
+    """Returns the effect of a pause on a served experiment's users; empty for other experiments."""
     if spine.spec is None or all(stage.serving is None for stage in spine.spec.stages):
         return ""
     return "; its users are still answered, until its workers are released" if answered else "; its users get no answer"
 
 
 def released(entry: Entry) -> Wait:
-    """The wait of a paused experiment whose workers have left."""
+    """Returns the wait of a paused experiment after its workers left."""
     spine = entry.spine
-    paused = f"{wanted(spine.cause)}: {spine.reason.partition('; fix: ')[0]}" if spine.cause else _asked(spine)
-    what = f"{paused}; its workers and its slot are released{_users(spine, answered=False)}"
+    paused = (
+        f"{wanted(spine.cause)}: {spine.reason.partition('; fix: ')[0]}" if spine.cause else _pause_by_command(spine)
+    )
+    waiting_for = f"{paused}; its workers and its slot are released{_users_note(spine, answered=False)}"
     ends = f"rftd resume {shlex.quote(entry.name)}; it is queued by its priority if no slot is free"
-    return _life(spine, "released", what, "you", ends, Level.STUCK)
+    return _life(spine, "released", waiting_for, "you", ends, Level.STUCK)
 
 
 def lost_signal(spine: Spine) -> Iterator[Wait]:
-    """The learning signal of an experiment under way, if it is lost, or nothing is left to learn."""
+    """Yields the lost learning signal of an experiment under way, or its end of learning."""
     lost = spine.signal.lost
     if lost is None or spine.ended:
         return
     solved = lost.cause == SOLVED
-    what = f"{'solved' if solved else 'something to learn from,'} since step {lost.step}: {lost.reason}"
-    yield Wait("signal", lost.cause, what, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
+    waiting_for = f"{'solved' if solved else 'something to learn from,'} since step {lost.step}: {lost.reason}"
+    yield Wait("signal", lost.cause, waiting_for, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
 
 
 def _progress(spine: Spine) -> str:
@@ -129,18 +133,18 @@ def _progress(spine: Spine) -> str:
 
 
 def entry_wait(entry: Entry, line: Line) -> Wait:
-    """The wait of an experiment that this daemon does not drive now."""
+    """Returns the wait of an experiment not driven by this daemon now."""
     spine = entry.spine
     if spine.ended:
         return ended(spine)
     if spine.status is Status.SUBMITTED and spine.spec and spine.spec.half == TRAIN and not has_tasks(spine.spec):
-        what = "an explorer: the half with mode: explore, which names the tasks, has not been submitted"
+        waiting_for = "an explorer: the half with mode: explore, which names the tasks, has not been submitted"
         ends = "submit a file with mode: explore and the same project, group, name and checkpoint_root_dir"
-        return Wait("experiment", "half_missing", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
+        return Wait("experiment", "half_missing", waiting_for, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
     if spine.status is Status.SUBMITTED:
         ends = f"submit it again with the same --request-id, or: rftd cancel {entry.id}"
-        what = "its acceptance: its submission was interrupted"
-        return Wait("experiment", "not_accepted", what, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
+        waiting_for = "its acceptance: its submission was interrupted"
+        return Wait("experiment", "not_accepted", waiting_for, "you", ends, Level.STUCK, since_ns=entry.submitted_ns)
     if spine.released:
         return released(entry)
     if line.entries.index(entry) < line.slots:
@@ -151,19 +155,19 @@ def entry_wait(entry: Entry, line: Line) -> Wait:
 
 
 def _queued(entry: Entry, line: Line) -> Wait:
-    """The wait for a slot, behind the experiments before it in `line`, and what would bring it nearer to its turn."""
+    """Returns the wait for a slot, behind the earlier experiments in `line`, and the ways to an earlier turn."""
     ahead = line.entries[: line.entries.index(entry)]
     holders = line.entries[: line.slots]
-    before = [each for each in ahead if each.status is Status.QUEUED]
+    before = [waiting for waiting in ahead if waiting.status is Status.QUEUED]
     queued = entry.status is Status.QUEUED
     several = line.slots > 1
-    names = [f"{each.name} ({_place(each, entry)})" for each in ahead]
+    names = [f"{earlier.name} ({_standing(earlier, entry)})" for earlier in ahead]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     number = f", number {1 + len(before)} in the queue" if queued and len(ahead) > 1 else ""
     turn = f"its turn{f' ({line.slots} slots)' if several else ''}{number}, behind {', '.join(names[:_SHOWN])}{more}"
-    # A pause that ends by itself keeps its slot, so a queue behind such ones alone moves only if a person acts.
-    paused = [each.name for each in holders if each.status is Status.PAUSED and ends_by_itself(each.spine)]
-    released = [each.name for each in holders if each.status is Status.PAUSED and each.name not in paused]
+    # A pause that ends by itself keeps its slot, so a queue behind such pauses alone moves only by a person's action.
+    paused = [holder.name for holder in holders if holder.status is Status.PAUSED and ends_by_itself(holder.spine)]
+    released = [holder.name for holder in holders if holder.status is Status.PAUSED and holder.name not in paused]
     stuck = len(paused) == len(holders)
     resumes = f"see rftd why {shlex.quote(paused[0])}, or cancel it" if paused else ""
     ends = f"{'one of them' if several else holders[0].name} ends"
@@ -175,31 +179,31 @@ def _queued(entry: Entry, line: Line) -> Wait:
         ends += f"; {paused[0]} is paused and keeps its slot: {resumes}"
     if before and queued:
         ends += f"; to overtake {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
-    on_whom = ", ".join(each.name for each in holders[:_SHOWN])
+    on_whom = ", ".join(holder.name for holder in holders[:_SHOWN])
     return _life(entry.spine, "queued", turn, on_whom, ends, Level.STUCK if stuck else Level.WAITS)
 
 
-def _place(other: Entry, entry: Entry) -> str:
-    priority = other.spine.priority
-    shown = other.status is Status.QUEUED and priority != entry.spine.priority
-    return f"{other.status}, priority {priority}" if shown else f"{other.status}"
+def _standing(earlier: Entry, experiment: Entry) -> str:
+    priority = earlier.spine.priority
+    shown = earlier.status is Status.QUEUED and priority != experiment.spine.priority
+    return f"{earlier.status}, priority {priority}" if shown else f"{earlier.status}"
 
 
 def decided_elsewhere(entry: Entry) -> Wait:
-    """An experiment as a daemon sees it that does not decide and has no worker of it."""
-    what = "the daemon that trains and schedules it; this one only starts explorers"
+    """Returns the wait of an experiment decided on by another daemon, without workers here."""
+    waiting_for = "the daemon that trains and schedules it; this one only starts explorers"
     ends = "ask that daemon with rftd why; if there is none, run rftd serve --roles trainer on the same log"
-    return _life(entry.spine, "decided_elsewhere", what, "the daemon with --roles trainer", ends)
+    return _life(entry.spine, "decided_elsewhere", waiting_for, "the daemon with --roles trainer", ends)
 
 
 def broken_down(reason: str, since_ns: int) -> Wait:
-    """An experiment whose run an error ended before it could be decided on; it is taken up anew after a while."""
-    what = f"a restart after an error in its run: {reason}"
+    """Returns the wait of an experiment whose run ended with an error; it is taken up anew after a while."""
+    waiting_for = f"a restart after an error in its run: {reason}"
     ends = "it is retried automatically; the daemon's log has the traceback"
-    return Wait("experiment", ERROR, what, "supervisor", ends, Level.STUCK, since_ns=since_ns)
+    return Wait("experiment", ERROR, waiting_for, "supervisor", ends, Level.STUCK, since_ns=since_ns)
 
 
 def lost_wait(error: LogLossError) -> Wait:
-    """An experiment that is stopped since the log has lost what survivors remember."""
+    """Returns the wait of an experiment stopped because the log lacks records remembered by survivors."""
     cause = "other_log" if isinstance(error, OtherLogError) else "log_loss"
     return _life(None, cause, f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)

@@ -1,4 +1,4 @@
-"""`Scene`: one reading of everything that a running experiment depends on, from which an answer is made."""
+"""`Scene`: one reading of everything relevant to a running experiment, the input of an answer."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ from rftd.workers.hosts.executor import NO_WORKER
 
 
 class Phase(StrEnum):
-    """The phase of the run's loop."""
+    """The phase of the run's loop, from reading the log to draining the workers."""
 
     READING = "reading"
-    """It folds what the log holds."""
+    """The run folds the records of the log."""
     HEARING = "hearing"
-    """It compares the log with what remembers it."""
+    """The run compares the log with all remembered heads."""
     FENCING = "fencing"
     LEADING = "leading"
     DRAINING = "draining"
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one wanted worker, as the fleet sees it."""
+    """One wanted worker, as seen by the fleet: its process, or the reason for its absence."""
 
     role: str
     slot: int
     pid: int | None
-    """None while none runs."""
+    """Process id; None while no process runs."""
     joined: bool
     start_in_s: float
-    """The time until it is started again."""
+    """Seconds until the next start."""
     restarts: int
-    """Restarts in a row, without progress between them."""
+    """Number of consecutive restarts without progress."""
     last_why: str
-    """The reason why the process before it ended."""
+    """Reason for the previous process's end."""
     waits: Words | None = None
-    """The obstacle to its start; None if nothing is in its way."""
+    """Obstacle to the worker's start; None without one."""
     start_timeout_s: float = limits.WORKER_START_TIMEOUT_S
-    """The time that it has to join."""
+    """Seconds allowed for joining."""
     worker: UUID = NO_WORKER
-    """The worker that its order names."""
+    """The worker's id in its order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One reading of a run; what is left out is so for one that is known from the log alone."""
+    """One reading of a run; the defaults describe a run known only from the log."""
 
     state: RunState
     liveness: Liveness
     now_s: float
-    """Monotonic."""
+    """Monotonic time in seconds."""
     now_ns: int
     said: LastDecided | None = None
-    """The deciders' last words; None: they are asked now what they would say."""
+    """The deciders' last decisions; None: the deciders are asked now."""
     processes: Sequence[Process] = ()
     roles: frozenset[str] = ROLES
-    """The roles whose workers this daemon starts."""
+    """Roles with workers started by this daemon."""
     phase: Phase = Phase.LEADING
     append_s: float = 0.0
-    """The age of the append under way; 0 if there is none."""
+    """Age of the append under way in seconds; 0 if none."""
     failure: RftdError | None = None
-    """The error for which the log takes no appends."""
+    """Error for which the log takes no appends."""
 
     def starts(self, role: str) -> bool:
-        """True if this daemon starts the experiment's workers of that role."""
+        """True if this daemon starts the experiment's workers of this role."""
         return role in self.roles and HALF_OF[role] in self.state.spine.halves
 
     def joins_by(self, role: str) -> str:
-        """The commands that bring a worker of a role that this daemon does not start."""
+        """Returns the commands bringing in a worker of a role not started by this daemon."""
         if (half := HALF_OF[role]) not in self.state.spine.halves:
             return f"submit the same file with mode: {half}, or rftd worker {role}"
         more = f", or rftd serve --roles {role} on the same log" if self.roles else ""

@@ -10,50 +10,51 @@ import msgspec
 from rftd.ops.words import Level
 
 _OVER: Final = ("failed", "rejected")
-"""States of an experiment that ended badly: it waits for nothing, and the text is the reason. As words, for the command
-line imports this, and no fold."""
+"""States of an experiment that ended badly: without a wait, and with the reason as text. Plain words, because the
+command line imports this module without any fold.
+"""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """One role's work or wait."""
+    """One role's work or wait: what for, on whom, and what ends it."""
 
     role: str
     state: str
-    """The wait's name; stable."""
+    """The wait's stable name."""
     waiting_for: str
-    """The missing thing, in words; of a role that works, what it does."""
+    """The missing thing, in words; for a working role, its activity."""
     on_whom: str
-    """The party whose move comes next: a role, `you`, `the log`, ...; empty where nobody has to do anything."""
+    """The party to act next: a role, `you`, `the log`, ...; empty if nobody has to act."""
     unblock: str
-    """The event or command that would end the wait."""
+    """The event or command ending the wait."""
     level: Level
     slot: int | None = None
-    """The slot of an explorer."""
+    """Slot of an explorer."""
     worker: str | None = None
-    """The worker's id, if it has joined."""
+    """The worker's id, once joined."""
     since_ns: int | None = None
-    """The time at which this state was first seen."""
+    """Time of the first sighting of this state."""
 
 
 def what_of(wait: Wait) -> str:
-    """The doing or the wait of the role, without the role."""
+    """Returns the role's activity or wait, without the role."""
     waits = wait.level <= Level.WAITS and wait.role != "log" and wait.state not in _OVER
     return f"waits for {wait.waiting_for}" if waits else wait.waiting_for
 
 
 def next_of(wait: Wait) -> str:
-    """The side whose move comes next, and the end of the wait; empty where nobody has to do anything."""
+    """Returns the party to act next and the end of the wait; empty if nobody has to act."""
     return f"{wait.on_whom}: {wait.unblock}" if wait.on_whom and wait.unblock else wait.on_whom or wait.unblock
 
 
 def sentence_of(wait: Wait) -> str:
-    """The wait as one sentence: `planner waits for 3 more groups; explorers: they end`."""
+    """Returns the wait as one sentence: `planner waits for 3 more groups; explorers: they end`."""
     role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
     return "; ".join(filter(None, (f"{role} {what_of(wait)}".rstrip(), next_of(wait))))
 
 
 def worst_first(waits: Iterable[Wait]) -> list[Wait]:
-    """The waits by level; within a level they keep their order, so that what belongs together stays together."""
+    """Returns the waits by level; within a level they keep their order, so that related waits stay together."""
     return sorted(waits, key=lambda wait: wait.level)
 
 
@@ -61,27 +62,30 @@ _OUTSIDE: Final = ("you", "clients")
 
 
 def cause_of(wait: Wait, waits: Iterable[Wait]) -> Wait:
-    """The wait that this one comes from, if people end that: of a planner that waits for a dispatcher, the latter's.
+    """Returns the root of this wait if people can end it: for a planner waiting for a dispatcher, the dispatcher's
+    wait.
 
-    Roles that wait for each other, or for a role at work, are told as they are: the next one to move is no mystery.
+    Roles waiting for each other, or for a working role, are returned as they are: the next one to act is clear.
     """
-    waiting = {each.role: each for each in waits if each.slot is None and each.level <= Level.WAITS}
-    seen = {wait.role}
-    here = wait
-    while here.on_whom in waiting and here.on_whom not in seen:
-        seen.add(here.on_whom)
-        here = waiting[here.on_whom]
-    return here if here.on_whom in _OUTSIDE else wait
+    waiting = {
+        role_wait.role: role_wait for role_wait in waits if role_wait.slot is None and role_wait.level <= Level.WAITS
+    }
+    visited = {wait.role}
+    root = wait
+    while root.on_whom in waiting and root.on_whom not in visited:
+        visited.add(root.on_whom)
+        root = waiting[root.on_whom]
+    return root if root.on_whom in _OUTSIDE else wait
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one experiment."""
+    """The answer of `rftd why` for one experiment: the waits of every role."""
 
     experiment: str
     name: str
     status: str
     live: bool
-    """False: read from the log, without a daemon."""
+    """True if a daemon answered; False: read from the log alone."""
     asked_ns: int
     waits: list[Wait]
-    """Worst first."""
+    """The waits, worst first."""

@@ -1,4 +1,4 @@
-"""The trainer and the explorers: what their heartbeats say, and what the fleet knows of their processes."""
+"""The trainer and the explorers: the states in their heartbeats, and the fleet's view of their processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rftd.streams.spec.split_submission import HALF_OF
 from rftd.workers.control.hold import Paused
 
 _QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
-"""A worker without a heartbeat for this long is shown as quiet, well before it counts as lost."""
+"""Seconds without a heartbeat before a worker is shown as quiet, well before it counts as lost."""
 _AT_ONCE_S: Final = 0.05
-"""A shorter delay before a process is started is nothing to wait for."""
+"""A shorter delay in seconds before a process start is not worth reporting."""
 _WORKS: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
     WorkerState.OPEN_ENGINE: "opens its engine",
@@ -29,9 +29,9 @@ _WORKS: Final[dict[str, str]] = {
     WorkerState.LOAD_WEIGHTS: "loads weights",
     WorkerState.DRAIN: "finishes its current work, then leaves",
 }
-"""Heartbeats of a worker that works. One that a newer release sends is shown as it is."""
+"""Words for the heartbeat states of working workers. An unknown state, from a newer release, is shown as it is."""
 _OPENING: Final = (WorkerState.LOAD, WorkerState.OPEN_ENGINE)
-"""Those of one that has not joined yet."""
+"""Heartbeat states of a worker before joining."""
 _WAITS: Final[dict[str, tuple[str, str, str]]] = {
     WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
     WorkerState.WAIT_TASKS: ("tasks", "dispatcher", "it is given a group"),
@@ -53,45 +53,47 @@ _WAITS: Final[dict[str, tuple[str, str, str]]] = {
         "it publishes new ones",
     ),
 }
-"""Those of one that waits. `paused` is told as the deciders tell it."""
+"""Words for the heartbeat states of waiting workers. `paused` has the deciders' words."""
 
 
 def doing_of(state: str) -> str:
-    """The words for the state of a heartbeat, after the worker's name or `it`."""
+    """Returns the words for a heartbeat's state, to follow the worker's name or `it`."""
     if state in _WAITS:
         return f"waits for {_WAITS[state][0]}"
     return _WORKS.get(state, "is paused" if state == WorkerState.PAUSED else state)
 
 
 def worker_waits(scene: Scene) -> Iterator[Wait]:
-    """One for each live worker, and one for each place that has none."""
+    """Yields one wait for each live worker, and one for each slot without a worker."""
     live = list(scene.state.roster.live.values())
-    for started in sorted(live, key=lambda each: (each.role, each.slot, each.worker)):
+    for started in sorted(live, key=lambda worker: (worker.role, worker.slot, worker.worker)):
         yield Wait(started.role, *_live(scene, started), slot=_slot(started.slot), worker=str(started.worker))
-    places = {(each.role, each.slot) for each in live}
+    occupied_slots = {(worker.role, worker.slot) for worker in live}
     opening = list(opening_waits(scene))
     yield from opening
-    heard = {each.worker for each in opening}
+    heard = {wait.worker for wait in opening}
     for process in scene.processes:
-        # A worker that is heard of speaks for itself; the fleet knows of places that nobody has joined from.
-        if (process.role, process.slot) not in places and str(process.worker) not in heard:
+        # A worker with heartbeats is reported by them; the fleet knows the slots without a joined worker.
+        if (process.role, process.slot) not in occupied_slots and str(process.worker) not in heard:
             yield Wait(process.role, *_absent(scene, process), slot=_slot(process.slot))
-    joined = {each.role for each in live}
+    joined = {worker.role for worker in live}
     for role, half in HALF_OF.items():
         if role in joined or scene.starts(role):
             continue
         if half not in scene.state.spine.halves:
-            what = f"{'an' if role == 'explorer' else 'a'} {role}: the half with mode: {half} has not been submitted"
-            yield Wait(role, "half_missing", what, "you", scene.joins_by(role), Level.STUCK)
-        # A dispatcher without explorers holds, and its hold says so; without a trainer only the planner waits, for
+            waiting_for = (
+                f"{'an' if role == 'explorer' else 'a'} {role}: the half with mode: {half} has not been submitted"
+            )
+            yield Wait(role, "half_missing", waiting_for, "you", scene.joins_by(role), Level.STUCK)
+        # A dispatcher without explorers has its own hold; without a trainer only the planner waits, for
         # `generation.started`, and does not know why none comes.
         elif role == "trainer":
-            what = "a trainer: none has joined, and this daemon does not start one"
-            yield Wait(role, "not_joined", what, "you", scene.joins_by(role), Level.STUCK)
+            waiting_for = "a trainer: none has joined, and this daemon does not start one"
+            yield Wait(role, "not_joined", waiting_for, "you", scene.joins_by(role), Level.STUCK)
 
 
 def largest_use(scene: Scene) -> dict[tuple[str, str], int]:
-    """The resident memory, in bytes, of the largest living worker by role and stage, as last heartbeats tell it."""
+    """Returns the resident bytes of the largest living worker by role and stage, from the last heartbeats."""
     used_bytes: dict[tuple[str, str], int] = {}
     if scene.state.spine.stage >= 0:
         stage = scene.state.spine.stage_spec().name
@@ -102,24 +104,24 @@ def largest_use(scene: Scene) -> dict[tuple[str, str], int]:
 
 
 def opening_waits(scene: Scene) -> Iterator[Wait]:
-    """One for each worker that is heard of and has not joined yet, with the time since when it does what it does."""
+    """Yields one wait for each worker with heartbeats and not joined yet, with the start of its activity."""
     roster = scene.state.roster
     ordered = {process.worker: process for process in scene.processes}
-    for beat in sorted(scene.liveness.latest.values(), key=lambda each: (each.role, each.slot, each.worker)):
+    for beat in sorted(scene.liveness.latest.values(), key=lambda beat: (beat.role, beat.slot, beat.worker)):
         process = ordered.get(beat.worker)
         quiet_s = scene.liveness.quiet_s(beat.worker, scene.now_s) or 0.0
-        # A process that ended says nothing more; of one that another machine runs, silence is all that tells it.
+        # An ended process sends nothing more; for a process on another machine, silence is the only sign.
         over = quiet_s > _QUIET_S if process is None else process.pid is None or process.joined
         if beat.worker in roster.live or beat.worker in roster.gone or beat.state not in _OPENING or over:
             continue
-        which = "" if process is None else f" (process {process.pid})"
+        process_note = "" if process is None else f" (process {process.pid})"
         quiet = f"; its last heartbeat came {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
         bound = "" if process is None else f", or is killed {process.start_timeout_s:g} s after its start"
         since_ns = scene.now_ns - int(scene.liveness.state_s(beat.worker, scene.now_s) * 1e9)
         yield Wait(
             beat.role,
             beat.state,
-            f"{_WORKS[beat.state]}{which}{quiet}",
+            f"{_WORKS[beat.state]}{process_note}{quiet}",
             "its process",
             f"it joins and is given work{bound}; see rftd logs",
             Level.WORKS,
@@ -137,21 +139,21 @@ def _live(scene: Scene, started: WorkerStarted) -> Words:
     beat = scene.liveness.latest.get(started.worker)
     quiet_s = scene.liveness.quiet_s(started.worker, scene.now_s)
     if quiet_s is not None and quiet_s > _QUIET_S:
-        what = f"a heartbeat; the last came {quiet_s:.0f} s ago"
+        waiting_for = f"a heartbeat; the last came {quiet_s:.0f} s ago"
         ends = f"its next heartbeat; after {scene.liveness.lost_after_s:g} s without one it is restarted"
-        return Words("no_heartbeat", what, "its process", ends, Level.STUCK)
+        return Words("no_heartbeat", waiting_for, "its process", ends, Level.STUCK)
     if beat is None:
         return Words("first_heartbeat", "its first heartbeat", "its process", "that heartbeat arrives")
     if beat.state == WorkerState.PAUSED:
-        said = _paused(scene)
+        words = _paused(scene)
     elif beat.state in _WAITS:
-        said = Words(beat.state, *_WAITS[beat.state])
+        words = Words(beat.state, *_WAITS[beat.state])
     else:
-        said = Words(beat.state, _WORKS.get(beat.state, beat.state), level=Level.WORKS)
+        words = Words(beat.state, _WORKS.get(beat.state, beat.state), level=Level.WORKS)
     leases = f" on {len(beat.leases)} leases" if beat.leases else ""
     version = f" (weight version {beat.version})" if beat.version >= 0 else ""
-    level = Level.STUCK if beat.state == WorkerState.LOAD_FAILED else said.level
-    return said._replace(waiting_for=f"{said.waiting_for}{leases}{version}", level=level)
+    level = Level.STUCK if beat.state == WorkerState.LOAD_FAILED else words.level
+    return words._replace(waiting_for=f"{words.waiting_for}{leases}{version}", level=level)
 
 
 def _paused(scene: Scene) -> Words:
@@ -159,24 +161,24 @@ def _paused(scene: Scene) -> Words:
 
 
 def _absent(scene: Scene, process: Process) -> Words:
-    """The words for a place that nobody has joined from."""
+    """Returns the words for a slot without a joined worker."""
     if process.pid is None and scene.state.spine.cause:
-        return _paused(scene)  # nothing is started while an obstacle is in the way: it would meet it at once
+        return _paused(scene)  # nothing is started while an obstacle lasts: it would fail at once
     before = f"; the previous one: {process.last_why}" if process.last_why else ""
     if process.pid is None and process.waits is not None:
         return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")
     if process.pid is None:
         if not process.restarts and process.start_in_s < _AT_ONCE_S:
             return Words("restarting", f"its process to start{before}", "fleet", "it is started at once")
-        what = f"its process to start, attempt {process.restarts + 1}{before}"
+        waiting_for = f"its process to start, attempt {process.restarts + 1}{before}"
         ends = (
             f"in {max(0.0, process.start_in_s):.1f} s; after {limits.RESTARTS_IN_A_ROW} restarts without progress the "
             "experiment pauses, and one more is tried every minute"
         )
-        return Words("restarting", what, "fleet", ends, Level.STUCK if process.restarts else Level.WAITS)
+        return Words("restarting", waiting_for, "fleet", ends, Level.STUCK if process.restarts else Level.WAITS)
     if process.joined:
         ends = f"it exits, or is killed after {limits.DRAIN_TIMEOUT_S:g} s"
         return Words("leaving", f"process {process.pid} to exit after it left", "its process", ends)
-    what = f"process {process.pid} to join: it loads its libraries and its model{before}"
+    waiting_for = f"process {process.pid} to join: it loads its libraries and its model{before}"
     ends = f"it joins, or is killed after {process.start_timeout_s:g} s; see rftd logs"
-    return Words("starting", what, "its process", ends)
+    return Words("starting", waiting_for, "its process", ends)

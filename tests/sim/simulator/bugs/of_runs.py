@@ -30,8 +30,8 @@ def _end_the_daemon() -> Any:
         raise RuntimeError(repr(error))
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(Run, "_befallen", raising))
-    stack.enter_context(mock.patch.object(Runs, "_broke", breaking))
+    stack.enter_context(mock.patch.object(Run, "_note_trouble", raising))
+    stack.enter_context(mock.patch.object(Runs, "_note_broken", breaking))
     return stack
 
 
