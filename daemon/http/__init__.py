@@ -1,6 +1,4 @@
-"""The reads and commands of a daemon: declared once, served, and asked for. In reading order:
+"""The reads and commands of a daemon: declared once, served, and requested by clients. In reading order:
 
-views/   the reads and commands themselves
-api/     that over HTTP
-client/  the same from the other side
+views/   the reads and commands, declared api/     the views over HTTP client/  the daemon's API from a program
 """

@@ -1,15 +1,15 @@
-"""The HTTP API of the daemon: what `rftd.daemon.http.views` declares, over HTTP. In reading order:
+"""The HTTP API of the daemon: the declarations of `rftd.daemon.http.views`, over HTTP. In reading order:
 
-app              `make_app`: the parts together, with counts and spans of requests
-doorkeeper       who asks, by token or cookie; foreign hosts and pages are refused
+app              `make_app`: the parts composed, with counts and spans of requests
+doorkeeper       authentication, by token or cookie; foreign hosts and pages are refused
 guard            the layer around the app: doorkeeper, connections of a token, sizes, headers for browsers
 login            the route at which a one-time link signs a browser in
 methods          HEAD and OPTIONS
-services         the daemon as reads and commands see it: tables, log, its commands
+services         the daemon as reads and commands see it: tables, log, commands
 problem          every error as RFC 9457 problem+json
 bodies           the body of a command, within limits: JSON, or an experiment file as YAML
-routes           a route of each read and of each command
-stream           a page for who watches it, as server-sent events
-probes           routes: livez, readyz with its checks, metrics; and what answers until the parts are there
-schema           OpenAPI of all that
+routes           one route for each read and each command
+stream           an experiment's page for followers, as server-sent events
+probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready
+schema           OpenAPI of all routes
 """

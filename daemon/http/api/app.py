@@ -1,4 +1,4 @@
-"""`make_app`: the API as one ASGI application, counted and traced, behind `Guard`, which asks for a token."""
+"""`make_app`: the API as one ASGI application, counted and traced, behind `Guard`, the check of tokens."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from rftd.ops.tracing.tracer import SpanKind, Tracer
 from rftd.streams.log.log import EventLog
 
 PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""Asked by machines every few seconds: no trace begins with them."""
+"""Paths polled by machines every few seconds: no trace begins with them."""
 
 COMMANDS: Final = "/v1/experiments"
-"""The beginning of every path whose requests other than GET change an experiment: they are always traced."""
+"""Prefix of every path with requests changing an experiment: all such requests except GET are traced."""
 
 NO_ROUTE: Final = "none"
-"""The label of requests that no route took, or that were refused before: their paths are what strangers write."""
+"""Label of requests without a route, or refused earlier: their paths are arbitrary text from clients."""
 
 
 class NotedAnswer:
-    """`send` of one request, which notes the status on its way."""
+    """A `send` for one request that records the status of the answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 500
-        """500 for a request whose handler raised before it answered."""
+        """HTTP status; 500 for a request whose handler raised before answering."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -66,7 +66,7 @@ class NotedAnswer:
 
 
 class Traced:
-    """A layer within the guard: a stranger cannot have spans made."""
+    """Middleware creating spans, inside the guard: unauthenticated clients cannot cause spans."""
 
     def __init__(self, app: ASGIApp, *, tracer: Tracer) -> None:
         self._app = app
@@ -80,7 +80,7 @@ class Traced:
         began_ns = self._tracer.now_ns()
         method = names.http_method(scope["method"])
         looked_at = caller is not None or scope["path"] not in PROBES
-        # A command is rare, and what it becomes is in its trace: a pause must not be missed.
+        # A command is rare, and its event is in its trace: a pause must not be missed.
         always = caller is None and method != "GET" and scope["path"].startswith(COMMANDS)
         span = self._tracer.begin(method, SpanKind.SERVER, parent=caller, always=always) if looked_at else None
         answer = NotedAnswer(send)
@@ -92,11 +92,11 @@ class Traced:
                     await self._app(scope, receive, answer)
         finally:
             if span is None and answer.status >= 500:
-                # An error is traced whatever is sampled; what it did meanwhile is not.
+                # An error is traced regardless of sampling; spans below it are not.
                 span = self._tracer.always(method, SpanKind.SERVER, parent=caller)
                 span.start_ns = began_ns
             if span is not None:
-                # The router writes the route that it chose into the scope, whose `path` holds names of experiments.
+                # The router writes the route into the scope; the scope's `path` contains names of experiments.
                 route = getattr(scope.get("route"), "path", None)
                 span.name = method if route is None else f"{method} {route}"
                 span.attributes[names.HTTP_METHOD] = method
@@ -109,7 +109,7 @@ class Traced:
 
 
 class Tally:
-    """A layer around the app and its guard."""
+    """Middleware counting requests, around the app and its guard."""
 
     def __init__(self, app: ASGIApp, *, requests: Counter) -> None:
         self._app = app
@@ -123,7 +123,7 @@ class Tally:
         try:
             await self._app(scope, receive, answer)
         finally:
-            # The router writes the route that it chose into the scope, whose `path` holds names of experiments.
+            # The router writes the route into the scope; the scope's `path` contains names of experiments.
             path = getattr(scope.get("route"), "path", NO_ROUTE)
             self._requests.labels(path, str(answer.status)).inc()
 
@@ -145,10 +145,10 @@ def make_app(
     prices: Mapping[str, float] = MappingProxyType({}),
     daemon_log: Path | None = None,
 ) -> FastAPI:
-    """The API of a daemon.
+    """Builds the API of a daemon.
 
-    Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars for
-    an hour of an accelerator, by its kind.
+    Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars per
+    hour of an accelerator, by kind.
     """
     clock = clock or SystemClock()
     doorkeeper = doorkeeper or Doorkeeper(None)
@@ -173,20 +173,20 @@ def make_app(
         description="Reinforcement fine-tuning of language models, with an event log as the single source of truth.",
         docs_url=None,
         redoc_url=None,
-        # A missing slash is a wrong path, not a redirect that drops the body.
+        # A missing slash is a wrong path, not a redirect losing the body.
         redirect_slashes=False,
     )
     app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(Guard, doorkeeper=doorkeeper, uses=doorkeeper.uses)
-    # Added last, so that it is around the guard: what that refuses is counted, too.
+    # Added last, and so around the guard: its refusals are counted, too.
     app.add_middleware(Tally, requests=feed.metrics.http_requests)
-    # Starlette picks the handler of the nearest class, and treats the one of `Exception` apart: it runs outside of
-    # all middleware and raises the error again for the server's log.
+    # Starlette picks the handler of the nearest class, and treats the one of `Exception` specially: outside of all
+    # middleware, raising the error again for the server's log.
     for kind in (RftdError, HTTPException, DBAPIError, PoolTimeoutError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     _add_routes(app, services)
     return app
 
@@ -194,17 +194,19 @@ def make_app(
 def _add_routes(app: FastAPI, services: Services) -> None:
     declared = routes.declared_routes()
     app.include_router(routes.router(services, declared))
-    for part in (stream, probes):
-        app.include_router(part.router(services))
+    for module in (stream, probes):
+        app.include_router(module.router(services))
     app.include_router(login.router(services.keyring))
     install(app, declared)
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
-    """A parameter that is not what the document says."""
+async def _on_invalid_parameter(_request: Request, error: Exception) -> Response:
+    """Answers a parameter that does not match the API's document."""
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0])
-    place = [str(part) for part in first.get("loc", ())]
-    field = ".".join(place[1:]) or "request"
-    given = repr(first.get("input"))[:80]
-    return answer(UsageError(f"{given}: {first.get('msg', 'is wrong')}", field=field, fix="see GET /openapi.json"))
+    location = [str(key) for key in first.get("loc", ())]
+    field = ".".join(location[1:]) or "request"
+    shown_input = repr(first.get("input"))[:80]
+    return answer(
+        UsageError(f"{shown_input}: {first.get('msg', 'is wrong')}", field=field, fix="see GET /openapi.json")
+    )

@@ -1,8 +1,8 @@
 """`Doorkeeper`: authenticates requests, and refuses foreign origins, foreign host names and invalid tokens.
 
 Every program of every user, and every web page in a browser, can reach the port of a daemon on a laptop. So a request
-needs a token; a foreign Origin is refused (cross-site requests), and so is a Host header with a name that the daemon
-does not have (DNS rebinding).
+needs a token; a foreign Origin is refused (cross-site requests), and so is a Host header with a name not belonging to
+the daemon (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rftd.daemon.trust.quota import QuotaUses
 from rftd.daemon.trust.tokens import Bearer, NotTaken
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
-"""Paths that need no token. They say nothing about experiments, and /readyz gives its reasons only with a token."""
+"""Paths without a token. They reveal nothing about experiments, and /readyz gives its reasons only with a token."""
 STATIC: Final = "/static/"
-"""Prefix of the paths of rftd's own static files, which need no token."""
+"""Prefix of the paths of rftd's own static files, served without a token."""
 
 
 class Doorkeeper:
-    """Authentication of one daemon's requests."""
+    """Authentication of one daemon's requests: host, origin, then token or session cookie."""
 
     def __init__(self, keyring: Keyring | None, *, hosts: frozenset[str] = frozenset()) -> None:
         """Without a `keyring` every request is the owner's. `hosts` are this daemon's host names in lower case."""
@@ -90,15 +90,15 @@ class Doorkeeper:
         return bearer
 
     def _check_page(self, headers: Headers, method: str) -> None:
-        """Raises ForbiddenError for a request with a cookie that another site's page may have caused.
+        """Raises ForbiddenError for a request with a cookie, possibly caused by another site's page.
 
-        SameSite is not enough: of one host, all ports are one site.
+        SameSite is not enough: on one host, all ports are one site.
         """
         site = headers.get("sec-fetch-site")
-        own = site in ("same-origin", "none") if site is not None else None
-        if own is None and method not in ("GET", "HEAD"):
-            own = headers.get("origin") is not None  # compared with the host before
-        if own is False:
+        is_own_page = site in ("same-origin", "none") if site is not None else None
+        if is_own_page is None and method not in ("GET", "HEAD"):
+            is_own_page = headers.get("origin") is not None  # compared with the host before
+        if is_own_page is False:
             self._count("origin")
             raise ForbiddenError("with a cookie only this daemon's own pages may ask this", field="Sec-Fetch-Site")
 
@@ -110,7 +110,7 @@ class Doorkeeper:
         if name == "localhost" or name in self._hosts:
             return True
         try:
-            # Any address passes: DNS rebinding, the attack that this stops, needs a name.
+            # Any address passes: DNS rebinding, the attack prevented here, needs a name.
             ip_address(name)
         except ValueError:
             return False

@@ -18,7 +18,7 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Pages load files of this daemon only, and run no inline script or style."""
+"""Policy for pages: only files of this daemon, and no inline script or style."""
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -28,7 +28,9 @@ HEADERS: Final = {
 
 
 class Guard:
-    """The middleware around the whole application."""
+    """The middleware around the whole application: authenticates, counts connections, and limits the body before any
+    route runs.
+    """
 
     def __init__(self, app: ASGIApp, *, doorkeeper: Doorkeeper, uses: QuotaUses | None) -> None:
         self._app = app
@@ -41,8 +43,8 @@ class Guard:
             return
         answered = with_headers(send)
         try:
-            # Checked before the body is read: a stranger must not make the daemon hold four megabytes for each
-            # refusal.
+            # Checked before reading the body: an unauthenticated client must not make the daemon hold four megabytes
+            # per refusal.
             bearer = scope[BEARER] = self._doorkeeper.bearer_of(scope)
             scope[ASKER] = None if bearer is None else bearer.asker
             if self._uses is None or bearer is None:
@@ -51,7 +53,7 @@ class Guard:
             with self._uses.connection(bearer.asker.name, bearer.asker.quota):
                 await self._admit(scope, receive, answered)
         except _GoneError:
-            # For the count of requests alone: nobody is there to read an answer, and a crowd may have gone at once.
+            # Only for the count of requests: nobody is there to read an answer, and a crowd may have gone at once.
             await send({"type": "http.response.start", "status": UsageError.http_status, "headers": []})
         except RftdError as error:
             await answer(error)(scope, receive, answered)
@@ -71,9 +73,9 @@ def with_headers(send: Send) -> Send:
     async def noted(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            # Answers are one asker's; a cache between here and there must not give them to the next.
+            for name, header_text in HEADERS.items():
+                headers.setdefault(name, header_text)
+            # Answers belong to one asker; a cache in between must not give them to another.
             headers.setdefault("Cache-Control", "no-store")
         await send(message)
 
@@ -81,14 +83,14 @@ def with_headers(send: Send) -> Send:
 
 
 async def _within_size(headers: Headers, receive: Receive) -> bytes:
-    """The whole body. Raises TooLargeError as soon as its declared or received size is over the limit; _GoneError."""
-    # A declared size saves reading; it may be missing (chunked) or a lie, so what arrives is counted too.
+    """Reads the whole body. Raises TooLargeError once the declared or received size is over the limit; _GoneError."""
+    # A declared size saves reading; it may be missing (chunked) or false, so received bytes are counted too.
     declared = headers.get("content-length", "0")
     size = int(declared) if declared.isdigit() else 0
     body = bytearray()
     while size <= limits.REQUEST_SIZE_BYTES:
         message = await receive()
-        if message["type"] != "http.request":  # what came so far may be valid, and is not what was meant
+        if message["type"] != "http.request":  # the part received so far may be valid, and is not the intended body
             raise _GoneError
         body += message.get("body", b"")
         size = max(size, len(body))
@@ -104,11 +106,11 @@ async def _within_size(headers: Headers, receive: Receive) -> bytes:
 
 
 class _GoneError(Exception):
-    """The client is gone, or was shown out, before the end of its body."""
+    """The client is gone, or was disconnected, before the end of its body."""
 
 
 class _Replay:
-    """A `receive` that yields the body that was read, then the messages after it."""
+    """A `receive` yielding an already read body, then later messages."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

@@ -1,4 +1,4 @@
-"""The route /login: a one-time link signs a browser in, by a cookie that no script can read."""
+"""The route /login: a one-time link signs a browser in, by a cookie hidden from scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HTML: Final = {"text/html": {"schema": {"type": "string"}}}
 
 
 def router(keyring: Keyring | None) -> APIRouter:
-    """The route at which browsers sign in; without one everybody is."""
+    """Returns the sign-in route for browsers; without a keyring every browser is signed in."""
     routes = APIRouter(tags=["access"])
 
     @routes.get(
@@ -42,7 +42,7 @@ def router(keyring: Keyring | None) -> APIRouter:
         },
     )
     async def login(code: Code = None) -> Response:
-        """Signs a browser in by a one-time link: it gets a cookie."""
+        """Signs a browser in by a one-time link, with a session cookie."""
         if keyring is None:
             return _page(SIGNED_IN)
         if code is None:

@@ -1,4 +1,4 @@
-"""`Methods`: HEAD is answered as GET without its body, and OPTIONS with the methods of the path."""
+"""`Methods`: HEAD is answered like GET without the body, and OPTIONS with the methods of the path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GET: Final = "GET"
 
 
 class Methods:
-    """The innermost layer around the app: whoever may not ask for a path learns nothing of its methods either."""
+    """The innermost middleware: clients without access to a path learn nothing of its methods either."""
 
     def __init__(self, app: ASGIApp, *, served: FastAPI) -> None:
         self._app = app
@@ -34,13 +34,13 @@ class Methods:
 
 
 def methods_of(served: FastAPI, path: str) -> list[str]:
-    """The methods of a path in the API's document, of all its routes together; none if there is no such path."""
+    """Returns all methods of a path in the API's document; none for an unknown path."""
     if path == served.openapi_url:
         return [_GET]
     methods: set[str] = set()
     paths = served.openapi()["paths"]
-    # Starlette's own 405 names the methods of the first route that matches the path, and paths have one route for
-    # each. A path that the document has as it stands is that one, whatever name could stand in its place in another.
+    # Starlette's own 405 names only the methods of the first matching route, and paths have one route per method. A
+    # path present literally in the document is that path, even if a pattern would match it too.
     for pattern, operations in paths.items() if path not in paths else [(path, paths[path])]:
         if compile_path(pattern)[0].match(path):
             methods.update(method.upper() for method in operations)
@@ -48,7 +48,7 @@ def methods_of(served: FastAPI, path: str) -> list[str]:
 
 
 class _Headless:
-    """Sends the head of an answer; an endless one is ended with it."""
+    """A `send` transmitting only the head of an answer; an endless answer ends with its head."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

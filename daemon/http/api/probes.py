@@ -1,4 +1,4 @@
-"""The routes livez, readyz, with their checks, and metrics; and `Gate`, which answers until the API is there."""
+"""The routes livez and readyz with their checks, and metrics; and `Gate`, answering until the API is ready."""
 
 from __future__ import annotations
 
@@ -38,25 +38,27 @@ Verbose = Annotated[str | None, Query(max_length=10, description="Every check as
 
 
 def router(services: Services) -> APIRouter:
-    """The routes that machines ask."""
+    """Returns the routes polled by machines: livez and readyz with their checks, and metrics."""
     routes = APIRouter(tags=["probes"])
 
     @routes.get("/livez", responses=_VERDICT)
     async def livez(request: Request, verbose: Verbose = None) -> Response:
-        """The verdict on the process: 200 if it should go on as it is. Reasons are for askers with a token."""
+        """The verdict on the process: 200 unless it should be restarted. Reasons are shown to clients with a token."""
         return verdict_response(await services.health.live(), request, reasons=_is_known(request))
 
     @routes.get("/readyz", responses=_VERDICT)
     async def readyz(request: Request, verbose: Verbose = None) -> Response:
-        """The verdict on its parts: 200 if requests can be served. Reasons are for askers with a token."""
+        """The verdict on the daemon's parts: 200 if requests can be served. Clients with a token see reasons."""
         return verdict_response(await services.health.ready(), request, reasons=_is_known(request))
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
     async def metrics(request: Request) -> Response:
-        """Every metric; as OpenMetrics, with the traces of some rollouts, if that is asked for and there are any."""
+        """Every metric as Prometheus text; as OpenMetrics, with the traces of some rollouts, if requested and
+        available.
+        """
         asker_of(request, AccessRole.READ)
-        wanted = "application/openmetrics-text" in request.headers.get("accept", "")
-        open_metrics = wanted and services.scrape.names_traces
+        is_open_requested = "application/openmetrics-text" in request.headers.get("accept", "")
+        open_metrics = is_open_requested and services.scrape.names_traces
         text = await services.scrape.text(open_metrics=open_metrics)
         return Response(text, media_type=OPEN_CONTENT_TYPE if open_metrics else CONTENT_TYPE)
 
@@ -64,14 +66,14 @@ def router(services: Services) -> APIRouter:
 
 
 def _is_known(request: Request) -> bool:
-    """True if the guard saw a token of role read at least."""
+    """True if the guard saw a token of at least role read."""
     return request.scope[ASKER] is not None
 
 
 def verdict_response(verdict: Verdict, request: Request, *, reasons: bool) -> Response:
-    """The answer that tells of a verdict: 200 or 503, in text, or as JSON if the request asks `?verbose`.
+    """Returns the response for a verdict: 200 or 503, as text, or as JSON with `?verbose`.
 
-    Without `reasons`, which name hosts, paths and experiments, it only names the checks that fail.
+    Without `reasons` (names of hosts, paths and experiments), only the names of failing checks are included.
     """
     status = 200 if verdict.ok else 503
     if not reasons:
@@ -86,15 +88,16 @@ def verdict_response(verdict: Verdict, request: Request, *, reasons: bool) -> Re
 
 
 HOLD_S: Final = 5.0
-"""The longest that a request is kept while the daemon only starts: most starts take less than a second."""
+"""Longest time in seconds a request is held while the daemon starts: most starts take less than a second."""
 
 
 class Gate:
-    """An ASGI application: live, not ready, and 503 with the reason for everything else, until it is opened.
+    """An ASGI application for the time until the API opens: live, not ready, and 503 with the reason for all other
+    paths.
 
-    Without a token only probes are answered, as later. What is no probe is kept for a moment: whoever asks a daemon
-    that is about to be ready gets its answer. A request that is meant for the daemon of another folder is refused,
-    before its token is looked at and before it acts.
+    Without a token only probes are answered, as later. Other requests are held for a moment: a client of a daemon about
+    to be ready gets its answer. A request meant for the daemon of another folder is refused, before its token is
+    checked and before it acts.
     """
 
     def __init__(self, *, hold_s: float = HOLD_S, folder: str = "", doorkeeper: Doorkeeper | None = None) -> None:
@@ -102,19 +105,19 @@ class Gate:
         self._doorkeeper = doorkeeper or Doorkeeper(None)
         self._folder = folder
         self._settled = asyncio.Event()
-        """Set once it is open, or once it is known that somebody has to bring what is missing."""
+        """Set once the gate is open, or once a missing part is known to need a person's action."""
         self._app: ASGIApp | None = None
         self._name = "daemon"
         self._error: RftdError = UnreachableError("it is starting", fix="ask again in a second")
 
     def wait_for(self, name: str, error: RftdError) -> None:
-        """Lets /readyz say from now on that `name` is not there because of `error`."""
+        """Makes /readyz report from now on that `name` is missing because of `error`."""
         self._name = name
         self._error = error
         self._settled.set()
 
     def open(self, app: ASGIApp) -> None:
-        """Lets `app` answer from now on."""
+        """Passes all requests to `app` from now on, including the ones held during the start."""
         self._app = app
         self._settled.set()
 
@@ -141,7 +144,7 @@ class Gate:
 
     def _answer(self, request: Request, *, reasons: bool) -> Response:
         error = self._error
-        # Live although nothing works: an orchestrator that restarts the daemon would only make it wait anew.
+        # Live although nothing works: an orchestrator's restart would only make the daemon wait anew.
         if request.url.path == "/livez":
             return verdict_response(Verdict(ok=True, checks=()), request, reasons=reasons)
         if request.url.path == "/readyz":
@@ -150,12 +153,12 @@ class Gate:
         if not reasons:
             return answer(UnreachableError("the daemon is not ready", fix="ask again in a second"))
         missing = "" if self._name == "daemon" else f"its {self._name} is not there: "
-        what = f"the daemon is not ready, {missing}{error.what}"
-        return answer(UnreachableError(what, where=error.where, fix=error.fix or "see /readyz?verbose"))
+        reason = f"the daemon is not ready, {missing}{error.what}"
+        return answer(UnreachableError(reason, where=error.where, fix=error.fix or "see /readyz?verbose"))
 
 
 _LOG_TIMEOUT_S: Final = 0.75 * CHECK_TIMEOUT_S
-"""The longest wait for the log, within the time-out of the check as a whole, which cannot say why."""
+"""Longest wait in seconds for the log, shorter than the time-out of the whole check, which cannot give the reason."""
 
 
 def readiness(
@@ -165,7 +168,7 @@ def readiness(
     guard: DiskGuard | None = None,
     troubles: Troubles | None = None,
 ) -> Health:
-    """The log answers, the tables answer, the projector is not stuck, there is space, and no part fails for ever."""
+    """Returns the checks of log, tables, projector, disk space, and permanently failing parts."""
 
     async def ask_log() -> str | None:
         try:
@@ -180,8 +183,8 @@ def readiness(
 
     async def ask_wal() -> str | None:
         blocked = log.blocked if isinstance(log, HasWal) else None
-        # A note and no failure: a write-ahead file that grows is for people to see, and no reason to take the daemon
-        # out of service.
+        # A note, not a failure: a growing write-ahead file needs a person's attention, but is no reason to take the
+        # daemon out of service.
         return None if blocked is None else Note(blocked.told)
 
     async def ask_tables() -> str | None:

@@ -1,4 +1,4 @@
-"""Every error of the API as RFC 9457 problem+json: what, where, the field and a fix, under a stable code."""
+"""Every error of the API as RFC 9457 problem+json: message, position, field and fix, under a stable code."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OtherFolderError(UsageError):
 
 
 def problem_of(error: RftdError) -> Problem:
-    """The body that tells of `error`."""
+    """Returns the RFC 9457 body describing `error`, with every part of a combined error."""
     several = parts(error)
     return Problem(
         type=f"urn:rftd:error:{error.code}",
@@ -97,17 +97,17 @@ def problem_of(error: RftdError) -> Problem:
         field=error.field,
         where=error.where,
         fix=error.fix,
-        errors=() if several == [error] else tuple(_part(each) for each in several),
+        errors=() if several == [error] else tuple(_problem_part(part_error) for part_error in several),
     )
 
 
 def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Response:
-    """The response that tells of `error`, with these headers too."""
+    """Returns the response describing `error`, with additional `headers`; Retry-After if only time helps."""
     headers = dict(headers or {})
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.http_status == 503:
-        # Standard clients and proxies repeat by themselves what has this header.
+        # Standard clients and proxies repeat requests on this header by themselves.
         headers["Retry-After"] = "1"
     if isinstance(error, QuotaError) and error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -115,30 +115,30 @@ def answer(error: RftdError, headers: Mapping[str, str] | None = None) -> Respon
     return Response(body, status_code=error.http_status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def refusal(status: int, what: str) -> tuple[bytes, bytes]:
-    """The media type and body of an answer to what never became a request."""
-    found = problem_of(UsageError(what))
+def refusal(status: int, reason: str) -> tuple[bytes, bytes]:
+    """Returns the media type and body of an answer to bytes that never became a request."""
+    problem = problem_of(UsageError(reason))
     return MEDIA_TYPE.encode(), msgspec.json.encode(
-        msgspec.structs.replace(found, status=status, title=http.HTTPStatus(status).phrase)
+        msgspec.structs.replace(problem, status=status, title=http.HTTPStatus(status).phrase)
     )
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Answers any exception: ours by its code, the framework's by its status, the rest as a bug without details."""
-    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
-    if known is not None:
-        return answer(known)
+    """Answers any exception: rftd's errors by code, the framework's by status, others as a bug without details."""
+    rftd_error = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    if rftd_error is not None:
+        return answer(rftd_error)
     if isinstance(error, DBAPIError):
-        # The first line only: the rest may hold the statement with its parameters.
-        what = str(error.orig).partition("\n")[0]
-        return answer(UnreachableError(f"the state database does not answer: {what}", fix="see /readyz?verbose"))
+        # Only the first line: the others may contain the statement with its parameters.
+        reason = str(error.orig).partition("\n")[0]
+        return answer(UnreachableError(f"the state database does not answer: {reason}", fix="see /readyz?verbose"))
     if isinstance(error, PoolTimeoutError):
-        what = "all connections to the state database are in use"
-        return answer(UnreachableError(what, fix="ask again later, or fewer questions at once"))
+        reason = "all connections to the state database are in use"
+        return answer(UnreachableError(reason, fix="ask again later, or fewer questions at once"))
     if isinstance(error, HTTPException):
         headers = {"Allow": ", ".join(methods_of(request.app, request.url.path))} if error.status_code == 405 else {}
         return answer(_of_status(error.status_code, request), headers)
-    # The details stay in the log: a traceback in an answer shows paths and values to whoever found the bug.
+    # The details stay in the log: a traceback in an answer would show paths and values to the client.
     logger().error("api.bug", method=request.method, path=request.url.path, error=repr(error), exc_info=error)
     bug = Problem(
         type="urn:rftd:error:RFTD-BUG",
@@ -159,7 +159,7 @@ def _of_status(status: int, request: Request) -> RftdError:
     return UsageError(f"HTTP status {status}", field=request.url.path)
 
 
-def _part(error: RftdError) -> ProblemPart:
+def _problem_part(error: RftdError) -> ProblemPart:
     return ProblemPart(
         code=error.code,
         what=error.what,

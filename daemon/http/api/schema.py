@@ -1,4 +1,4 @@
-"""OpenAPI of the answers: schemas come from the very structs that are sent."""
+"""OpenAPI of the answers: schemas are derived from the structs sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMES: Final = {
         "description": "The session of a browser that `/login` signed in; its name ends in the folder's id.",
     },
 }
-"""The ways to say who asks."""
+"""The authentication schemes."""
 _REFUSALS: Final = {
     "401": "No valid token; which kind of wrong it is, is not told.",
     "403": "The token's role is too small, or the daemon's configuration does not allow what is named.",
@@ -36,17 +36,17 @@ _FILE: Final = "The experiment file itself, paths absolute and no secret as a va
 def answers(
     kind: type[msgspec.Struct], *, status: int = 200, text: str = "", besides: dict[str, Any] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers `kind` (or another media type of `besides`), or a problem."""
-    said = text or (kind.__doc__ or "").partition("\n")[0]
+    """Returns the `responses` of a route answering `kind` (or another media type of `besides`), or a problem."""
+    description = text or (kind.__doc__ or "").partition("\n")[0]
     return {
-        status: {"description": said, "content": {**_json(kind.__name__), **(besides or {})}},
+        status: {"description": description, "content": {**_json(kind.__name__), **(besides or {})}},
         "4XX": {"description": "The request is wrong.", "content": _json("Problem", MEDIA_TYPE)},
         "5XX": {"description": "The daemon cannot answer now.", "content": _json("Problem", MEDIA_TYPE)},
     }
 
 
 def takes(kind: type[msgspec.Struct], *, required: bool, file: bool = False) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a body of `kind`, or an experiment file as it is."""
+    """Returns the `openapi_extra` of a route reading a body of `kind`, or an experiment file itself."""
     content = _json(kind.__name__)
     if file:
         content[YAML] = {"schema": {"type": "object", "description": _FILE}}
@@ -54,11 +54,11 @@ def takes(kind: type[msgspec.Struct], *, required: bool, file: bool = False) -> 
 
 
 def install(app: FastAPI, declared: list[Route[Any]]) -> None:
-    """Adds the structs that are read and answered to the app's document; those within them follow."""
-    bodies: list[type[msgspec.Struct]] = [each.body for each in declared if isinstance(each, CommandRoute)]
-    kinds: list[type[msgspec.Struct]] = [*bodies, *(each.answer for each in declared), Problem, Verdict]
+    """Adds the structs of requests and answers to the app's document, nested ones included."""
+    bodies: list[type[msgspec.Struct]] = [route.body for route in declared if isinstance(route, CommandRoute)]
+    kinds: list[type[msgspec.Struct]] = [*bodies, *(route.answer for route in declared), Problem, Verdict]
 
-    roles = {(each.path, "post" if isinstance(each, CommandRoute) else "get"): each.role for each in declared}
+    roles = {(route.path, "post" if isinstance(route, CommandRoute) else "get"): route.role for route in declared}
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -72,11 +72,11 @@ def install(app: FastAPI, declared: list[Route[Any]]) -> None:
             components = schema.setdefault("components", {}).setdefault("schemas", {})
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
-            components.update(schemas_of(list(dict.fromkeys(kinds)), asked=bodies))
+            components.update(schemas_of(list(dict.fromkeys(kinds)), request_bodies=bodies))
             schema["components"]["securitySchemes"] = SCHEMES
             for path, operations in schema["paths"].items():
                 for method, operation in operations.items():
-                    # FastAPI's own error form; ours is in 4XX.
+                    # FastAPI's own error form; rftd's errors are in 4XX.
                     operation["responses"].pop("422", None)
                     _guarded(operation, path, roles.get((path, method), AccessRole.READ))
             app.openapi_schema = schema
@@ -86,7 +86,7 @@ def install(app: FastAPI, declared: list[Route[Any]]) -> None:
 
 
 def _guarded(operation: dict[str, Any], path: str, role: AccessRole) -> None:
-    """Adds who may ask to an operation, and how whoever may not is answered."""
+    """Adds the required role to an operation, and the answers to clients without it."""
     if path in OPEN_PATHS:
         operation["security"] = []
         return
@@ -105,24 +105,27 @@ def _json(name: str, media_type: str = "application/json") -> dict[str, Any]:
     return {media_type: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-def schemas_of(kinds: list[type[msgspec.Struct]], *, asked: list[type[msgspec.Struct]]) -> dict[str, Any]:
-    """The JSON schemas of what `to_wire` makes of these structs and of those within them, by name.
+def schemas_of(kinds: list[type[msgspec.Struct]], *, request_bodies: list[type[msgspec.Struct]]) -> dict[str, Any]:
+    """Returns the JSON schemas of these structs and nested ones in their form after `to_wire`, by name.
 
-    Those that are `asked` for come from a client, as they are.
+    `request_bodies` come from clients, so their schemas are unchanged.
     """
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    as_they_are = {kind.__name__ for kind in asked}
+    as_they_are = {kind.__name__ for kind in request_bodies}
     return {name: schema if name in as_they_are else _on_the_wire(schema) for name, schema in components.items()}
 
 
 def _on_the_wire(schema: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties", {})
-    renamed = {wire_name(name): _as_time(part) if name.endswith("_ns") else part for name, part in properties.items()}
-    # `to_wire` leaves nothing out.
+    renamed = {
+        wire_name(field_name): _as_time(property_schema) if field_name.endswith("_ns") else property_schema
+        for field_name, property_schema in properties.items()
+    }
+    # `to_wire` leaves no field out.
     return {**schema, "properties": renamed, "required": sorted(renamed)} if properties else schema
 
 
-def _as_time(part: dict[str, Any]) -> dict[str, Any]:
+def _as_time(property_schema: dict[str, Any]) -> dict[str, Any]:
     text: dict[str, Any] = {"type": "string", "format": "date-time"}
-    nullable = any(choice.get("type") == "null" for choice in part.get("anyOf", ()))
+    nullable = any(choice.get("type") == "null" for choice in property_schema.get("anyOf", ()))
     return {"anyOf": [text, {"type": "null"}]} if nullable else text

@@ -1,4 +1,4 @@
-"""`Services`: the daemon as its API sees it: commands, tables, log, and its own state."""
+"""`Services`: the daemon from its API's perspective: commands, tables, log, and the API's own state."""
 
 from __future__ import annotations
 
@@ -40,64 +40,64 @@ from rftd.streams.log.topics import TOPICS, TRUTH, Partition
 from rftd.workers.control.budgets import budget_uses, unseen_use
 
 READ_TIMEOUT_S: Final = 10.0
-"""The longest wait for the tables to reach `?after=`."""
+"""Longest wait in seconds for the tables to reach `?after=`."""
 FOLLOWERS: Final = 64
-"""The most clients that follow experiments at once: each looks at the tables twice a second."""
+"""Maximum number of clients following experiments at once: each causes two looks at the tables per second."""
 EVERYBODY: Final = Bearer(OWNER, "")
-"""Whoever asks a daemon that was told to ask for no token."""
+"""The bearer of every request to a daemon without token checks."""
 _POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
 
 
 class Applied(Protocol):
-    """The state of the tables; the projector."""
+    """The state of the tables, kept by the projector."""
 
     last_error: str | None
-    """The reason why it waits, while the database or the log does not answer."""
+    """Reason for waiting, while the database or the log does not answer."""
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
-        """Returns once the record at this place is in the tables. Raises WaitTimeoutError."""
+        """Returns once the record at this position is in the tables. Raises WaitTimeoutError."""
         ...
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset of each partition that is not in the tables yet."""
+        """The next offset of each partition not yet in the tables."""
         ...
 
     def applied_of(self, experiment: UUID) -> int:
-        """Records of one experiment that the tables were changed by."""
+        """Returns the number of one experiment's records that changed the tables."""
         ...
 
 
 class Followers:
-    """Places for clients that follow experiments."""
+    """Slots for clients following experiments, shared by all askers of the daemon."""
 
     def __init__(self, most: int = FOLLOWERS) -> None:
         self._most = most
-        self._taken = 0
+        self._in_use = 0
 
     def check(self) -> None:
-        """Raises BusyError if no place is free."""
-        if self._taken >= self._most:
+        """Raises BusyError if no slot is free; takes none."""
+        if self._in_use >= self._most:
             raise BusyError(f"{self._most} clients follow experiments already", fix="end another `rftd watch`")
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Holds one place. Raises as `check`."""
+        """Holds one slot until the block ends. Raises as `check`."""
         self.check()
-        self._taken += 1
+        self._in_use += 1
         try:
             yield
         finally:
-            self._taken -= 1
+            self._in_use -= 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The daemon as its API sees it."""
+    """The daemon from its API's perspective, for one bearer."""
 
     operations: Operations
     engine: AsyncEngine
-    """The state database; only read."""
+    """The state database, only for reading."""
     log: EventLog
     applied: Applied
     health: Health
@@ -106,59 +106,61 @@ class Services:
     ids: Ids
     version: str
     daemon_log: Path | None = None
-    """The file of the daemon's own log, if it has one."""
+    """File of the daemon's own log, if it has one."""
     curves: RewardCurves = field(default_factory=RewardCurves)
     followers: Followers = field(default_factory=Followers)
 
     keyring: Keyring | None = None
-    """The tokens that let askers in; None: everybody is the owner."""
+    """Tokens with access; None: everybody is the owner."""
     bearer: Bearer = EVERYBODY
-    """The one who asks."""
+    """The authenticated asker with its token."""
 
     def for_bearer(self, bearer: Bearer) -> Services:
-        """The daemon as this bearer's asker sees it: commands are given in the asker's name."""
+        """Returns the services for this bearer: commands are given in the asker's name."""
         return replace(self, operations=self.operations.for_asker(bearer.asker), bearer=bearer)
 
     @property
     def asker(self) -> Asker:
-        """The one who asks."""
+        """The asker of the request, with role and quota."""
         return self.bearer.asker
 
     def take_submission(self) -> None:
-        """Counts a submission of the asker. Raises QuotaError if its hour's are used up."""
+        """Counts a submission of the asker. Raises QuotaError if its hourly quota is used up."""
         if self.keyring is not None:
             self.keyring.uses.take_submission(self.asker.name, self.asker.quota)
 
     def login_path(self) -> str:
-        """The path of a one-time link, with the rights of the asker."""
+        """Returns the path of a one-time link, with the rights of the asker."""
         return "/login" if self.keyring is None else self.keyring.link_for(self.bearer)
 
     def holders(self) -> tuple[TokenHolder, ...]:
-        """The named tokens in use that the asker may see: all for an admin, else the asker's own."""
+        """Returns the named tokens visible to the asker: all for an admin, else the asker's own."""
         if self.keyring is None:
             return ()
         uses = self.keyring.uses
         return tuple(
-            TokenHolder(entry, asker_of(entry).quota, uses.use_of(entry.name))
-            for entry in self.keyring.tokens.entries()
-            if self.asker.role >= AccessRole.ADMIN or entry.name == self.asker.name
+            TokenHolder(holder, asker_of(holder).quota, uses.use_of(holder.name))
+            for holder in self.keyring.tokens.entries()
+            if self.asker.role >= AccessRole.ADMIN or holder.name == self.asker.name
         )
 
     @asynccontextmanager
     async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:
-        """One snapshot of the tables, not older than the record at `after`."""
+        """Opens one snapshot of the tables, not older than the record at `after`."""
         if after is not None:
             position = position_of(after)
-            # Heartbeats and dead letters are in no table: a wait for one of them would last until its time-out.
+            # Heartbeats and dead letters are in no table: a wait for one would last until its time-out.
             if position.partition not in TRUTH:
                 raise UsageError(f"{position.partition} is in no table", field="after")
             await self.applied.wait_for(position.partition, position.offset, READ_TIMEOUT_S)
-        # One transaction for one answer: its parts must not come from different moments of the fold.
+        # One transaction per answer: its parts must not come from different moments of the fold.
         async with self.engine.connect() as connection, connection.begin():
             yield connection
 
     def waiting(self, experiment: UUID) -> str | None:
-        """The reason why nothing moves, whatever the tables say: a failure of the log, else engines that open."""
+        """Returns why the experiment does not progress, whatever the tables say: a failure of the log, else opening
+        engines.
+        """
         failure = self.operations.stopped(experiment) or self.log.failure
         if failure is not None:
             return f"{failure.code}: {failure.what}; fix: {failure.fix}"
@@ -170,20 +172,20 @@ class Services:
         return "; ".join(opening) or None
 
     def strangers(self, experiment: UUID) -> list[Wait]:
-        """A line about records that name the experiment and that a stranger wrote; none if there are none."""
+        """Returns a wait about records naming the experiment but written by a foreign program; empty without any."""
         records = self.scrape.foreign_records(experiment)
         return [] if records is None else [foreign_wait(records)]
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:
-        """The memory that its workers were expected to take when it was accepted, and what they use."""
+        """Returns the memory forecast of the workers at acceptance, and their present use."""
         return rows_of(self.operations.memory(experiment), self.operations.used_bytes(experiment))
 
     async def trackers(self, experiment: UUID) -> list[TrackerRow]:
-        """Its trackers, and how far each has come."""
+        """Returns the experiment's trackers with their progress, from cursors written by the tracker processes."""
         return tracker_rows(await self.operations.trackers(experiment))
 
     async def budgets(self, connection: AsyncConnection, experiment: UUID) -> list[BudgetRow]:
-        """Its budgets, and what is spent of each."""
+        """Returns the experiment's budgets with the amounts spent; empty without budgets."""
         spent = self.operations.spent(experiment)
         if spent is None:
             return []
@@ -194,22 +196,23 @@ class Services:
         now_ns = self.clock.now_ns()
         return budget_rows([*budget_uses(spent, now_ns), unseen_use(spent, now_ns)])
 
-    async def find(self, wanted: str, after: str | None = None) -> UUID:
-        """The experiment that a person named. Raises NotFoundError, UsageError."""
+    async def find(self, name_or_id: str, after: str | None = None) -> UUID:
+        """Returns the experiment with this name or id. Raises NotFoundError, UsageError."""
         try:
             async with self.read(after) as connection:
-                return await self.resolve(connection, wanted)
+                return await self.resolve(connection, name_or_id)
         except (DBAPIError, OSError, UnreachableError):
-            # The tables are away: names are in memory as well, and whoever asks why wants to know just then.
-            return self.operations.named(wanted)
+            # The tables are away: names are in memory as well, and a client asking for the reason needs an answer just
+            # then.
+            return self.operations.named(name_or_id)
 
-    async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
-        """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
-        return await resolve_experiment(connection, wanted)
+    async def resolve(self, connection: AsyncConnection, name_or_id: str) -> UUID:
+        """Returns the experiment with this name or id, within an open snapshot. Raises NotFoundError, UsageError."""
+        return await resolve_experiment(connection, name_or_id)
 
     @contextmanager
     def follower(self) -> Iterator[None]:
-        """One of the places for clients that wait. Raises BusyError if all are taken, QuotaError for the asker's."""
+        """Holds one slot for a following client. Raises BusyError if all are in use, QuotaError for a used-up quota."""
         with ExitStack() as stack:
             if self.keyring is not None:
                 stack.enter_context(self.keyring.uses.stream(self.asker.name, self.asker.quota))
@@ -217,14 +220,14 @@ class Services:
             yield
 
     def check_follower(self) -> None:
-        """Raises what `follower` would."""
+        """Raises the errors of `follower` without holding a slot, while a refusal can still be an HTTP status."""
         if self.keyring is not None:
             self.keyring.uses.check_stream(self.asker.name, self.asker.quota)
         self.followers.check()
 
 
 def position_of(text: str) -> Position:
-    """The position of a text `stream/partition@offset`, as answers give it. Raises UsageError."""
+    """Parses a position `stream/partition@offset` from an answer. Raises UsageError."""
     match = _POSITION.fullmatch(text)
     topic = TOPICS.get(match[1]) if match else None
     if match is None or topic is None or int(match[2]) >= topic.partitions:

@@ -1,4 +1,4 @@
-"""The route of an experiment's page as a stream of server-sent events, read again only when something happened."""
+"""The route of an experiment's page as a stream of server-sent events, read again only after new records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from rftd.ops.cancelling import undisturbed
 from rftd.storage.queries.books import Books
 from rftd.streams.log.topics import Partition
 
-# Each look may query the tables, and nobody reads faster than this.
+# Each look may query the tables, and nobody reads faster.
 INTERVAL_S: Final = 0.5
 # Clients and proxies give up on a silent connection after 30 to 60 s.
 KEEP_ALIVE_S: Final = 15.0
 COUNTED_PER_S: Final = 5_000
-"""Books look at each experience: this many are counted once a second, ten times as many every ten seconds."""
+"""Counting books costs a look at each experience: this many are counted once a second, ten times as many every ten
+seconds.
+"""
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -48,10 +50,10 @@ _EVENT: Final[dict[str, Any]] = {
 
 
 class EventStream(Response):
-    """An answer whose events are sent as they come.
+    """A response sending events as they come.
 
-    Starlette's own runs in a task group of anyio's, where each client that goes away leaves a cycle of references: an
-    exception, its traceback and a frame, and with them the connection and the page that was being made.
+    Starlette's own class runs in an anyio task group, where each disconnecting client leaves a cycle of references: an
+    exception, its traceback and a frame, and with them the connection and the unfinished page.
     """
 
     media_type = "text/event-stream"
@@ -62,10 +64,10 @@ class EventStream(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer."""
+        """Sends the events until their end, or until the client has gone."""
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(self._send(send))
-            leaving = tasks.create_task(_left(receive))
+            leaving = tasks.create_task(_client_gone(receive))
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             sending.cancel()
             leaving.cancel()
@@ -78,14 +80,14 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
+async def _client_gone(receive: Receive) -> None:
     """Returns once the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def router(services: Services) -> APIRouter:
-    """The route of the live stream."""
+    """Returns the route of the live stream, documented as server-sent events."""
     routes = APIRouter()
     routes.add_api_route(
         STREAM,
@@ -105,16 +107,16 @@ def router(services: Services) -> APIRouter:
 
 def _stream(services: Services) -> Handler:
     async def page(name: Name, after: After = None) -> None:
-        """The experiment's page whenever it changed, until the experiment has ended."""
+        """The experiment's page after every change, until the experiment has ended."""
 
     async def route(request: Request, name: str, after: str | None = None) -> Response:
         asker_of(request, AccessRole.READ)
-        mine = services.for_bearer(request.scope[BEARER])
-        id = await mine.find(name, after)
+        bearer_services = services.for_bearer(request.scope[BEARER])
+        id = await bearer_services.find(name, after)
         # Before the stream begins: once headers are sent, a refusal could no longer be a status.
-        mine.check_follower()
-        mine.operations.looked(name)
-        return EventStream(_follow(mine, id))
+        bearer_services.check_follower()
+        bearer_services.operations.looked(name)
+        return EventStream(_follow(bearer_services, id))
 
     route.__doc__ = page.__doc__
     return with_parameters(route, [*parameters_of(page, STREAM), REQUEST])
@@ -127,7 +129,7 @@ async def _follow(services: Services, experiment: UUID) -> AsyncGenerator[bytes,
     sent_s = clock.monotonic_s()
     with services.follower():
         while True:
-            # A client that vanishes cancels this at any moment.
+            # A disconnecting client cancels this at any moment.
             page = await undisturbed(live.look())
             body = sent if page is None else encode(page)
             if body != sent:
@@ -144,26 +146,26 @@ async def _follow(services: Services, experiment: UUID) -> AsyncGenerator[bytes,
 
 
 class LivePage:
-    """One experiment as one client follows it."""
+    """One experiment's page for one following client, with the state of the last look."""
 
     def __init__(self, services: Services, experiment: UUID) -> None:
         self._services = services
         self._experiment = experiment
-        self._seen: tuple[Mapping[Partition, int], str | None] | None = None
+        self._last_standing: tuple[Mapping[Partition, int], str | None] | None = None
         self._state = ""
         self._books: Books | None = None
         self._counted_s = 0.0
         self._reused = False
 
     async def look(self) -> ExperimentPage | None:
-        """The page; None if nothing was written since. Its books are new when the state is."""
+        """Returns the page; None without new records since. After a change of state, its books are counted anew."""
         services = self._services
         now_s = self._services.clock.monotonic_s()
         standing = (dict(services.applied.positions), services.waiting(self._experiment))
         books = self._books
         if books is not None and (now_s - self._counted_s) * COUNTED_PER_S >= books.produced:
             books = None
-        if standing == self._seen and (books is not None or not self._reused):
+        if standing == self._last_standing and (books is not None or not self._reused):
             return None
         async with services.read() as connection:
             page_now = partial(
@@ -177,12 +179,12 @@ class LivePage:
                 budgets=await services.budgets(connection, self._experiment),
             )
             page = await page_now(books=books)
-            # The last page of an experiment is what people keep: its books are counted anew, however recent the
+            # The last page of an experiment is the one people keep: its books are counted anew, however recent the
             # others are.
             if books is not None and page.experiment.summary.state != self._state:
                 books = None
                 page = await page_now()
-        self._seen = standing
+        self._last_standing = standing
         self._state = page.experiment.summary.state
         self._reused = books is not None
         if books is None:

@@ -1,13 +1,13 @@
-"""The daemon from a program: what the command line uses. In reading order:
+"""The daemon's API from a program, as used by the command line. In reading order:
 
 address   where the daemon is
-client    `Client`: asks for what `rftd.daemon.http.views` declares; `follow`: an experiment over restarts of the daemon
-moment    an experiment's page with what it waits for, and its pace
+client    `Client`: requests the views of `rftd.daemon.http.views`; `follow`: an experiment over restarts of the daemon
+moment    an experiment's page with its waits and its pace
 transcript  an experience as text, and the truth of its row
-judging   the recorded answers of an evaluation by another reward
-recorded_rows  rows of text of recorded experiences, for a later experiment
-page_feed  its pages, read beside the program that shows them; and when no daemon answers
-dry_run   a submission as the daemon judges it, or this machine where none answers
-pulling   what the daemon's cache of the Hugging Face hub lacks, fetched beside it
+judging   the recorded answers of an evaluation, scored by another reward
+recorded_rows  rows of text from recorded experiences, for a later experiment
+page_feed  pages read in a thread beside the displaying program; and the absence of a daemon
+dry_run   a submission as judged by the daemon, or by this machine without one
+pulling   fetches models and datasets missing in the daemon's cache of the Hugging Face hub
 errors    problem+json back to the errors of `rftd.ops.errors`
 """

@@ -1,6 +1,7 @@
-"""The daemon's address and token: as given, else as its folder says, else of this user's daemon, else the usual port.
+"""The daemon's address and token: as named, else as written in its folder, else of this user's daemon, else the default
+port.
 
-The last two are asked only where nobody named a folder. A token goes to the URL that it belongs to, and to no other.
+The last two are used only if no folder is named. A token goes only to the URL it belongs to.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ LISTENS_TIMEOUT_S: Final = 5.0
 
 
 class Address(NamedTuple):
-    """The place of a daemon."""
+    """URL, folder and token of a daemon; empty strings for unknown parts."""
 
     url: str
-    """Its URL, without a slash at its end."""
+    """URL without a slash at the end."""
     folder: str = ""
-    """The data folder that names this URL as its daemon's, as a person names it; empty if no folder does."""
+    """Data folder containing this URL as its daemon's, in the user's spelling; empty if none does."""
     folder_id: str = ""
-    """The id of that folder; empty if it is not known."""
+    """Id of the data folder; empty if unknown."""
     token: Secret = Secret("")
-    """The token that belongs to this URL; empty if none is known."""
+    """Token belonging to this URL; empty if unknown."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The token, and the header by which the daemon of another folder knows that it is not meant, if known.
+        """The token's header, and the header for a misdirected-request check by another folder's daemon, if known.
 
-        Raises UsageError for a token that no header can carry.
+        Raises UsageError for a token not allowed in headers.
         """
         folder = {FOLDER_HEADER: self.folder_id} if self.folder_id else {}
         return folder | authorization(self.token.reveal())
 
 
 class NoDaemonError(UnreachableError):
-    """No daemon serves from the folder that was named: none has written its address there."""
+    """No daemon serves from the named folder: none has written its address there."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -63,7 +64,7 @@ class NoDaemonError(UnreachableError):
 
 
 class OtherDaemonError(NoDaemonError):
-    """The daemon that answers at the address written in a folder is the one of another folder."""
+    """The daemon answering at a folder's recorded address belongs to another folder."""
 
     def __init__(self, address: Address) -> None:
         UnreachableError.__init__(
@@ -77,21 +78,22 @@ class OtherDaemonError(NoDaemonError):
 
 
 def find_daemon(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The URL of `find_address`."""
+    """Returns the URL of `find_address`, for messages and for programs without requests."""
     return find_address(settings, environ).url
 
 
 def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
-    """The daemon's address, with the token that belongs to it.
+    """Returns the daemon's address, with its token.
 
-    Raises UsageError for one that is no URL, and NoDaemonError for a named folder in which no daemon wrote its address.
+    Raises UsageError for an invalid URL, and NoDaemonError for a named folder without a daemon's address.
     """
     folder = data_folder(settings, environ)
     named = settings.server or environ.get("RFTD_SERVER")
     announced = _announced(folder)
     address = Address(named) if named else announced
     if address is None and names_folder(settings, environ):
-        # At the usual port may be the daemon of another folder, which must not be given what is meant for this one.
+        # The default port may belong to the daemon of another folder, which must not receive requests meant for this
+        # one.
         raise NoDaemonError(folder)
     address = _checked(address or _own_daemon(environ) or Address(DEFAULT_URL))
     if token := environ.get("RFTD_TOKEN", ""):
@@ -100,9 +102,9 @@ def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
 
 
 def find_folder(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The data folder of the daemon of `find_address`, for verbs that read its log themselves.
+    """Returns the data folder of the daemon of `find_address`, for verbs reading the log themselves.
 
-    A folder that is named, or that lies here with a log or an address in it, comes first, as it does there.
+    A folder that is named, or present here with a log or an address, comes first, as in `find_address`.
     """
     folder = data_folder(settings, environ)
     if names_folder(settings, environ) or _announced(folder) is not None or DataFolder(Path(folder)).log.is_dir():
@@ -110,35 +112,37 @@ def find_folder(settings: Settings, environ: Mapping[str, str]) -> str:
     if url := settings.server or environ.get("RFTD_SERVER"):
         url = url.rstrip("/")
         return next((daemon.folder for daemon in UserState(environ).daemons() if daemon.url == url), folder)
-    own = _own_daemon(environ)
-    return own.folder if own is not None else folder
+    user_daemon = _own_daemon(environ)
+    return user_daemon.folder if user_daemon is not None else folder
 
 
 def _own_daemon(environ: Mapping[str, str]) -> Address | None:
-    """The one daemon of this user, or of several the one at the usual address."""
+    """Returns the only daemon of this user, or among several the one at the default address."""
     daemons = UserState(environ).daemons()
     chosen = daemons if len(daemons) == 1 else [daemon for daemon in daemons if daemon.url == DEFAULT_URL]
     return Address(chosen[0].url, chosen[0].folder, chosen[0].folder_id) if chosen else None
 
 
 def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) -> str:
-    """The owner's token for exactly this URL: of the folder that names it, else of this user's daemon there."""
+    """Returns the owner's token for exactly this URL: from the folder with this address, else from this user's daemon
+    there.
+    """
     token = ""
     if announced is not None and announced.url == url:
         with suppress(FileNotFoundError, TokenFileError):
             token = TokenFile(Path(announced.folder)).owner_token()
     if not token:
         token = next((daemon.token for daemon in UserState(environ).daemons() if daemon.url == url), "")
-    # A daemon that was killed leaves its address behind, and another user's program may have its port by now.
+    # A killed daemon leaves its address behind, and another user's program may have its port by now.
     return "" if token and is_others_port(url) else token
 
 
 def _checked(address: Address) -> Address:
-    """The address in its plain form. Raises UsageError for one that is no URL."""
+    """Returns the address in its plain form. Raises UsageError for an invalid URL."""
     url = address.url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        _ = parts.port  # raises ValueError for a port that is no number
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or url in ("http:", "https:"):
@@ -147,32 +151,32 @@ def _checked(address: Address) -> Address:
 
 
 def no_address(url: str) -> UsageError:
-    """The error for a URL at which no daemon can be."""
+    """Returns the error for a URL without a possible daemon."""
     return UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
 
 
 def _announced(folder: str) -> Address | None:
-    """The address that a daemon of this folder wrote down when it began to listen."""
+    """Returns the address written into this folder by its daemon when it began to listen."""
     try:
-        written = json.loads((Path(folder) / ENDPOINT_FILE).read_text())
-        return Address(str(written["url"]), folder, str(written.get("folder", "")))
+        endpoint = json.loads((Path(folder) / ENDPOINT_FILE).read_text())
+        return Address(str(endpoint["url"]), folder, str(endpoint.get("folder", "")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def somebody_listens(url: str, *, timeout_s: float = LISTENS_TIMEOUT_S) -> bool:
-    """True if a connection to that address can be made: to ask costs nobody the import of an HTTP client."""
+    """True if a connection to this address succeeds, found without importing an HTTP client."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((parts.hostname or "", port), timeout=timeout_s):
             return True
-    except (OSError, UnicodeError):  # the latter of a name that no name server knows how to spell
+    except (OSError, UnicodeError):  # UnicodeError: a host name no name server can encode
         return False
 
 
 def authorization(token: str) -> dict[str, str]:
-    """The header that carries the token, if there is one. Raises UsageError for what no header can carry."""
+    """Returns the header with the token, if there is one. Raises UsageError for a token not allowed in headers."""
     if not (token.isascii() and token.isprintable()):
         raise UsageError(
             "it holds a character that no header can carry", field="RFTD_TOKEN", fix="use the daemon's token"
@@ -181,9 +185,10 @@ def authorization(token: str) -> dict[str, str]:
 
 
 def trusted_by(url: str) -> ssl.SSLContext | bool:
-    """The certificates that a client of `url` trusts: those of SSL_CERT_FILE or SSL_CERT_DIR, else the usual ones.
+    """Returns the certificates trusted by a client of `url`: those of SSL_CERT_FILE or SSL_CERT_DIR, else the default
+    ones.
 
-    Nobody's where the address needs none: to read the usual ones takes longer than most answers.
+    None for an address without TLS: reading the default ones takes longer than most answers.
     """
     if urlsplit(url).scheme != "https":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -197,10 +202,10 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def is_others_port(url: str) -> bool:
-    """True if another user than ours or root listens on the loopback port of `url`.
+    """True if a user other than this one or root listens on the loopback port of `url`.
 
-    A daemon that was killed leaves its address in its folder, and anybody on the machine can take the port: the owner's
-    token must not go there. Where the kernel does not say who listens, False.
+    A killed daemon leaves its address in its folder, and anybody on the machine can take the port: the owner's token
+    must not go there. False if the kernel does not name the listener.
     """
     parts = urlsplit(url)
     if not _is_loopback(parts.hostname or "") or parts.port is None:

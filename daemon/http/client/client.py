@@ -1,4 +1,4 @@
-"""`Client`: asks a daemon what `rftd.daemon.http.views` declares. Blocking; raises the errors of `rftd.ops.errors`."""
+"""`Client`: requests views of `rftd.daemon.http.views` from a daemon. Blocking; errors of `rftd.ops.errors`."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ Parameter = str | int | float | bool | Sequence[str] | None
 
 
 class Answer(Generic[R]):
-    """One answer, as JSON and as a view."""
+    """One answer of the daemon, both as plain JSON and as a typed view."""
 
     def __init__(self, body: bytes, kind: type[R], *, status: int, url: str) -> None:
-        """Raises UnreachableError for what no daemon of this release says."""
+        """Raises UnreachableError for an answer impossible for a daemon of this release."""
         try:
             self._plain = msgspec.json.decode(body)
             self.value: R = from_wire(self._plain, kind)
@@ -59,20 +59,20 @@ class Answer(Generic[R]):
             raise stranger(status, url) from error
 
     def plain(self) -> Any:
-        """The whole answer as JSON, for output in a machine-readable form."""
+        """Returns the whole answer as JSON, for machine-readable output."""
         return self._plain
 
 
 class Readiness(NamedTuple):
-    """The answer of a daemon to the question whether it is ready."""
+    """A daemon's verdict on its own readiness, with the daemon's clock."""
 
     verdict: Verdict
     clock_s: float | None
-    """The daemon's clock when it answered, in seconds since 1970 and to the second; None if it does not say."""
+    """The daemon's clock at the answer, in whole seconds since 1970; None if not sent."""
 
 
 class Client:
-    """A connection to one daemon. `settings` say where it is and how long to wait for it."""
+    """A connection to one daemon; `settings` give its address and the time-out."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
@@ -82,7 +82,7 @@ class Client:
         self._ids = SystemIds(SystemClock())
         headers = self._address.headers
         try:
-            # A proxy of the environment is for the internet, not for a daemon next door.
+            # A proxy from the environment is for the internet, not for a nearby daemon.
             self._http = httpx.Client(
                 base_url=self.url,
                 timeout=settings.timeout_s,
@@ -102,27 +102,28 @@ class Client:
         self._http.close()
 
     def ask(self, read: ReadRoute[R], *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
-        """The answer to a read. The daemon may wait for `wait_s` before it answers; then that is a parameter, too."""
+        """Requests a read. The daemon may wait up to `wait_s` before answering, sent as a parameter too."""
         path, query = read.url(parameters)
         if wait_s:
             query["wait_s"] = wait_s
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
-        request = self._http.build_request("GET", path, params=_given(query), timeout=timeout)
+        request = self._http.build_request("GET", path, params=_set_parameters(query), timeout=timeout)
         return self._ask(request, read.answer)
 
     def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
-        """The receipt of a command; with the same `request_id` it takes effect once. Without one it gets a fresh one.
+        """Sends a command and returns its receipt; repeated with one `request_id`, it takes effect once. Default: a
+        fresh id.
 
-        `places` are the parameters that the command's path names.
+        `places` are the parameters in the command's path.
         """
         path, _ = command.url(places)
-        # Always with a key, also where nobody chose one: a proxy that repeats a request must not change things twice.
+        # Always with a key, even without a chosen one: a proxy repeating a request must not cause two changes.
         headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
         request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
         return self._ask(request, command.answer)
 
     def readiness(self) -> Readiness:
-        """The daemon's verdict on itself, for which no token is needed. Raises UnreachableError."""
+        """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
         answer = self._send(self._http.build_request("GET", "/readyz", params={"verbose": "1"}))
         try:
             verdict = json_decoder(Verdict).decode(answer.content)
@@ -140,17 +141,19 @@ class Client:
         return bool(self._address.token.reveal())
 
     def metrics(self) -> str:
-        """The daemon's metrics, as Prometheus reads them. Raises UnreachableError, and UsageError for a wrong token."""
+        """Returns the daemon's metrics in Prometheus format. Raises UnreachableError, UsageError (wrong token)."""
         answer = self._send(self._http.build_request("GET", "/metrics"))
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content, self.url)
         return answer.text
 
     def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
-        """The page of an experiment whenever it changed, until the experiment has ended."""
-        timeout = httpx.Timeout(self._timeout_s, read=max(self._timeout_s, 60.0))  # the daemon says something each 15 s
+        """Yields the page of an experiment after every change, until the experiment has ended."""
+        timeout = httpx.Timeout(
+            self._timeout_s, read=max(self._timeout_s, 60.0)
+        )  # the daemon sends at least every 15 s
         path, query = url_of(STREAM, {"name": name, "after": after})
-        request = self._http.build_request("GET", path, params=_given(query), timeout=timeout)
+        request = self._http.build_request("GET", path, params=_set_parameters(query), timeout=timeout)
         answer = self._send(request, stream=True)
         try:
             if answer.status_code >= 400:
@@ -171,8 +174,8 @@ class Client:
             if line.startswith("event: "):
                 event = line.removeprefix("event: ")
             elif line.startswith("data: ") and event == "page":
-                data = line.removeprefix("data: ").encode()
-                yield Answer(data, ExperimentPage, status=answer.status_code, url=self.url)
+                page_json = line.removeprefix("data: ").encode()
+                yield Answer(page_json, ExperimentPage, status=answer.status_code, url=self.url)
             elif line.startswith("data: ") and event == "end":
                 return
 
@@ -184,7 +187,7 @@ class Client:
 
     def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         try:
-            given = self._http.send(request, stream=stream)
+            response = self._http.send(request, stream=stream)
         # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
         except httpx.ConnectTimeout as error:
             raise self._unreachable(error) from error
@@ -196,12 +199,12 @@ class Client:
             raise self._unreachable(error) from error
         except httpx.DecodingError as error:
             raise UnreachableError(f"the answer is none of rftd's: {error}", where=self.url) from error
-        except UnicodeError as error:  # of a host name that no name server knows how to spell
+        except UnicodeError as error:  # a host name no name server can encode
             raise no_address(self.url) from error
-        if given.status_code == HTTPStatus.MISDIRECTED_REQUEST and self._address.folder_id:
-            given.close()
+        if response.status_code == HTTPStatus.MISDIRECTED_REQUEST and self._address.folder_id:
+            response.close()
             raise OtherDaemonError(self._address)
-        return given
+        return response
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
         if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -214,7 +217,7 @@ class Client:
 
 
 def nobody_listens(error: RftdError) -> bool:
-    """True if the error says that the daemon is not there at all: nothing was sent, or only to one that refuses it."""
+    """True if the error means an absent daemon: nothing was sent, or only to a port refusing connections."""
     if isinstance(error, CertificateError):
         return False
     return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
@@ -228,33 +231,32 @@ def follow(
     patience_s: float,
     on_away: Callable[[UnreachableError], None] | None = None,
 ) -> Iterator[Answer[ExperimentPage]]:
-    """The page whenever it changed, until the experiment has ended.
+    """Yields the page after every change, until the experiment has ended.
 
-    A daemon that is being restarted is waited for, and `on_away` told at each try that found none. Raises
-    UnreachableError once it was away for `patience_s`.
+    A restarting daemon is waited for, and `on_away` called after each failed attempt. Raises UnreachableError after
+    `patience_s` without a daemon.
     """
     failures = 0
     shown = False
     away_s: float | None = None
-    wanted = name
+    name_or_id = name
     while True:
         try:
-            for page in client.pages(wanted, after=after):
+            for page in client.pages(name_or_id, after=after):
                 failures = 0
                 shown = True
                 away_s = None
-                # From here on by its id: another experiment may take the name.
-                wanted = page.value.experiment.summary.id
+                # From here on by id: another experiment may take the name.
+                name_or_id = page.value.experiment.summary.id
                 after = None
                 yield page
                 if page.value.experiment.summary.state in ENDED:
                     return
         except UnreachableError as error:
-            # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a
-            # restart.
+            # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a restart.
             if not shown:
                 raise
-            # Not since the last page: an experiment that waits has none for a long time.
+            # Not since the last page: a waiting experiment has none for a long time.
             away_s = time.monotonic() if away_s is None else away_s
             if time.monotonic() - away_s > patience_s:
                 raise
@@ -264,11 +266,11 @@ def follow(
         time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
 
 
-def _given(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _set_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in parameters.items()
-        if value is not None
+        name: str(parameter).lower() if isinstance(parameter, bool) else parameter
+        for name, parameter in parameters.items()
+        if parameter is not None
     }
 
 
@@ -278,9 +280,10 @@ def asked_or_read(
     ask: Callable[[Client], Answer[R]],
     read: Callable[[EventLog], Awaitable[R]],
 ) -> tuple[R, Any]:
-    """The daemon's answer and its JSON; without a daemon, what `read` makes of the log that --data or `log_at` names.
+    """Returns the daemon's answer and its JSON; without a daemon, the outcome of `read` on the log of --data or
+    `log_at`.
 
-    A daemon that answers with an error, or late, is there: its error is raised.
+    A daemon answering with an error, or late, exists: its error is raised.
     """
     try:
         with Client(settings) as client:
@@ -289,13 +292,13 @@ def asked_or_read(
     except UnreachableError as away:
         if not nobody_listens(away):
             raise
-        # Only where there is a log: without one, "no daemon answers" is the error that helps.
+        # Only if there is a log: without one, "no daemon answers" is the helpful error.
         if log_at is None and not (Path(data_folder(settings)) / "log").is_dir():
             raise
         from rftd.daemon.serve.log_source import read_here
 
         try:
-            value = read_here(settings, log_at, read)
+            view = read_here(settings, log_at, read)
         except NotFoundError as error:
             raise error from away
-        return value, to_wire(value)
+        return view, to_wire(view)

@@ -1,6 +1,6 @@
-"""`judged`: a submission as the daemon would judge it, or why none has: then it was checked here only.
+"""`judged`: a submission as judged by the daemon, or the reason for a check only on this machine.
 
-No HTTP client is imported where nobody listens: a check of a file is to answer at once.
+No HTTP client is imported without a listening daemon: a check of a file must answer at once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _UNSEEN: Final = "models, datasets and folders were not looked at; `rftd doctor 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The daemon's word on a submission."""
+    """The daemon's verdict on a submission, or the reason for its absence."""
 
     url: str
     report: CheckReport | None
     why: str = ""
-    """The reason why there is no report."""
+    """Reason for the missing report."""
 
     @property
     def said(self) -> str:
-        """It in one sentence."""
+        """The verdict in one sentence: accepted with its folder, or checked only on this machine."""
         if self.report is None:
             return f"checked here only: {self.why}; {_UNSEEN}"
         return f"the daemon at {self.url} would take it in, into {self.report.job_dir}"
@@ -42,7 +42,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A submission with all that is to be said of it."""
+    """A submission with the daemon's verdict and all warnings, without duplicates."""
 
     submission: Submission
     there: DryRun
@@ -55,11 +55,12 @@ def judged(
     environ: Mapping[str, str],
     labels: Mapping[str, str] | None = None,
 ) -> Judged:
-    """The submission as the daemon judges it, or, where none answers, as a daemon on this machine would of the file.
+    """Returns the submission as judged by the daemon, or, without a daemon, as a daemon on this machine would judge the
+    file.
 
-    `load` reads it for workers on a host; if told so, it only notes errors of which a daemon may think otherwise.
-    Raises what a submission would raise, each error with its line, and UnreachableError for an answer that is broken or
-    cut off: somebody is there, and what they think is not known.
+    `load` reads the submission for workers on a host; on request, errors that a daemon may judge differently are only
+    noted. Raises the errors of a submission, each with its line, and UnreachableError for a broken or incomplete
+    answer: a daemon is there, but its verdict is unknown.
     """
     try:
         url = find_daemon(settings, environ)
@@ -67,22 +68,24 @@ def judged(
         return _judged_here(load, DryRun("", None, error.what))
     if not somebody_listens(url, timeout_s=settings.timeout_s):
         return _judged_here(load, DryRun(url, None, f"no daemon answers at {url}"))
-    # The daemon knows its own machine, which may be another one.
+    # The daemon knows its own machine, possibly another one.
     submission = load(ANY_HOST, True)
-    there = _asked(settings, environ, submission, labels or {})
-    if there.report is None:
-        return _judged_here(load, there)
-    # Of what is said without a look at any machine, the daemon has said what is so on its own.
+    verdict = _judged_by_daemon(settings, environ, submission, labels or {})
+    if verdict.report is None:
+        return _judged_here(load, verdict)
+    # Of the warnings independent of a machine, the daemon has sent those true on its own.
     notes = [text for text in submission.warnings if text not in submission.spec.warnings]
-    return Judged(submission, there, tuple(dict.fromkeys([*notes, *there.report.warnings])))
+    return Judged(submission, verdict, tuple(dict.fromkeys([*notes, *verdict.report.warnings])))
 
 
-def _judged_here(load: Callable[[Host, bool], Submission], there: DryRun) -> Judged:
+def _judged_here(load: Callable[[Host, bool], Submission], verdict: DryRun) -> Judged:
     submission = load(find_host(), False)
-    return Judged(submission, there, submission.warnings)
+    return Judged(submission, verdict, submission.warnings)
 
 
-def _asked(settings: Settings, environ: Mapping[str, str], submission: Submission, labels: Mapping[str, str]) -> DryRun:
+def _judged_by_daemon(
+    settings: Settings, environ: Mapping[str, str], submission: Submission, labels: Mapping[str, str]
+) -> DryRun:
     from rftd.daemon.http.client.client import Client, nobody_listens
     from rftd.daemon.http.views import commands
 

@@ -1,4 +1,4 @@
-"""The errors of `rftd.ops.errors`, made again from answers of the daemon."""
+"""The errors of `rftd.ops.errors`, recreated from answers of the daemon."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _BY_STATUS: dict[int, type[RftdError]] = {
 
 
 class SeveralErrors(UsageError):
-    """The request has more than one thing wrong."""
+    """A request with more than one error; `errors` has each of them."""
 
-    def __init__(self, what: str, errors: tuple[RftdError, ...]) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, errors: tuple[RftdError, ...]) -> None:
+        super().__init__(message)
         self.errors = errors
 
     def __str__(self) -> str:
@@ -35,23 +35,25 @@ class SeveralErrors(UsageError):
 
 
 def error_of(status: int, body: bytes, url: str) -> RftdError:
-    """The error that an answer carries."""
+    """Returns the error described by a problem+json answer, as the class of its code."""
     try:
         problem = json_decoder(Problem).decode(body)
     except UNREADABLE:
         return stranger(status, url)
     kind = kind_of(problem.code, status)
     if problem.errors:
-        found = tuple(
-            kind_of(part.code, status)(part.what, field=part.field, where=part.where, fix=part.fix)
-            for part in problem.errors
+        errors = tuple(
+            kind_of(problem_part.code, status)(
+                problem_part.what, field=problem_part.field, where=problem_part.where, fix=problem_part.fix
+            )
+            for problem_part in problem.errors
         )
-        return SeveralErrors(problem.detail, found)
+        return SeveralErrors(problem.detail, errors)
     return kind(problem.detail, field=problem.field, where=problem.where, fix=problem.fix)
 
 
 def stranger(status: int, url: str) -> UnreachableError:
-    """The error for an answer that no daemon of this release gives, whatever its status."""
+    """Returns the error for an answer impossible for a daemon of this release, whatever its status."""
     return UnreachableError(
         f"the answer has status {status} and is none of rftd's",
         where=url,
@@ -60,19 +62,18 @@ def stranger(status: int, url: str) -> UnreachableError:
 
 
 def kind_of(code: str, status: int) -> type[RftdError]:
-    """The class with this code; of one that this release does not know, what its HTTP status means."""
+    """Returns the class with this code; for an unknown code, the class of its HTTP status."""
     for kind in known_errors():
-        # Classes with arguments of their own cannot be made of a problem's fields.
+        # Classes with additional arguments cannot be created from a problem's fields.
         if kind.code == code and kind.__init__ is RftdError.__init__:
             return kind
     fallback = _BY_STATUS.get(status, UsageError if status < 500 else RftdError)
-    # A class of its own for a code from a newer daemon: `except NotFoundError` goes on working, and the code is
-    # shown.
+    # A new class for a code from a newer daemon: `except NotFoundError` keeps working, and the code is shown.
     return type(fallback.__name__, (fallback,), {"code": code or fallback.code, "__doc__": fallback.__doc__})
 
 
 def known_errors(root: type[RftdError] = RftdError) -> Iterator[type[RftdError]]:
-    """Every class of error that is loaded, parents first."""
+    """Yields every loaded error class below `root`, parents before their subclasses."""
     yield root
     for kind in root.__subclasses__():
         yield from known_errors(kind)

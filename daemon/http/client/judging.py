@@ -1,4 +1,4 @@
-"""`judged` scores the recorded answers of an evaluation by another reward: here, and without generating anything."""
+"""`judged` scores the recorded answers of an evaluation by another reward, locally and without generating anything."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: EvalRow
     reward: str
     answers: int
-    """All answers of the evaluation."""
+    """Number of answers in the evaluation."""
     judged: int
     score: float | None
-    """The mean new reward of the judged answers; None if no answer was judged."""
+    """Mean new reward of the judged answers; None if none was judged."""
     low: float | None
-    """The ends of its 95 % interval, by a bootstrap over the rows."""
+    """Lower end of the score's 95 % interval, by a bootstrap over the rows; `high` is the upper end."""
     high: float | None
     recorded: float | None
-    """The mean recorded reward of the same answers."""
+    """Mean recorded reward of the same answers."""
     parts: dict[str, float]
-    """The means of the new reward's named parts."""
+    """Means of the new reward's named parts."""
     won: int
-    """Rows whose mean reward is higher by the new reward than by the recorded one."""
+    """Number of rows with a higher mean by the new reward than by the recorded one."""
     lost: int
     same: int
     p: float
-    """The probability of so uneven a division of won and lost rows by chance alone (sign test, two-sided)."""
+    """Probability of such an uneven division of won and lost rows by chance alone (sign test, two-sided)."""
     items: list[JudgedAnswer]
     """The judged answers, ordered by row and attempt."""
     notes: list[str]
-    """The reasons for what was not judged."""
+    """Reasons for answers not judged."""
 
 
 def judged(
     client: Client, name: str, version: int, taskset: str | None, reward: str, arguments: Mapping[str, Any]
 ) -> Judgement:
-    """The judgement of one version's answers to a held-out taskset.
+    """Judges one version's answers to a held-out taskset.
 
-    Raises ConfigError for the reward's name or arguments, UsageError for one that asks other models.
+    Raises ConfigError for the reward's name or arguments, UsageError for a reward using other models.
     """
     scorer = open_scorer(reward, arguments)
     if scorer.asks_models:
@@ -88,10 +88,10 @@ def judged(
         rows = _rows(specification(client, name), row, stack)
         if rows is None:
             notes.append("the rows are not here, so the reward sees their prompts and truths alone")
-        items = asyncio.run(_scored(scorer, row, whole, rows, notes))
+        judged_answers = asyncio.run(_scored(scorer, row, whole, rows, notes))
     if left_out := len(answers) - len(whole):
         notes.append(f"{left_out} of {len(answers)} answers have no text, or not all of it: they were not judged")
-    return _judgement(row, reward, len(answers), items, notes)
+    return _judgement(row, reward, len(answers), judged_answers, notes)
 
 
 def _pages(client: Client, name: str, version: int, taskset: str | None) -> Iterator[EvaluationPage]:
@@ -107,7 +107,7 @@ def _is_whole(answer: AnswerView) -> bool:
 
 
 def _rows(spec: ExperimentSpec | None, row: EvalRow, stack: ExitStack) -> TaskSource | None:
-    """The rows of the held-out taskset as they were accepted; None if its files are not here."""
+    """Returns the rows of the held-out taskset as accepted; None if its files are not here."""
     if spec is None or row.stage >= len(spec.stages):
         return None
     held_out = next((taskset for taskset in spec.stages[row.stage].evals if taskset.name == row.taskset), None)
@@ -124,19 +124,19 @@ def _rows(spec: ExperimentSpec | None, row: EvalRow, stack: ExitStack) -> TaskSo
 async def _scored(
     scorer: Scorer, row: EvalRow, answers: Sequence[AnswerView], rows: TaskSource | None, notes: list[str]
 ) -> list[JudgedAnswer]:
-    items: list[JudgedAnswer] = []
+    judged_answers: list[JudgedAnswer] = []
     errors: list[RftdError] = []
     for answer in answers:
         try:
             task = _task(row, answer) if rows is None else rows.task(answer.row)
-            result = await scorer.score(f"{task.reply_prefix or ''}{answer.text}", task)
+            score = await scorer.score(f"{task.reply_prefix or ''}{answer.text}", task)
         except (RolloutError, DataError) as error:
             errors.append(error)
             continue
-        items.append(JudgedAnswer(answer=answer, reward=result.value, parts=result.parts))
+        judged_answers.append(JudgedAnswer(answer=answer, reward=score.value, parts=score.parts))
     if errors:
         notes.append(f"{len(errors)} answers were not judged; the first: {one_line(errors[0].what)}")
-    return items
+    return judged_answers
 
 
 def _task(row: EvalRow, answer: AnswerView) -> Task:
@@ -151,41 +151,46 @@ def _task(row: EvalRow, answer: AnswerView) -> Task:
     )
 
 
-def _judgement(row: EvalRow, reward: str, answers: int, items: list[JudgedAnswer], notes: list[str]) -> Judgement:
+def _judgement(
+    row: EvalRow, reward: str, answers: int, judged_answers: list[JudgedAnswer], notes: list[str]
+) -> Judgement:
     by_row: dict[int, list[JudgedAnswer]] = {}
-    for item in items:
-        by_row.setdefault(item.answer.row, []).append(item)
-    new = [_mean([item.reward for item in judged_row]) for judged_row in by_row.values()]
-    old = [_mean([item.answer.reward for item in judged_row]) for judged_row in by_row.values()]
-    won = sum(one > other for one, other in zip(new, old, strict=True))
-    lost = sum(one < other for one, other in zip(new, old, strict=True))
+    for judged_answer in judged_answers:
+        by_row.setdefault(judged_answer.answer.row, []).append(judged_answer)
+    new = [_mean([judged_answer.reward for judged_answer in judged_row]) for judged_row in by_row.values()]
+    old = [_mean([judged_answer.answer.reward for judged_answer in judged_row]) for judged_row in by_row.values()]
+    won = sum(new_mean > old_mean for new_mean, old_mean in zip(new, old, strict=True))
+    lost = sum(new_mean < old_mean for new_mean, old_mean in zip(new, old, strict=True))
     low, high = _interval(new) if new else (None, None)
-    names = sorted({name for item in items for name in item.parts})
+    names = sorted({name for judged_answer in judged_answers for name in judged_answer.parts})
     return Judgement(
         evaluation=row,
         reward=reward,
         answers=answers,
-        judged=len(items),
-        score=_mean([item.reward for item in items]) if items else None,
+        judged=len(judged_answers),
+        score=_mean([judged_answer.reward for judged_answer in judged_answers]) if judged_answers else None,
         low=low,
         high=high,
-        recorded=_mean([item.answer.reward for item in items]) if items else None,
-        parts={name: _mean([item.parts[name] for item in items if name in item.parts]) for name in names},
+        recorded=_mean([judged_answer.answer.reward for judged_answer in judged_answers]) if judged_answers else None,
+        parts={
+            name: _mean([judged_answer.parts[name] for judged_answer in judged_answers if name in judged_answer.parts])
+            for name in names
+        },
         won=won,
         lost=lost,
         same=len(new) - won - lost,
         p=sign_test(won, lost),
-        items=items,
+        items=judged_answers,
         notes=notes,
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(rewards: Sequence[float]) -> float:
+    return sum(rewards) / len(rewards)
 
 
 def _interval(means: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean over rows; the same whenever it is asked for."""
-    values = np.asarray(means, dtype="f8")
-    indices = np.random.Generator(np.random.PCG64(0)).integers(0, len(values), (_RESAMPLES, len(values)))
-    return bootstrap(values, indices)
+    """Returns the 95 % interval of the mean over rows, equal for every call."""
+    row_means = np.asarray(means, dtype="f8")
+    indices = np.random.Generator(np.random.PCG64(0)).integers(0, len(row_means), (_RESAMPLES, len(row_means)))
+    return bootstrap(row_means, indices)

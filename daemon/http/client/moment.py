@@ -1,4 +1,4 @@
-"""`Moment`: an experiment's page with what its roles wait for and how fast it trains, as far as the daemon tells."""
+"""`Moment`: an experiment's page with its roles' waits and its training pace, as far as the daemon answers."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 from rftd.storage.queries.steps import StepRow
 
 RECENT_STEPS: Final = 20
-"""The newest steps whose pace is told: of more, an old stage or an old machine would be told too."""
+"""Number of newest steps in the pace: more would include an old stage or an old machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time from the end of one step to that of the next, and the tokens that were trained in it."""
+    """Seconds between the ends of consecutive steps, and tokens trained per second."""
 
     step_s: float
     tokens_per_s: float
     last_ns: int
-    """The end of the newest step."""
+    """End of the newest step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """An experiment at one time."""
+    """An experiment at one point in time: its page, with waits, pace and queues asked for separately."""
 
     page: ExperimentPage
     why: Why | None = None
-    """None once it has ended, and where the daemon did not answer."""
+    """Waits of the roles; None for an ended experiment, or if the daemon did not answer."""
     pace: Pace | None = None
-    """None with fewer than two steps since it was started or resumed."""
+    """Training pace; None with fewer than two steps since the start or the last resume."""
     queues: tuple[QueueState, ...] = ()
-    """Its queues of tasks; none once it has ended."""
+    """The experiment's task queues; none once it has ended."""
 
 
 def moment_of(client: Client, page: ExperimentPage) -> Moment:
-    """The page with the rest, asked for now; what the daemon cannot tell is left out.
+    """Returns the page together with waits, pace and queues, requested now; missing answers are left out.
 
     Raises UnreachableError and WaitTimeoutError.
     """
@@ -55,16 +55,18 @@ def moment_of(client: Client, page: ExperimentPage) -> Moment:
         queues = client.ask(tasks.queues, name=summary.id).value.items if _has_queue(page.experiment.config) else []
     except (UnreachableError, WaitTimeoutError):
         raise
-    except RftdError:  # a log that refuses to be read
+    except RftdError:  # an unreadable log
         return Moment(page)
-    stage = next((number for number, each in enumerate(page.experiment.stages) if each.name == summary.stage), None)
-    own = [each for each in steps if each.stage == stage]
-    pace = pace_of(own, since_ns=summary.state_ns if summary.state == "running" else 0)
+    stage = next(
+        (number for number, stage_row in enumerate(page.experiment.stages) if stage_row.name == summary.stage), None
+    )
+    stage_steps = [step for step in steps if step.stage == stage]
+    pace = pace_of(stage_steps, since_ns=summary.state_ns if summary.state == "running" else 0)
     return Moment(page, why, pace, tuple(queues))
 
 
 def _has_queue(config: dict[str, Any]) -> bool:
-    """True if the tasks of a file, or of a stage of it, are added while it runs."""
+    """True if a file, or one of its stages, receives tasks during the run."""
     node: Any = config
     for name in ("buffer", "explorer_input", "taskset", "storage_type"):
         node = node.get(name) if isinstance(node, dict) else None
@@ -74,12 +76,12 @@ def _has_queue(config: dict[str, Any]) -> bool:
 
 
 def steps_before(client: Client, id: str, step: int) -> Answer[history.StepList]:
-    """The newest steps up to this one. Raises NotFoundError."""
+    """Returns the newest steps up to this one. Raises NotFoundError."""
     return client.ask(history.steps, name=id, first=max(0, step - RECENT_STEPS), last=step, limit=RECENT_STEPS + 1)
 
 
 def pace_of(steps: Sequence[StepRow], *, since_ns: int) -> Pace | None:
-    """The pace of the steps that ended after `since_ns`, for before it nothing ran; None of fewer than two."""
+    """Returns the pace of the steps ended after `since_ns`, since nothing ran before; None with fewer than two."""
     ended = [step for step in steps if step.completed_ns >= since_ns and not step.inherited]
     if len(ended) < 2:
         return None

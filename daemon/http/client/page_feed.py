@@ -1,4 +1,4 @@
-"""`PageFeed`: an experiment's pages, read on a thread of their own, so that whoever shows them can do so on time."""
+"""`PageFeed`: an experiment's pages, read in a separate thread, so that the displaying program stays responsive."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.ops.errors import UnreachableError
 
 _KEPT: Final = 4
-"""Pages that wait to be shown. The daemon sends two a second at most, and the reader waits for the one who shows."""
+"""Number of pages waiting to be shown. The daemon sends at most two a second, and the reader waits for the display."""
 _TURN_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """No daemon answers: the pages go on when one does."""
+    """No daemon answers: the pages continue once one does."""
 
     error: UnreachableError
 
@@ -34,11 +34,11 @@ News = Answer[ExperimentPage] | Away
 
 
 class PageFeed:
-    """The news of one experiment until it has ended. A context manager: it ends the thread."""
+    """The news of one experiment until its end. A context manager: leaving it ends the thread."""
 
     def __init__(self, client: Client, name: str, *, after: str | None, patience_s: float) -> None:
         self._news: Queue[News | _Ended] = Queue(_KEPT)
-        self._left = Event()
+        self._closed = Event()
         self._thread = Thread(target=self._read, args=(client, name, after, patience_s), daemon=True)
 
     def __enter__(self) -> Self:
@@ -48,11 +48,11 @@ class PageFeed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Not joined: it may wait for the daemon's next word, and ends with the process.
-        self._left.set()
+        # Not joined: the thread may wait for the daemon's next page, and ends with the process.
+        self._closed.set()
 
     def each(self, timeout_s: float) -> Iterator[News | None]:
-        """The news as they come, and None whenever there was none for `timeout_s`. Raises what the reading raised."""
+        """Yields news as they come, and None after each `timeout_s` without any. Raises the reader's errors."""
         while True:
             try:
                 news = self._news.get(timeout=timeout_s)
@@ -69,21 +69,21 @@ class PageFeed:
         ended = _Ended()
         try:
             pages = follow(
-                client, name, after=after, patience_s=patience_s, on_away=lambda error: self._tell(Away(error))
+                client, name, after=after, patience_s=patience_s, on_away=lambda error: self._put(Away(error))
             )
             for page in pages:
-                self._tell(page)
-                if self._left.is_set():
+                self._put(page)
+                if self._closed.is_set():
                     return
-        except BaseException as error:  # raised again where the news are read
+        except BaseException as error:  # raised again in `each`
             ended = _Ended(error)
-        self._tell(ended)
+        self._put(ended)
 
     def _away(self, error: UnreachableError) -> None:
-        self._tell(Away(error))
+        self._put(Away(error))
 
-    def _tell(self, news: News | _Ended) -> None:
-        while not self._left.is_set():
+    def _put(self, news: News | _Ended) -> None:
+        while not self._closed.is_set():
             try:
                 self._news.put(news, timeout=_TURN_S)
             except Full:

@@ -1,4 +1,4 @@
-"""`Pulling`: the models and datasets of the Hugging Face hub that a daemon's cache lacks, fetched by its client."""
+"""`Pulling`: fetches models and datasets of the Hugging Face hub missing in a daemon's cache, from its client."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OF_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.
 
 
 def pull(config: dict[str, Any], daemons: HubFolder, tell: Callable[[str], None], *, bars: bool) -> None:
-    """Fetches into the daemon's cache what a configuration names and it lacks; `tell` hears of each file.
+    """Fetches the configuration's models and datasets missing in the daemon's cache; `tell` is called for each file.
 
-    With `bars` standard error shows how far each file is.
+    With `bars`, progress bars are shown on standard error.
 
-    Raises UsageError if that cache is not on this machine, NotInstalledError, DataError for a name that the hub does
-    not have, UnreachableError if the hub does not answer, and OutputError if there is no room.
+    Raises UsageError if the cache is not on this machine, NotInstalledError, DataError for a name unknown to the hub,
+    UnreachableError if the hub does not answer, and OutputError for lack of space.
     """
     names = list({(name.id, name.kind): name for name in hub_names(config)}.values())
     if not names:
@@ -47,7 +47,7 @@ def pull(config: dict[str, Any], daemons: HubFolder, tell: Callable[[str], None]
 
 
 def _shared(daemons: HubFolder) -> Path:
-    """The daemon's cache, which is made if there is none. Raises UsageError if it is another machine's."""
+    """Returns the daemon's cache, created if missing. Raises UsageError if it is on another machine."""
     folder = Path(daemons.folder)
     if daemons.inode is None:
         try:
@@ -67,7 +67,7 @@ def _shared(daemons: HubFolder) -> Path:
 
 
 def _is_whole(cache: HubCache, name: HubName) -> bool:
-    """True if nothing of a name has to be fetched."""
+    """True if no file of a name is missing."""
     snapshot = cache.snapshot(name.id, name.kind)
     if snapshot is None:
         return False
@@ -79,37 +79,37 @@ def _is_whole(cache: HubCache, name: HubName) -> bool:
 
 
 def _fetch(name: HubName, root: Path, tell: Callable[[str], None], *, bars: bool) -> None:
-    """Fetches the files of a name one after another, and at last lets its revision stand for them."""
+    """Fetches the files of a name one after another, and finally points its revision to them."""
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
-    disable_progress_bars()  # of the lists: they would come and go beside the lines
+    disable_progress_bars()  # of the listings: their bars would flicker beside the lines
     whole: dict[str, Any] = {"repo_type": name.kind, "cache_dir": root, "ignore_patterns": unread_files(name.kind)}
     commit = HfApi().repo_info(name.id.repository, repo_type=name.kind, revision=name.id.revision).sha
     files = snapshot_download(name.id.repository, revision=commit, dry_run=True, **whole)
     _check_weights(name, files)
-    wanted = sorted((file for file in files if file.will_download), key=lambda file: file.filename)
-    total_bytes = sum(file.file_size for file in wanted)
+    missing_files = sorted((file for file in files if file.will_download), key=lambda file: file.filename)
+    total_bytes = sum(file.file_size for file in missing_files)
     _check_room(root, total_bytes)
-    what = f"{name.kind} {name.id.repository}"
-    tell(f"fetching {what}: {len(wanted)} files, {size(total_bytes)}, into {root}")
+    subject = f"{name.kind} {name.id.repository}"
+    tell(f"fetching {subject}: {len(missing_files)} files, {size(total_bytes)}, into {root}")
     if bars:
         enable_progress_bars()
     fetched_bytes = 0
-    for number, file in enumerate(wanted, 1):
+    for number, file in enumerate(missing_files, 1):
         hf_hub_download(name.id.repository, file.filename, repo_type=name.kind, revision=commit, cache_dir=root)
         fetched_bytes += file.file_size
         tell(
-            f"fetching {what}: {number} of {len(wanted)} files, {size(fetched_bytes)} of {size(total_bytes)}"
+            f"fetching {subject}: {number} of {len(missing_files)} files, {size(fetched_bytes)} of {size(total_bytes)}"
             f" ({file.filename})"
         )
     disable_progress_bars()
     snapshot_download(name.id.repository, revision=name.id.revision, **whole)
-    tell(f"fetched {what} at {commit}")
+    tell(f"fetched {subject} at {commit}")
 
 
 def _check_weights(name: HubName, files: Sequence[DryRunFileInfo]) -> None:
-    """Raises DataError for a model whose files hold no weights that are read."""
+    """Raises DataError for a model without weights in a supported format."""
     if name.kind == MODEL and not any(file.filename.endswith(".safetensors") for file in files):
         raise DataError(
             f"the model {name.id.repository} has no weights in safetensors, and others are not read; nothing was"
@@ -130,11 +130,11 @@ def _check_room(root: Path, wanted_bytes: int) -> None:
 
 @contextmanager
 def _named(name: HubName) -> Iterator[None]:
-    """Errors of the hub and of the disk, in our words."""
+    """Translates errors of the hub and of the disk into rftd's."""
     from httpx import HTTPError
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    what = f"{name.kind} {name.id.repository}"
+    subject = f"{name.kind} {name.id.repository}"
     field = show(name.field)
     try:
         yield
@@ -144,24 +144,24 @@ def _named(name: HubName) -> Iterator[None]:
     except GatedRepoError:
         fix = "accept its terms on its page there, and sign in: hf auth login"
         raise DataError(
-            f"the hub gives the {what} to those alone who accepted its terms", field=field, fix=fix
+            f"the hub gives the {subject} to those alone who accepted its terms", field=field, fix=fix
         ) from None
     except RepositoryNotFoundError:
         fix = "correct the name; if it is a private one, sign in: hf auth login"
-        raise DataError(f"the hub has no {what}", field=field, fix=fix) from None
+        raise DataError(f"the hub has no {subject}", field=field, fix=fix) from None
     except RevisionNotFoundError:
         fix = f"name another revision, or none for the newest: {name.id.repository}"
-        raise DataError(f"the {what} has no revision {name.id.revision!r}", field=field, fix=fix) from None
+        raise DataError(f"the {subject} has no revision {name.id.revision!r}", field=field, fix=fix) from None
     except (HTTPError, OSError) as error:
         if isinstance(error, OSError) and error.errno in _OF_DISK:
             raise OutputError(
-                f"the {what} cannot be written: {error.strerror}",
+                f"the {subject} cannot be written: {error.strerror}",
                 where=str(error.filename or ""),
                 fix="free some space, or run the command as the daemon's user; what was fetched stays",
             ) from None
         cause = str(error).strip().partition("\n")[0]
         raise UnreachableError(
-            f"the {what} cannot be fetched: {cause or type(error).__name__}",
+            f"the {subject} cannot be fetched: {cause or type(error).__name__}",
             field=field,
             fix="repeat the command, which goes on where it stopped; or set HF_ENDPOINT to a mirror of the hub",
         ) from None

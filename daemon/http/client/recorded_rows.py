@@ -21,14 +21,14 @@ OTHERWISE: Final = "text that the tokenizer reads as other tokens"
 
 
 class RecordedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as it stood before the model, chat template and all, and the answer: a row of `prompt_type: raw`."""
+    """The prompt as seen by the model, chat template included, and the answer: a row of `prompt_type: raw`."""
 
     prompt: str
     response: str
     reward: float | None
     experience: str
     version: int
-    """The oldest weight version that drew a token of the answer."""
+    """Oldest weight version that sampled a token of the answer."""
 
 
 class RolloutRow(RecordedRollout, frozen=True, kw_only=True):
@@ -76,19 +76,19 @@ def experience_row(spec: ExperimentSpec, shown: ExperienceView) -> RolloutRow | 
 
 
 class RecordedRows:
-    """Rows of an experiment's experiences, and the reasons for which some have none."""
+    """Rows of an experiment's experiences, and the reasons for experiences without a row."""
 
     def __init__(self, spec: ExperimentSpec | None) -> None:
-        """Raises NotFoundError if the log keeps no specification of the experiment."""
+        """Raises NotFoundError if the log has no specification of the experiment."""
         if spec is None:
             raise NotFoundError("the log keeps no specification of this experiment", fix="restore the whole log")
         self._spec = spec
         self._tokenizers: dict[int, Tokenizer] = {}
         self.left_out: dict[str, int] = {}
-        """Experiences without a row, by reason."""
+        """Number of experiences without a row, by reason."""
 
     def row(self, shown: ExperienceView) -> RecordedRow | None:
-        """The row of an experience that was asked for with its tokens; None where no row says the same. Blocks."""
+        """Returns the row of an experience with its tokens; None if no row is equivalent. Blocks."""
         why = SEVERAL
         turns = experience_turns(self._tokenizer(shown.experience.stage), shown)
         if len(turns) == 1 and not turns[0].passages:
@@ -115,13 +115,13 @@ class RecordedRows:
         return self._tokenizers[stage]
 
     def _prompts(self, stage: int, prompt: str) -> list[str]:
-        """The prompt, and the prompt without what the tokenizer itself puts before a bare text."""
+        """Returns the prompt with and without the tokens prepended by the tokenizer to any text."""
         tokenizer = self._tokenizer(stage)
         opening = tokenizer.decode(tokenizer.encode("", special=True), special=True)
         return [prompt, prompt.removeprefix(opening)] if opening and prompt.startswith(opening) else [prompt]
 
     def _reads(self, shown: ExperienceView, prompt: str, answer: str) -> bool:
-        """True if a stage that trains on the row learns the tokens that were drawn, and their end."""
+        """True if training on the row learns the sampled tokens, and their end."""
         tokenizer = self._tokenizer(shown.experience.stage)
         tokens = shown.tokens or []
         middle = shown.experience.prompt_tokens

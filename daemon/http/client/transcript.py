@@ -1,7 +1,7 @@
 """`Transcript`: an experience as text, by the tokenizer in the model's folder, and the truth of its row.
 
-Both are read here, where the person is: loading a tokenizer takes seconds, which no daemon has. What cannot be read is
-missing, and a note says why.
+Both are read here, by the client: loading a tokenizer takes seconds, too long for a daemon. Unreadable parts are
+missing, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rftd.workers.datasets.stage_tokenizer import Decoder, stage_decoder
 from rftd.workers.datasets.taskset import Taskset
 
 _SUBMISSIONS = 100
-"""Submissions of one experiment that are looked at: one, or its two halves, each maybe more than once."""
+"""Maximum number of submissions of one experiment considered: one, or its two halves, each possibly repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of an answer that the model or the workflow wrote."""
+    """A piece of an answer, written by the model or the workflow."""
 
     by: Literal["model", "workflow"]
     text: str
@@ -39,15 +39,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class TextTurn:
-    """A prompt and its answer."""
+    """A prompt and its answer as text, with the answer's pieces by writer."""
 
     prompt: str
     bare_prompt: str
     """The prompt without the marks of the chat template."""
     answer: str
     passages: tuple[Passage, ...] = ()
-    """The answer in pieces where the workflow wrote some of it, as what a tool returned; empty where the model wrote
-    all of it."""
+    """The answer in pieces if the workflow wrote part of it, for example a tool's output; empty if the model wrote all.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +60,34 @@ class IdTurn:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """An experience as text."""
+    """An experience as text, with notes about missing parts."""
 
     turns: tuple[TextTurn, ...] = ()
-    """One; of a rollout in several steps one for each. Empty without a tokenizer."""
+    """One turn, or one per step of a rollout in several steps. Empty without a tokenizer."""
     ids: tuple[IdTurn, ...] = ()
-    """Each turn as token ids, where there is no text."""
+    """Each turn as token ids, if there is no text."""
     truth: str | None = None
-    """The right answer in the row of its task; None if there is none, or it cannot be read."""
+    """The right answer in the task's row; None if missing or unreadable."""
     pieces: tuple[str, ...] = ()
-    """The text of each id behind the first prompt, by itself; empty unless it was asked for."""
+    """The text of each single id after the first prompt; empty unless requested."""
     notes: tuple[str, ...] = ()
-    """The reasons for all that is missing."""
+    """Reasons for all missing parts."""
 
 
 def specification(client: Client, id: str) -> ExperimentSpec | None:
-    """The specification that the log keeps of an experiment; None if the log has none any more."""
+    """Returns the experiment's specification from the log; None if the log has none any more."""
     page = client.ask(events, name=id, type=["experiment.submitted"], limit=_SUBMISSIONS, full=True).value
     if not page.items:
         return None
-    spec, *more = (converted(each.payload["spec"], ExperimentSpec) for each in page.items)
+    spec, *more = (converted(submission.payload["spec"], ExperimentSpec) for submission in page.items)
     for half in more:
-        both = joined(spec, half)
-        spec = both if isinstance(both, ExperimentSpec) else spec
+        joined_spec = joined(spec, half)
+        spec = joined_spec if isinstance(joined_spec, ExperimentSpec) else spec
     return spec
 
 
 def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces: bool = False) -> Transcript:
-    """The text of an experience that was asked for with its tokens; `pieces`: also that of each token by itself.
+    """Returns the text of an experience with its tokens; `pieces`: also the text of each single token.
 
     Blocks while files are read.
     """
@@ -98,25 +98,25 @@ def transcript_of(spec: ExperimentSpec | None, shown: ExperienceView, *, pieces:
     stage = spec.stages[number]
     notes = []
     turns: tuple[TextTurn, ...] = ()
-    alone: tuple[str, ...] = ()
+    single_texts: tuple[str, ...] = ()
     truth = None
     try:
         decoder = stage_decoder(stage)
         turns = experience_turns(decoder, shown)
         if pieces:
             response = (shown.tokens or [])[shown.experience.prompt_tokens :]
-            alone = tuple(decoder.decode([token], special=True) for token in response)
+            single_texts = tuple(decoder.decode([token], special=True) for token in response)
     except RftdError as error:
         notes.append(f"no text, only ids: {one_line(error.what)}")
     try:
         truth = _truth(stage, shown)
     except RftdError as error:
         notes.append(f"no truth: {one_line(error.what)}")
-    return Transcript(turns, () if turns else _ids(shown), truth, alone, tuple(notes))
+    return Transcript(turns, () if turns else _ids(shown), truth, single_texts, tuple(notes))
 
 
 def experience_turns(decoder: Decoder, shown: ExperienceView) -> tuple[TextTurn, ...]:
-    """The prompts and answers of an experience that was asked for with its tokens."""
+    """Returns the prompts and answers of an experience with its tokens."""
     return tuple(_turn(decoder, sequence) for sequence in _sequences(shown))
 
 
@@ -130,7 +130,7 @@ class _Sequence(NamedTuple):
     prompt: Sequence[int]
     answer: Sequence[int]
     by_model: Sequence[bool]
-    """True for each id of the answer that the model drew."""
+    """True for each id of the answer sampled by the model."""
 
 
 def _sequences(shown: ExperienceView) -> Iterator[_Sequence]:
@@ -151,7 +151,7 @@ def _sequences(shown: ExperienceView) -> Iterator[_Sequence]:
 
 
 def _by_model(shown: ExperienceView) -> list[bool]:
-    """True for each response token that was drawn; where no settings are recorded, for each that is trained."""
+    """Returns True for each sampled response token; without recorded settings, for each trained one."""
     count = len(shown.tokens or ()) - shown.experience.prompt_tokens
     if not shown.sampling:
         return [bool(trained) for trained in shown.loss_mask or ()] or [True] * count
@@ -164,10 +164,10 @@ def _by_model(shown: ExperienceView) -> list[bool]:
 def _turn(decoder: Decoder, sequence: _Sequence) -> TextTurn:
     prompt, answer, _ = sequence
     whole = decoder.decode(answer, special=True)
-    said = decoder.decode(answer)
-    # The mark that ends an answer is none of it; marks between the turns of a conversation are.
+    plain_text = decoder.decode(answer)
+    # The answer's end mark is not part of it; marks between the turns of a conversation are.
     bare = decoder.decode(prompt)
-    text = said if whole.startswith(said) else whole
+    text = plain_text if whole.startswith(plain_text) else whole
     return TextTurn(decoder.decode(prompt, special=True), bare, text, tuple(_passages(decoder, sequence)))
 
 
@@ -183,8 +183,8 @@ def _passages(decoder: Decoder, sequence: _Sequence) -> Iterator[Passage]:
 def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:
     if shown.task is None or not tasksets_of(stage):
         return None
-    place = task_place(stage, shown.task.row)
-    spec = tasksets_of(stage)[place.taskset]
+    task_row = task_place(stage, shown.task.row)
+    spec = tasksets_of(stage)[task_row.taskset]
     if spec.queue:
         return None
     try:
@@ -194,4 +194,4 @@ def _truth(stage: StageSpec, shown: ExperienceView) -> str | None:
     with closing(Taskset.open(spec)) as taskset:
         if spec.digest and taskset.digest != spec.digest:
             raise DataError(f"{spec.path} is not what the experiment was accepted with")
-        return taskset.task(place.row, shown.task.epoch).truth or None
+        return taskset.task(task_row.row, shown.task.epoch).truth or None

@@ -1,26 +1,26 @@
 """The reads and commands of a daemon, one file for each noun, shared by API, client and CLI. In reading order:
 
-route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function that makes it
+route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function building the answer
 wire          views as JSON and back
 problem       the body of every error
-experiments   the list, one line of it, the page; what each role waits for
+experiments   the list, one line, the page; each role's wait
 sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
-history       steps, batches, evaluations; what a thing was made of, and what became of it
+history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
-evaluations   the answers of one, against another version's, of one row through all
+evaluations   the answers of one evaluation, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
-events        of an experiment, from the log: event_page is what clients get, event_pages finds them, event_json
+events        of an experiment, from the log: event_page is the answer, event_pages finds the events, event_json
 logs          lines of the workers' log files, merged by time
-refusals      requests by records in the log that were refused
-dead_letters  what was set aside; retry, drop
-access        one-time links for browsers; the tokens, their limits and what is taken of them
-hub           the cache of the Hugging Face hub that the daemon looks into
-keeping       the rules by which payloads and files go
-trackers      how far each of an experiment has come
-budgets       what is spent of each, and when the experiment pauses for it
+refusals      refused requests sent as records in the log
+dead_letters  records and tasks set aside; retry, drop
+access        one-time links for browsers; the tokens, their limits and present use
+hub           the daemon's cache of the Hugging Face hub
+keeping       the rules for dropping payloads and archiving files
+trackers      the progress of an experiment's trackers
+budgets       amounts spent of each budget, and the pause for it
 version       of the daemon
 
-A new read is its query in `rftd.storage.queries`, which declares the row too; a function here, marked `read`; and a
-verb, with its line in `rftd.daemon.cli.cli`. Route and document are made of the function.
+A new read needs its query in `rftd.storage.queries`, with the declared row; a function here, marked `read`; and a verb,
+with its line in `rftd.daemon.cli.cli`. Route and document are derived from the function.
 """

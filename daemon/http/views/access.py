@@ -1,4 +1,4 @@
-"""Who may come in: one-time links for browsers, and the tokens with what is taken of their limits."""
+"""Access to the daemon: one-time links for browsers, and the tokens with the present use of their limits."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ _TAG = "access"
 
 
 class NewLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/login-links, which has no field."""
+    """The body of POST /v1/login-links, which has no fields."""
 
 
 class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link that signs one browser in, once, within five minutes."""
+    """A link signing one browser in, once, within five minutes."""
 
     path: str
-    """The path at this daemon's address. A secret: whoever opens it first has the rights of the token."""
+    """Path at this daemon's address. A secret: the first user of the link has the rights of the token."""
     role: str
-    """The role that the browser will have."""
+    """Role of the browser after signing in."""
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """One named token: its limits, and what is taken of them. None: the daemon's general limits alone."""
+    """One named token: its limits and their present use. None: only the daemon's general limits apply."""
 
     name: str
     role: str
     expires_ns: int | None
     submissions_per_hour: int | None
     submitted: int
-    """Submissions within the last hour."""
+    """Number of submissions within the last hour."""
     queued: int | None
     waiting: int
-    """Experiments that wait in the queue."""
+    """Number of experiments in the queue."""
     connections: int | None
     connected: int
     streams: int | None
@@ -42,64 +42,64 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenList(msgspec.Struct, frozen=True, kw_only=True):
-    """The named tokens that are in use: all for an admin, else the asker's own."""
+    """The named tokens in use: all for an admin, else the asker's own."""
 
     asker: str
-    """The name of the token that asked, or `owner`."""
+    """Name of the requesting token, or `owner`."""
     role: str
     items: list[TokenView]
 
 
 class AllowList(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the daemon's configuration."""
+    """One line of the daemon's allow-list configuration, with the folders of no effect."""
 
     line: str
-    """The name of the line: `roots`, `allow_env`, `secrets`, `allow_urls`, `allow_code` or `allow_args`."""
+    """Name of the line: `roots`, `allow_env`, `secrets`, `allow_urls`, `allow_code` or `allow_args`."""
     allows: list[str]
-    """The folders, patterns, variables with their hosts, or addresses that it allows."""
+    """Allowed folders, patterns, variables with their hosts, or addresses."""
     faulty: list[str]
-    """The folders of it that allow nothing, because they are links, lie behind one, or do not exist."""
+    """Folders of the line without effect, because they are links, lie behind a link, or do not exist."""
 
 
 class AllowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that submissions of everybody but the owner may hold."""
+    """The names allowed in submissions of everybody but the owner."""
 
     items: list[AllowList]
 
 
 @command("/v1/login-links", NewLink, LoginLink, tag=_TAG, optional=True, dry=True, role=AccessRole.READ)
 async def new_link(daemon: Daemon, body: NewLink) -> LoginLink:
-    """Makes a one-time link for a browser, with the rights of the token that asks."""
+    """Makes a one-time link for a browser, with the rights of the requesting token."""
     return LoginLink(path=daemon.login_path(), role=daemon.asker.role.label)
 
 
 @read("/v1/tokens", TokenList, tag=_TAG)
 async def tokens(daemon: Daemon) -> TokenList:
-    """The named tokens, their limits and what is taken of them; never a token itself."""
+    """The named tokens, their limits and present use; never a token itself."""
     waiting = await daemon.operations.queued_by()
-    items = [
+    token_views = [
         TokenView(
-            name=entry.name,
-            role=entry.role,
-            expires_ns=entry.expires_ns,
+            name=holder.name,
+            role=holder.role,
+            expires_ns=holder.expires_ns,
             submissions_per_hour=quota.submissions_per_hour,
             submitted=use.submissions_per_hour,
             queued=quota.queued,
-            waiting=waiting.get(entry.name, 0),
+            waiting=waiting.get(holder.name, 0),
             connections=quota.connections,
             connected=use.connections,
             streams=quota.streams,
             streaming=use.streams,
         )
-        for entry, quota, use in daemon.holders()
+        for holder, quota, use in daemon.holders()
     ]
-    return TokenList(asker=daemon.asker.name, role=daemon.asker.role.label, items=items)
+    return TokenList(asker=daemon.asker.name, role=daemon.asker.role.label, items=token_views)
 
 
 @read("/v1/allowances", AllowLists, tag=_TAG, role=AccessRole.ADMIN)
 async def allowances(daemon: Daemon) -> AllowLists:
-    """The names that others than the owner may use in submissions, by the lines of the daemon's configuration."""
-    import asyncio  # not above: the command line imports this module, and loads no event loop to check a file
+    """The names allowed in submissions of everybody but the owner, by the lines of the daemon's configuration."""
+    import asyncio  # not above: the command line imports this module, and needs no event loop to check a file
 
     lists = daemon.operations.allowances
     faults = await asyncio.to_thread(lambda: list(lists.faults()))

@@ -1,4 +1,4 @@
-"""The budgets of an experiment: what is spent of each, and when it pauses because time runs out or nobody looks."""
+"""The budgets of an experiment: amounts spent, and the pause for lack of time or readers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One budget of an experiment."""
+    """One budget of an experiment: its limit, the amount spent, and the resulting pause."""
 
     field: str
-    """Its field in `limits`."""
+    """Field of the budget in `limits`."""
     limit: float
-    """The limit in the unit of its field, with what resumes have added to it."""
+    """Limit in the unit of its field, including amounts added by resumes."""
     spent: float
-    """The amount spent, in the unit of its field; for `unseen_days` the days since somebody looked."""
+    """Amount spent, in the unit of its field; for `unseen_days` the days since the last reader."""
     words: str
-    """`12 of 48 hours`."""
+    """Amount and limit in words: `12 of 48 hours`."""
     pauses_ns: int | None
-    """The time at which the experiment pauses for this budget; null if time alone does not decide."""
+    """Time of the experiment's pause for this budget; null if more than time decides."""
 
 
 def rows_of(uses: Iterable[BudgetUse]) -> list[BudgetRow]:
-    """The budgets that have a limit, as the API answers them."""
+    """Returns the budgets with a limit, as answered by the API."""
     return [
         BudgetRow(field=use.field, limit=use.limit, spent=use.spent, words=use.words, pauses_ns=use.pauses_ns)
         for use in uses
@@ -39,7 +39,7 @@ def rows_of(uses: Iterable[BudgetUse]) -> list[BudgetRow]:
 
 
 def budget_line(row: BudgetRow, clock: Clock) -> str:
-    """`12 of 48 hours (25%), pauses in 36 h`."""
+    """Returns the budget in one line: `12 of 48 hours (25%), pauses in 36 h`."""
     share = f" ({row.spent / row.limit:.0%})" if row.field != "unseen_days" else ""
     name = " cost" if row.field == "cost" else ""
     if row.pauses_ns is None:

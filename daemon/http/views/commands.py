@@ -1,4 +1,4 @@
-"""The commands that change an experiment's life: their bodies, what they answer, and what each does."""
+"""The commands changing an experiment's life: their bodies, receipts and effects."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from rftd.daemon.run.operations import Accepted, Done
 
 MOST_PRIORITY: Final = 1_000_000
-"""The largest priority of an experiment, either way, as in an experiment file."""
+"""Largest absolute priority of an experiment, as in an experiment file."""
 MOST_CHARACTERS: Final = 1000
 _PATH_CHARACTERS: Final = 4096
 KEEPING_TIMEOUT_S: Final = 3600.0
-"""The longest archive, restore or removal: checkpoints are copied, and read again to check the copy."""
+"""Longest archive, restore or removal in seconds: checkpoints are copied, and read again to check the copy."""
 _TAG: Final = "experiments"
 
 Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")]
-"""A text that is not blank."""
+"""Text with at least one non-blank character."""
 PathText = Annotated[str, Meta(max_length=_PATH_CHARACTERS)]
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/experiments and /v1/experiments/check."""
+    """The body of POST /v1/experiments and /v1/experiments/check: a file and additional labels."""
 
     config: dict[str, Any]
     """The experiment file, normalised by the client: `${...}` resolved there, absolute paths, no secret as a value."""
@@ -39,51 +39,51 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/experiments/{name}/fork."""
+    """The body of POST /v1/experiments/{name}/fork: the step, and the changes to the parent's configuration."""
 
     at_step: Annotated[int, Meta(ge=0, le=MOST)]
-    """The weight version from which the fork goes on; 0 is the base model."""
+    """Weight version at which the fork continues; 0 is the base model."""
     set: list[str] = []
     """`key=value` overrides of the parent's configuration, the value as YAML; paths absolute, a `${...}` stays text."""
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS)] | None = None
-    """The fork's name; PARENT-fork-STEP if it is left out."""
+    """Name of the fork; default: PARENT-fork-STEP."""
     labels: dict[str, str] = {}
-    """Labels that are added to the parent's."""
+    """Labels added to the parent's."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of pause, resume and cancel; it may be missing."""
+    """The optional body of pause, resume and cancel: a reason kept with the event."""
 
     reason: Text = ""
 
 
 class Prioritize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of prioritize."""
+    """The body of prioritize: the new priority, and a reason kept with the event."""
 
     priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
     reason: Text = ""
 
 
 class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of archive; it may be missing."""
+    """The optional body of archive: the file to write."""
 
     to: PathText = ""
-    """A new file on the daemon's machine; else one below its data folder."""
+    """New file on the daemon's machine; default: a file below its data folder."""
 
 
 class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of restore; it may be missing."""
+    """The optional body of restore: the archive to read."""
 
     source: PathText = ""
-    """The archive's present place, if it was moved."""
+    """Present path of the archive, if it was moved."""
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of remove; it may be missing."""
+    """The optional body of remove: the reason, and whether to archive first."""
 
     reason: Text = ""
     archive: bool = False
-    """True: it is archived before it is removed."""
+    """True: the experiment is archived before its removal."""
 
 
 class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,28 +92,28 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     event: str
-    """Id of its experiment.submitted."""
+    """Id of the experiment.submitted event."""
     position: str
-    """Give it as `?after=` to a read that must see it."""
+    """Position for `?after=`, for reads that must see the experiment."""
     warnings: list[str]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The experiment would be taken in; nothing was appended."""
+    """The experiment would be accepted as described here; nothing was appended."""
 
     name: str
-    """Its name; with a time stamp where its folder is in use and the file allows another."""
+    """Name of the experiment; with a time stamp if its folder is in use and the file allows another one."""
     job_dir: str
     warnings: list[str]
     memory: list[MemoryRow]
-    """The memory that workers are expected to take of their devices, with the longest texts."""
+    """Expected memory of workers on their devices, with the longest texts."""
 
 
 class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
     """The fork is in the log."""
 
     parent: str
-    """The experiment whose history it shares."""
+    """The experiment sharing its history with the fork."""
     at_step: int
 
 
@@ -121,40 +121,40 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The command is in the log."""
 
     id: str
-    """The experiment's id."""
+    """Id of the experiment."""
     event: str
     position: str
 
 
 def receipt_of(experiment: UUID, done: Done) -> Receipt:
-    """The answer to a command that took effect."""
+    """Builds the answer to a command in effect: the experiment, the event and its position."""
     return Receipt(id=str(experiment), event=str(done.event), position=str(done.position))
 
 
 def of_file(content: dict[str, Any]) -> Submit:
-    """The submission that an experiment file alone is."""
+    """Returns the submission of an experiment file without labels."""
     return Submit(config=content)
 
 
 @command("/v1/experiments", Submit, SubmitReceipt, tag=_TAG, of_file=of_file, submits=True)
 async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
-    """Submit an experiment. It is validated, and in the log when this answers."""
+    """Submit an experiment. The answer comes once the experiment is validated and in the log."""
     accepted = await daemon.operations.submit(_with_labels(body), request_id=key)
-    return SubmitReceipt(**_taken_in(accepted))
+    return SubmitReceipt(**_receipt_fields(accepted))
 
 
-# A path of its own and no parameter of the submission's: an unknown parameter is ignored, and what somebody wanted
-# checked would be submitted.
+# A separate path and no parameter of the submission: an unknown parameter would be ignored, and an experiment meant
+# only for a check would be submitted.
 @command("/v1/experiments/check", Submit, CheckReport, tag=_TAG, of_file=of_file, dry=True)
 async def check(daemon: Daemon, body: Submit) -> CheckReport:
-    """Check an experiment exactly as a submission of it would be checked, and append nothing."""
+    """Check an experiment exactly as a submission would, and append nothing."""
     spec = await daemon.operations.check(_with_labels(body))
     return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings), memory=rows_of(spec.memory))
 
 
 @command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG, submits=True)
 async def fork(daemon: Daemon, body: Fork, key: UUID, name: Name) -> ForkReceipt:
-    """A new experiment that shares this one's history up to a step and goes on from there, with changes."""
+    """A new experiment sharing this one's history up to a step and continuing from there, with changes."""
     forked = await daemon.operations.fork(
         await daemon.find(name),
         at_step=body.at_step,
@@ -163,7 +163,7 @@ async def fork(daemon: Daemon, body: Fork, key: UUID, name: Name) -> ForkReceipt
         labels=body.labels,
         request_id=key,
     )
-    return ForkReceipt(**_taken_in(forked), parent=str(forked.parent), at_step=forked.at_step)
+    return ForkReceipt(**_receipt_fields(forked), parent=str(forked.parent), at_step=forked.at_step)
 
 
 @command("/v1/experiments/{name}/pause", Reason, Receipt, tag=_TAG, optional=True)
@@ -186,7 +186,7 @@ async def cancel(daemon: Commanded, body: Reason, key: UUID, name: Name) -> Rece
 
 @command("/v1/experiments/{name}/prioritize", Prioritize, Receipt, tag=_TAG)
 async def prioritize(daemon: Commanded, body: Prioritize, key: UUID, name: Name) -> Receipt:
-    """Change the priority of an experiment: of those that wait for their turn, the highest goes first."""
+    """Change the priority of an experiment: of the queued ones, the highest goes first."""
     id = await daemon.find(name)
     done = await daemon.operations.prioritize(id, priority=body.priority, reason=body.reason, request_id=key)
     return receipt_of(id, done)
@@ -195,13 +195,13 @@ async def prioritize(daemon: Commanded, body: Prioritize, key: UUID, name: Name)
 @command("/v1/experiments/{name}/archive", To, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
 async def archive(daemon: Daemon, body: To, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
-    return receipt_of(id, await daemon.operations.archive(id, to=_checked_place(body.to, "to"), request_id=key))
+    return receipt_of(id, await daemon.operations.archive(id, to=_checked_path(body.to, "to"), request_id=key))
 
 
 @command("/v1/experiments/{name}/restore", From, Receipt, tag=_TAG, optional=True, timeout_s=KEEPING_TIMEOUT_S)
 async def restore(daemon: Daemon, body: From, key: UUID, name: Name) -> Receipt:
     id = await daemon.find(name)
-    archive = _checked_place(body.source, "source")
+    archive = _checked_path(body.source, "source")
     return receipt_of(id, await daemon.operations.restore(id, source=archive, request_id=key))
 
 
@@ -212,7 +212,7 @@ async def remove(daemon: Daemon, body: Remove, key: UUID, name: Name) -> Receipt
     return receipt_of(id, done)
 
 
-def _taken_in(accepted: Accepted) -> dict[str, Any]:
+def _receipt_fields(accepted: Accepted) -> dict[str, Any]:
     return {
         "id": str(accepted.experiment),
         "name": accepted.name,
@@ -223,17 +223,17 @@ def _taken_in(accepted: Accepted) -> dict[str, Any]:
 
 
 def _with_labels(body: Submit) -> dict[str, Any]:
-    """The config with the request's labels over the file's."""
-    own = body.config.get("labels")
-    # Labels of a wrong kind are left for the check of the configuration, which names their line and column.
-    if not body.labels or not isinstance(own, dict | None):
+    """Returns the config with the request's labels over the file's."""
+    file_labels = body.config.get("labels")
+    # Labels of a wrong kind are left for the check of the configuration, which reports line and column.
+    if not body.labels or not isinstance(file_labels, dict | None):
         return body.config
-    return {**body.config, "labels": {**(own or {}), **body.labels}}
+    return {**body.config, "labels": {**(file_labels or {}), **body.labels}}
 
 
-def _checked_place(path: str, field: str) -> str:
-    # The daemon resolves no relative path, which would mean its own folder and not the caller's. A name alone is that
-    # of an archive in its folder of archives.
+def _checked_path(path: str, field: str) -> str:
+    # The daemon resolves no relative path: it would mean the daemon's folder and not the caller's. A plain name is an
+    # archive in the daemon's folder of archives.
     absolute = PurePosixPath(path).is_absolute() or "/" not in path
     plain = absolute and "\0" not in path and ".." not in PurePosixPath(path).parts
     if path and not plain:

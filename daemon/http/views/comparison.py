@@ -1,4 +1,4 @@
-"""Experiments side by side: the figures of each after equally many steps, trained tokens or seconds."""
+"""Experiments side by side: the figures of each after equal numbers of steps, trained tokens or seconds."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 MOST_COMPARED: Final = 32
-"""The most experiments that are compared at once."""
+"""Maximum number of experiments in one comparison."""
 MOST_POINTS: Final = 100
 REWARD: Final = "reward_mean"
 HELD_OUT: Final = "held-out/"
-"""The beginning of a figure's name that is the score of a held-out taskset."""
+"""Prefix of a figure's name for the score of a held-out taskset."""
 Basis: TypeAlias = Literal["steps", "tokens", "time"]
-"""The measure that is equal for all experiments."""
+"""The measure equal for all experiments."""
 
 
 class ComparedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment at one point: the newest step that it had trained by then."""
+    """One experiment at one point: its newest step trained by then."""
 
     step: int
     tokens: int
     time_s: float
-    """The seconds since the experiment was started."""
+    """Seconds since the experiment was started."""
     figures: dict[str, float | None]
-    """The figures of the step by name, and the newest score of each held-out taskset."""
+    """Figures of the step by name, and the newest score of each held-out taskset."""
 
 
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All experiments after equally much."""
+    """All experiments at an equal number of steps, tokens or seconds."""
 
     at: float
-    """Steps, tokens or seconds."""
+    """Number of steps, tokens or seconds."""
     standings: list[ComparedStep | None]
-    """One for each experiment; null for one that had trained no step by then."""
+    """One per experiment; null for an experiment without a trained step by then."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Experiments at equal steps, tokens or time."""
+    """Experiments at equal steps, tokens or time, up to what all of them have reached."""
 
     by: str
     items: list[ExperimentSummary]
-    """The experiments, in the order in which they were named."""
+    """The experiments, in the requested order."""
     points: list[ComparedPoint]
-    """None if an experiment has trained no step."""
+    """The points; empty if an experiment has trained no step."""
 
 
 class _Course(msgspec.Struct, frozen=True):
-    """The way of one experiment so far."""
+    """Steps and evaluations of one experiment so far."""
 
     id: UUID
     summary: ExperimentSummary
@@ -68,7 +68,7 @@ class _Course(msgspec.Struct, frozen=True):
     evals: list[EvalRow]
 
     def time_s(self, total: StepTotal) -> float:
-        """The seconds between the start and the end of a step; a fork's shared steps took none of its own."""
+        """Returns the seconds between the start and the end of a step; a fork's shared steps took none of its own."""
         began_ns = self.summary.started_ns or self.summary.submitted_ns
         return max(0.0, (total.completed_ns - began_ns) / 1e9)
 
@@ -81,15 +81,21 @@ async def comparison(
     points: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = 5,
     after: After = None,
 ) -> Comparison:
-    """Experiments side by side after equally many steps, trained tokens or seconds, up to what all of them reached."""
+    """Experiments side by side after equal numbers of steps, trained tokens or seconds, as far as all of them have
+    come.
+    """
     names = name or []
     if not 2 <= len(names) <= MOST_COMPARED:
         fix = f"name two to {MOST_COMPARED} experiments"
         what = "one experiment is no comparison" if len(names) == 1 else f"{len(names)} experiments are no comparison"
         raise UsageError(what, field="name", fix=fix)
     async with daemon.read(after) as connection:
-        ids = [await daemon.resolve(connection, each) for each in names]
-        if (twice := next((each for each, id in zip(names, ids, strict=True) if ids.count(id) > 1), None)) is not None:
+        ids = [await daemon.resolve(connection, experiment_name) for experiment_name in names]
+        if (
+            twice := next(
+                (experiment_name for experiment_name, id in zip(names, ids, strict=True) if ids.count(id) > 1), None
+            )
+        ) is not None:
             raise UsageError(f"{twice!r} is named twice", field="name", fix="name different experiments")
         courses = [await _course(connection, id) for id in ids]
         compared = [
@@ -115,7 +121,7 @@ def _measure(course: _Course, by: Basis) -> Callable[[StepTotal], float]:
 
 
 def _grid(courses: Sequence[_Course], by: Basis, points: int) -> list[float]:
-    """Points in equal distances up to what every experiment has reached, each once."""
+    """Returns points at equal distances up to the last one reached by every experiment, without duplicates."""
     if not all(course.totals for course in courses):
         return []
     end = min(_measure(course, by)(course.totals[-1]) for course in courses)
@@ -126,14 +132,14 @@ def _grid(courses: Sequence[_Course], by: Basis, points: int) -> list[float]:
 
 
 async def _standing(connection: AsyncConnection, course: _Course, by: Basis, at: float) -> ComparedStep | None:
-    """The experiment at a point; None before its first step."""
+    """Returns the experiment at a point; None before its first step."""
     reached = bisect_right(course.totals, at, key=_measure(course, by))
     if not reached:
         return None
     total = course.totals[reached - 1]
     [row] = await list_steps(connection, course.id, first_step=total.step, last_step=total.step, limit=1)
     figures = {**row.metrics, REWARD: row.reward_mean}
-    for scored in course.evals:  # in the order of versions, so that the newest stays
+    for scored in course.evals:  # in the order of versions, so that the newest score remains
         if scored.version <= total.step:
             figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
     return ComparedStep(step=total.step, tokens=total.tokens, time_s=course.time_s(total), figures=figures)

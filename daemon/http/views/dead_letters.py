@@ -1,4 +1,4 @@
-"""Dead letters: what was set aside, one of them with what lies behind it, and what may be decided."""
+"""Dead letters: records and tasks set aside, one letter with its record or attempts, and the verdicts."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from rftd.streams.log.log import EventLog
 
 SHOWN_SIZE_BYTES: Final = 256
-"""The bytes that are shown of a record which nobody can read."""
+"""Number of bytes shown of an unreadable record."""
 _TAG: Final = "dead letters"
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/dead-letters/retry."""
+    """The body of POST /v1/dead-letters/retry: the letter, with the reason and author of the verdict."""
 
     id: Said
-    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
+    """Id of the dead letter, as accepted by GET /v1/dead-letters/one."""
     reason: Text = ""
     by: Text = ""
-    """The person who decided; kept with the event."""
+    """Who decided; kept with the event."""
 
 
 class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/dead-letters/drop."""
+    """The body of POST /v1/dead-letters/drop: as for a retry, with a required reason."""
 
     id: Said
-    """The dead letter's id, as GET /v1/dead-letters/one takes it."""
+    """Id of the dead letter, as accepted by GET /v1/dead-letters/one."""
     reason: Said
-    """The reason why it needs no more attention."""
+    """Reason why the letter needs no more attention."""
 
 
 @read("/v1/dead-letters", DeadLetterList, tag=_TAG)
@@ -60,9 +60,8 @@ async def many(
     offset: Offset = 0,
     after: After = None,
 ) -> DeadLetterList:
-    """Records that no reader could use, and tasks of which too few rollouts succeeded; newest first."""
-    # `after` is waited for once, before the name is looked up: an experiment that was submitted just now has to be
-    # found.
+    """Records unusable by every reader, and tasks with too few successful rollouts; newest first."""
+    # The wait for `after` comes once, before the name lookup: an experiment submitted just now has to be found.
     id = await daemon.find(experiment, after) if experiment is not None else None
     return listed(await _dead(daemon, after), everything=all, experiment=id, limit=limit, offset=offset)
 
@@ -73,20 +72,20 @@ async def one(
     id: Annotated[str, Meta(min_length=1, max_length=500, description=f"Which: {FORMS}.")],
     after: After = None,
 ) -> DeadLetterPage:
-    """One of them with the record or the attempts behind it."""
+    """One dead letter with its record or its attempts."""
     return await page_of(daemon.log, meant(await _dead(daemon, after), id))
 
 
 @command("/v1/dead-letters/retry", Decide, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
 async def retry(daemon: Daemon, body: Decide, key: UUID) -> DeadLetterReceipt:
-    """Lets one take effect after all; asking twice is asking once."""
+    """Retries a dead letter so that its task takes effect after all; idempotent."""
     chosen = meant(await _dead(daemon), body.id)
     return await daemon.operations.retry_dead_letter(chosen, by=body.by, reason=body.reason, request_id=key)
 
 
 @command("/v1/dead-letters/drop", Drop, DeadLetterReceipt, tag=_TAG, role=AccessRole.ADMIN)
 async def drop(daemon: Daemon, body: Drop, key: UUID) -> DeadLetterReceipt:
-    """Takes one from the list of what is open, with a reason; asking twice is asking once."""
+    """Removes a dead letter from the open ones, with a reason; idempotent."""
     chosen = meant(await _dead(daemon), body.id)
     return await daemon.operations.drop_dead_letter(chosen, by=body.by, reason=body.reason, request_id=key)
 
@@ -100,10 +99,10 @@ async def _dead(daemon: Daemon, after: str | None = None) -> list[Dead]:
 
 
 async def page_of(log: EventLog, dead: Dead) -> DeadLetterPage:
-    """The dead letter's page, with the record or the attempts that the log holds of it."""
+    """Returns the dead letter's page, with its record or attempts from the log."""
     from rftd.daemon.run.dlq.desk import record_at
 
-    tries = [TryView(**msgspec.structs.asdict(each)) for each in dead.task.tries] if dead.task else []
+    tries = [TryView(**msgspec.structs.asdict(attempt)) for attempt in dead.task.tries] if dead.task else []
     record = None if dead.task else _record(await record_at(log, dead.place))
     return DeadLetterPage(letter=dead.letter, tries=tries, record=record)
 

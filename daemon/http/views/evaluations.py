@@ -23,79 +23,79 @@ if TYPE_CHECKING:
     from rftd.streams.figures.eval_answers import EvalAnswer
 
 _VERSIONS: Final = 200
-"""The newest versions in which a row is looked up."""
+"""Number of newest versions searched for a row."""
 Answers = Annotated[int, Meta(ge=1, le=100)]
 Which = Literal["row", "worst", "best", "changed"]
-"""The order of answers: by row, from the lowest or the highest reward on, or those that changed, lost ones first."""
+"""Order of answers: by row, from the lowest or the highest reward on, or changed ones, lost ones first."""
 
 
 class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to a held-out row."""
+    """One answer to a held-out row, with its reward and, if kept, its text."""
 
     row: int
     attempt: int
-    """Its number among the answers to the row, from 0."""
+    """Number of the answer among those to the row, from 0."""
     reward: float
     right: bool | None
-    """Null where the reward does not say so."""
+    """Whether the answer is right; null if the reward does not tell."""
     parts: dict[str, float]
-    """The named parts of the reward."""
+    """Named parts of the reward."""
     finish: str
     tokens: int
-    """The length of the answer."""
+    """Length of the answer in tokens."""
     kept: bool
-    """False: of this answer there is no text, only its scores."""
+    """False: of this answer only scores are kept, no text."""
     prompt: str
     text: str
     """The answer, or its beginning."""
     chars: int
-    """The length of the whole answer."""
+    """Length of the whole answer in characters."""
     truth: str
     category: str
     error: str
-    """The reason why there is no answer."""
+    """Reason for the missing answer."""
 
 
 class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, and the one to the same row by the version that it is compared with."""
+    """An answer, and the answer of the compared version to the same row."""
 
     answer: AnswerView
     before: AnswerView | None
 
 
 class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A version against an earlier one, over the rows that both answered."""
+    """A version against an earlier one, over the rows answered by both."""
 
     version: int
-    """The one that it is compared with."""
+    """The compared, earlier version."""
     won: int
-    """Rows whose mean reward rose."""
+    """Number of rows with a higher mean reward than before."""
     lost: int
     same: int
     difference: float
-    """The mean change of a row's reward."""
+    """Mean change of a row's reward."""
     p: float
-    """The probability of so uneven a division of won and lost rows by chance alone (sign test, two-sided)."""
+    """Probability of such an uneven division of won and lost rows by chance alone (sign test, two-sided)."""
 
 
 class EvaluationPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation with some of its answers."""
+    """One evaluation with some of its answers, and the comparison with another version."""
 
     evaluation: EvalRow
     comparison: VersionComparison | None
     answers: int
-    """All answers."""
+    """Number of all answers."""
     kept: int
-    """Those whose texts were kept."""
+    """Number of answers with kept texts."""
     items: list[PairedAnswer]
     next: int | None
-    """`offset` of the rest; null at the end."""
+    """`offset` of the next page; null at the end."""
     notes: list[str]
-    """The reasons for what is missing."""
+    """Reasons for missing parts."""
 
 
 class RowAnswersView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers to a row by one version."""
+    """The answers to a held-out row by one weight version and generation."""
 
     version: int
     generation: int
@@ -103,7 +103,7 @@ class RowAnswersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOutRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One held-out row through the versions that were evaluated on it."""
+    """One held-out row through the versions evaluated on it."""
 
     taskset: str
     row: int
@@ -123,14 +123,14 @@ async def evaluation(
     offset: Offset = 0,
     after: After = None,
 ) -> EvaluationPage:
-    """The answers of one weight version to held-out rows; with `against`, beside those of another version."""
+    """The answers of one weight version to held-out rows; with `against`, beside the answers of another version."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         rows = await evaluations_of(connection, id, taskset=taskset)
         chosen = evaluation_of(rows, version)
         compared_with = None if against is None else evaluation_of(rows, against, field="against")
-        now_places = await _places(connection, chosen)
-        before_places = None if compared_with is None else await _places(connection, compared_with)
+        now_places = await _answer_places(connection, chosen)
+        before_places = None if compared_with is None else await _answer_places(connection, compared_with)
     now = await _read(daemon, now_places)
     before = None if before_places is None else await _read(daemon, before_places)
     pairs = _ordered(now, before, order)
@@ -148,36 +148,36 @@ async def evaluation(
 
 @read("/v1/experiments/{name}/held-out/{row}", HeldOutRow, tag="history", name="held_out")
 async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, after: After = None) -> HeldOutRow:
-    """One held-out row, as each version answered it."""
+    """One held-out row with the answers of each version."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         rows = (await evaluations_of(connection, id, taskset=taskset))[-_VERSIONS:]
-        places = [await _places(connection, evaluation) for evaluation in rows]
-    items: list[RowAnswersView] = []
+        places = [await _answer_places(connection, evaluation) for evaluation in rows]
+    row_answers: list[RowAnswersView] = []
     notes: list[str] = []
-    for evaluation, kept in zip(rows, places, strict=True):
-        holding = [place for place in kept.scores if place.row_start <= row][-1:]
-        answered = await _read(daemon, kept._replace(scores=holding))
+    for evaluation, version_places in zip(rows, places, strict=True):
+        holding = [score_place for score_place in version_places.scores if score_place.row_start <= row][-1:]
+        answered = await _read(daemon, version_places._replace(scores=holding))
         answers = [_view(answered, key) for key in sorted(answered.answers) if key[0] == row]
         notes += [f"version {evaluation.version}: {note}" for note in answered.notes]
         if answers:
             version = RowAnswersView(version=evaluation.version, generation=evaluation.generation, answers=answers)
-            items.append(version)
-    if not items and not notes:
+            row_answers.append(version)
+    if not row_answers and not notes:
         raise NotFoundError(f"no answer to row {row} of {rows[-1].taskset!r}", field="row", fix="rows count from 0")
-    return HeldOutRow(taskset=rows[-1].taskset, row=row, items=items, notes=notes)
+    return HeldOutRow(taskset=rows[-1].taskset, row=row, items=row_answers, notes=notes)
 
 
 class _AnswerPlaces(NamedTuple):
-    """Where an evaluation's answers are."""
+    """Where an evaluation's answers are stored."""
 
     folder: str | None
-    """The folder of its experiment."""
+    """Folder of the experiment."""
     scores: list[ScorePlace]
     holders: dict[UUID, UUID]
 
 
-async def _places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
+async def _answer_places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
     return _AnswerPlaces(
         folder=await folder_of(connection, row.id),
         scores=await score_places(connection, row.id),
@@ -185,16 +185,16 @@ async def _places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
     )
 
 
-async def _read(daemon: Daemon, kept: _AnswerPlaces) -> AnsweredRows:
+async def _read(daemon: Daemon, answer_places: _AnswerPlaces) -> AnsweredRows:
     from rftd.storage.files.answered_rows import answered_rows
     from rftd.storage.files.artifacts import ArtifactStore
 
-    store = None if kept.folder is None else ArtifactStore(Path(kept.folder) / "artifacts")
-    return await answered_rows(daemon.log, kept.scores, store, kept.holders)
+    store = None if answer_places.folder is None else ArtifactStore(Path(answer_places.folder) / "artifacts")
+    return await answered_rows(daemon.log, answer_places.scores, store, answer_places.holders)
 
 
 def _ordered(now: AnsweredRows, before: AnsweredRows | None, order: Which) -> list[tuple[int, int]]:
-    """The rows and attempts of the answers that are shown; of equal ones those with a text come first."""
+    """Returns rows and attempts of the answers in display order; of equal ones, answers with a text come first."""
     keys = sorted(now.answers)
     if order == "row":
         return keys
@@ -206,7 +206,7 @@ def _ordered(now: AnsweredRows, before: AnsweredRows | None, order: Which) -> li
 
 
 def _change(now: AnsweredRows, before: AnsweredRows | None, key: tuple[int, int]) -> float | None:
-    """The change of an answer's reward; None without the other one."""
+    """Returns the change of an answer's reward; None without the earlier answer."""
     old = None if before is None else before.answers.get(key)
     return None if old is None else now.answers[key].reward - old.reward
 
@@ -228,7 +228,7 @@ def _compared(now: AnsweredRows, before: AnsweredRows, version: int) -> VersionC
 
 
 def _changes(now: AnsweredRows, before: AnsweredRows) -> Iterable[float]:
-    """The change of each row that both answered."""
+    """Yields the change of each row answered by both."""
     for row in now.rows():
         new = now.reward_of(row)
         old = before.reward_of(row)

@@ -1,4 +1,4 @@
-"""An event as JSON for people: names instead of places in a tuple, arrays as their shape, long lists cut."""
+"""An event as JSON for people: names instead of tuple positions, arrays as their shape, long lists shortened."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rftd.streams.log.codec import decode_head
 from rftd.streams.log.envelope import Decoded, Record
 
 SHOWN_ITEMS: Final = 32
-"""The items of a list that are shown; `full` shows all."""
+"""Maximum number of list elements shown; `full` shows all."""
 
 
 def view(decoded: Decoded, *, full: bool = False) -> EventView:
-    """The event with its attributes."""
+    """Returns the event with its attributes; `full` shows long lists whole."""
     head = decoded.head
     return EventView(
         id=str(head.id),
@@ -39,7 +39,7 @@ def view(decoded: Decoded, *, full: bool = False) -> EventView:
 
 
 def view_unread(record: Record, error: CodecError) -> EventView:
-    """A record that is not ours, or of a newer release: its attributes as they claim to be, and why it is left out."""
+    """Returns a foreign or newer record: its claimed attributes, and the reason for leaving out its content."""
     head = decode_head(record)
     return EventView(
         id=str(head.id),
@@ -62,7 +62,7 @@ def _time(time_ns: int) -> str:
 
 
 def plain(value: Any, *, full: bool = False) -> Any:
-    """The value in terms of JSON; secrets are masked, though none should be there."""
+    """Returns the object as JSON; secrets are masked, though none should be there."""
     return redact(_plain(value, None if full else SHOWN_ITEMS))
 
 
@@ -72,11 +72,11 @@ def _plain(value: Any, most: int | None) -> Any:
     if isinstance(value, msgspec.Struct):
         return {name: _plain(getattr(value, name), most) for name in value.__struct_fields__}
     if isinstance(value, dict):
-        return {str(key): _plain(item, most) for key, item in value.items()}
+        return {str(key): _plain(child, most) for key, child in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        items = list(value)
-        shown = [_plain(item, most) for item in items[:most]]
-        return [*shown, f"... {len(items) - len(shown)} more"] if len(items) > len(shown) else shown
+        elements = list(value)
+        shown = [_plain(child, most) for child in elements[:most]]
+        return [*shown, f"... {len(elements) - len(shown)} more"] if len(elements) > len(shown) else shown
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bytes):

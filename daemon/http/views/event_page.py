@@ -1,4 +1,4 @@
-"""Events of an experiment as clients get them."""
+"""Events of an experiment, as answered to clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of an experiment."""
+    """One event of an experiment: the attributes of its head, and its payload."""
 
     id: str
     type: str
@@ -26,10 +26,10 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events, and where the next page begins."""
+    """Some events, and the start of the next page."""
 
     items: list[EventView]
     next: str
-    """`after` of the next page; stays the same at the end of the log."""
+    """`after` of the next page; unchanged at the end of the log."""
     more: bool
     """False if the page ends at the end of the log."""

@@ -1,7 +1,7 @@
 """The records of one experiment, read from the log page by page, partitions merged by time.
 
                 spine      e1 ──── e4 ─────────── e9
-    log  ─►     tasks          e2 ──── e5 ─ e6             ─►  page: e1 e2 e3 e4, next = where each partition stands
+    log  ─►     tasks          e2 ──── e5 ─ e6             ─►  page: e1 e2 e3 e4, next = the offset of each partition
                 weights           e3 ────────────── e7
 
 The order within a partition is the log's; across partitions it is by time, for people.
@@ -30,56 +30,60 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import EVENTS, Partition, may_hold
 
 SCANNED_RECORDS: Final = 20_000
-"""The most records that are looked at for one page: a stream is shared, and few may belong to the experiment."""
+"""Maximum number of records read for one page: streams are shared, and few records may belong to the experiment."""
 SCANNED_BACK_RECORDS: Final = 100_000
-"""The most records that are looked at for the newest events. Only their heads are decoded."""
+"""Maximum number of records read for the newest events. Only their heads are decoded."""
 _FETCH_RECORDS: Final = 128
 _PREFIX: Final = "rftd."
-"""The beginning of every stream's name, left out of cursors."""
+"""Prefix of every stream's name, left out of cursors."""
 
 
 def partitions_of(experiment: UUID, types: tuple[str, ...] = ()) -> list[Partition]:
-    """The partitions that may hold events of an experiment. Raises UsageError for a type that matches none."""
-    known = {definition.name: definition for definition in definitions()}
+    """Returns the partitions possibly holding events of an experiment. Raises UsageError for an unknown type."""
+    definitions_by_name = {definition.name: definition for definition in definitions()}
     streams = set()
-    for wanted in types:
-        found = [known[name] for name in known if matches(name, (wanted,))]
-        if not found:
-            raise UsageError(f"no event type {wanted!r}", field="type", fix="use one of " + ", ".join(known))
-        streams |= {definition.stream for definition in found} | (
-            {partition.stream for partition in EVENTS} if any(definition.anywhere for definition in found) else set()
+    for prefix in types:
+        matching = [definitions_by_name[name] for name in definitions_by_name if matches(name, (prefix,))]
+        if not matching:
+            raise UsageError(
+                f"no event type {prefix!r}", field="type", fix="use one of " + ", ".join(definitions_by_name)
+            )
+        streams |= {definition.stream for definition in matching} | (
+            {partition.stream for partition in EVENTS} if any(definition.anywhere for definition in matching) else set()
         )
     chosen = [partition for partition in EVENTS if not types or partition.stream in streams]
     return [partition for partition in chosen if may_hold(partition, experiment)]
 
 
 def matches(name: str, types: tuple[str, ...]) -> bool:
-    """True if an event type is chosen: by its name, or by a beginning such as `experiment` or `weights.`."""
-    return not types or any(name == wanted or name.startswith(wanted.rstrip(".") + ".") for wanted in types)
+    """True if an event type is chosen: by its name, or by a prefix such as `experiment` or `weights.`."""
+    return not types or any(
+        name == chosen_type or name.startswith(chosen_type.rstrip(".") + ".") for chosen_type in types
+    )
 
 
 def encode_cursor(positions: Mapping[Partition, int]) -> str:
-    """Positions as an opaque text: per stream the offsets of its partitions; what is missing stands at 0."""
+    """Encodes positions as an opaque text: the offsets of each stream's partitions; missing ones are at 0."""
     offsets: dict[str, list[int]] = {}
     for (stream, number), offset in positions.items():
         if offset:
-            known = offsets.setdefault(stream.removeprefix(_PREFIX), [])
-            known.extend([0] * (number + 1 - len(known)))
-            known[number] = offset
+            stream_offsets = offsets.setdefault(stream.removeprefix(_PREFIX), [])
+            stream_offsets.extend([0] * (number + 1 - len(stream_offsets)))
+            stream_offsets[number] = offset
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(offsets, order="sorted")).decode().rstrip("=")
 
 
 def decode_cursor(text: str) -> dict[Partition, int]:
-    """The positions of a text. Raises UsageError."""
+    """Returns the positions of a cursor made by `encode_cursor`. Raises UsageError for any other text."""
     try:
-        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        offsets = msgpack_decoder(dict[str, list[int]]).decode(data)
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        offsets = msgpack_decoder(dict[str, list[int]]).decode(packed)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         raise UsageError("no cursor of this daemon", field="after", fix="use `next` of an earlier page") from None
     positions = {
         Partition(_PREFIX + stream, number): offset
-        for stream, known in offsets.items()
-        for number, offset in enumerate(known)
+        for stream, stream_offsets in offsets.items()
+        for number, offset in enumerate(stream_offsets)
     }
     # A cursor is a caller's text: an offset beyond 62 bits would overflow the backend's integers.
     if any(partition not in EVENTS or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
@@ -88,7 +92,7 @@ def decode_cursor(text: str) -> dict[Partition, int]:
 
 
 class EventPager:
-    """Reads pages of one experiment's events."""
+    """Reads pages of one experiment's events, filtered by type and merged by time."""
 
     def __init__(self, log: EventLog, experiment: UUID, *, types: tuple[str, ...] = (), full: bool = False) -> None:
         self._log = log
@@ -98,34 +102,35 @@ class EventPager:
         self._partitions = partitions_of(experiment, types)
 
     async def page(self, start: Mapping[Partition, int], *, limit: int) -> EventPage:
-        """A page of at most `limit` events from `start` on."""
+        """Returns a page of at most `limit` events from `start` on."""
         positions = {partition: start.get(partition, 0) for partition in self._partitions}
         merge = _Merge(self._log, positions, self._mine)
-        found = await merge.take(limit)
-        items = [self._view(record) for record in found]
-        return EventPage(items=items, next=encode_cursor(merge.positions), more=not merge.at_head)
+        records = await merge.take(limit)
+        event_views = [self._view(record) for record in records]
+        return EventPage(items=event_views, next=encode_cursor(merge.positions), more=not merge.at_head)
 
     async def before_the_end(
         self, count: int, *, until_ns: Callable[[], Awaitable[int]] | None = None
     ) -> dict[Partition, int]:
-        """The positions from which on there are `count` events; more of them are not looked for than 100,000 records
-        hold, however few those are.
+        """Returns the positions before the last `count` events, or before fewer: at most 100,000 records are searched.
 
-        If these hold none, the last ones before `until_ns` are looked for: others may have written any number of
-        records since the experiment did.
+        If these hold no event, the last ones before `until_ns` are searched: other experiments may have written any
+        number of records since.
         """
         heads = await self._log.heads()
-        ends = {each: heads[each].next_offset for each in self._partitions if each in heads}
+        ends = {partition: heads[partition].next_offset for partition in self._partitions if partition in heads}
         start = await self._before(ends, count)
         if start == ends and until_ns is not None:
             last_ns = await until_ns()
-            ends = {each: await _end_at(self._log, each, end, last_ns) for each, end in ends.items()}
+            ends = {
+                partition: await _offset_after(self._log, partition, end, last_ns) for partition, end in ends.items()
+            }
             start = await self._before(ends, count)
         return start
 
     async def _before(self, ends: Mapping[Partition, int], count: int) -> dict[Partition, int]:
-        """The positions from which on there are `count` events below `ends`; those of `ends` where nothing is found."""
-        tails = [_Tail(self._log, each, end, self._mine) for each, end in ends.items()]
+        """Returns the positions before the last `count` events below `ends`; the offsets of `ends` if none is found."""
+        tails = [_Tail(self._log, partition, end, self._mine) for partition, end in ends.items()]
         start = dict(ends)
         scanned = 0
         heap: list[tuple[int, int]] = []
@@ -144,14 +149,14 @@ class EventPager:
         return start
 
     async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
-        """A page of at most `limit` events; without any, the call waits up to `wait_s` for a first one."""
+        """Returns a page of at most `limit` events; without any, waits up to `wait_s` seconds for a first one."""
         page = await self.page(start, limit=limit)
         if page.items or page.more or wait_s <= 0:
             return page
         reached = decode_cursor(page.next)
         subscription = self._log.subscribe({partition: reached.get(partition, 0) for partition in self._partitions})
         try:
-            # The record may be another experiment's; then the page below is empty, and the caller asks again.
+            # The record may belong to another experiment; then the page below is empty, and the caller asks again.
             await subscription.next(wait_s=wait_s, max_records=1)
         finally:
             await subscription.close()
@@ -164,14 +169,14 @@ class EventPager:
             return view_unread(record, error)
 
     def _mine(self, record: Record) -> Head | None:
-        """The record's attributes if it is wanted. A record whose attributes cannot be read is of no experiment."""
+        """Returns the attributes of a matching record; else None. An unreadable record belongs to no experiment."""
         head = head_of(record)
-        wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
-        return head if wanted else None
+        is_wanted = head is not None and head.experiment == self._experiment and matches(head.type, self._types)
+        return head if is_wanted else None
 
 
-async def _end_at(log: EventLog, partition: Partition, end: int, until_ns: int) -> int:
-    """An offset from which on the partition's records are younger than `until_ns`; not the first such one, but near."""
+async def _offset_after(log: EventLog, partition: Partition, end: int, until_ns: int) -> int:
+    """Returns an offset near the first of the partition's records younger than `until_ns`, not before it."""
     first = 0
     while end - first > _FETCH_RECORDS:
         middle = (first + end) // 2
@@ -185,7 +190,7 @@ async def _end_at(log: EventLog, partition: Partition, end: int, until_ns: int) 
 
 
 class _EventPlace(NamedTuple):
-    """The place of a wanted record."""
+    """Time and offset of a matching record."""
 
     time_ns: int
     offset: int
@@ -197,14 +202,16 @@ class _Tail:
     def __init__(self, log: EventLog, partition: Partition, head: int, mine: Callable[[Record], Head | None]) -> None:
         self.partition = partition
         self.before = head
-        """The records from here on were looked at."""
+        """Records from this offset on have been searched."""
         self.wanted: list[_EventPlace] = []
-        """The wanted records that were not taken yet, the newest last."""
+        """Matching records not used yet, the newest last."""
         self._log = log
         self._mine = mine
 
     async def fill(self) -> int:
-        """Looks further back until there is something wanted, or nothing left; the number of records looked at."""
+        """Searches further back for matching records until some are found or none are left; returns the number of
+        records read.
+        """
         scanned = 0
         while not self.wanted and self.before > 0 and scanned < SCANNED_RECORDS:
             end = self.before
@@ -214,7 +221,7 @@ class _Tail:
             while at < end:
                 size_bytes = limits.MIB
                 read = await self._log.read(self.partition, at, max_records=end - at, max_size_bytes=size_bytes)
-                # What the log no longer holds is passed over: the next one that it holds may lie behind the block.
+                # Records missing in the log are skipped: the next existing one may lie behind the block.
                 within = [record for record in read if record.offset < end]
                 heads = [(self._mine(record), record.offset) for record in within]
                 self.wanted += [_EventPlace(head.time_ns, offset) for head, offset in heads if head is not None]
@@ -225,7 +232,7 @@ class _Tail:
 
 
 class _Merge:
-    """Several partitions as one sequence by time. `positions` are those that were passed, wanted or not."""
+    """Several partitions as one sequence by time; `positions` counts passed records, matching or not."""
 
     def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Record], Head | None]) -> None:
         self.positions = positions
@@ -237,23 +244,23 @@ class _Merge:
         self._scanned = 0
 
     async def take(self, limit: int) -> list[Record]:
-        """The next wanted records: fewer than `limit` at the head of the log, or when enough were looked at."""
+        """Returns the next matching records: fewer than `limit` at the head of the log, or after reading enough."""
         heap: list[tuple[int, Partition, int]] = []
         for partition in self.positions:
             await self._push(heap, partition)
-        found: list[Record] = []
-        while heap and len(found) < limit and self._scanned < SCANNED_RECORDS:
+        matching: list[Record] = []
+        while heap and len(matching) < limit and self._scanned < SCANNED_RECORDS:
             _, partition, _ = heapq.heappop(heap)
             record = self._queues[partition].pop()
             self.positions[partition] = record.offset + 1
             if self._mine(record) is not None:
-                found.append(record)
+                matching.append(record)
             await self._push(heap, partition)
         self.at_head = not heap
-        return found
+        return matching
 
     async def _push(self, heap: list[tuple[int, Partition, int]], partition: Partition) -> None:
-        """Puts the partition's next wanted record on the heap; unwanted ones are passed over at once."""
+        """Puts the partition's next matching record on the heap; other records are skipped at once."""
         queue = self._queues.setdefault(partition, [])
         while self._scanned < SCANNED_RECORDS:
             if not queue:
@@ -266,7 +273,7 @@ class _Merge:
                 if not read:
                     return
                 self._read_to[partition] = read[-1].offset + 1
-                # Reversed, so that the next record is popped from the end, which costs nothing.
+                # Reversed, so that the next record is popped from the end at no cost.
                 queue.extend(reversed(read))
             head = self._mine(queue[-1])
             if head is not None:
@@ -274,6 +281,6 @@ class _Merge:
                 return
             self.positions[partition] = queue.pop().offset + 1
             self._scanned += 1
-        # Looked at enough: this page ends before the end of the log. The entry sorts behind every record's time and
-        # keeps the heap from running empty, which would read as the head of the log.
+        # Enough records read: this page ends before the end of the log. The entry sorts behind every record's time and
+        # keeps the heap from running empty, which would mean the head of the log.
         heapq.heappush(heap, (1 << 63, partition, -1))

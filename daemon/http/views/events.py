@@ -14,9 +14,9 @@ from rftd.ops.errors import UsageError
 MAX_WAIT_S: Final = 30.0
 
 TIDYING_NS: Final = 600 * 10**9
-"""The time after the newest event that the tables know in which the last records come: rollouts end, workers leave."""
+"""Time after the newest event in the tables for the last records: rollouts end, workers leave."""
 MOST_NEWEST: Final = 10_000
-"""The most events before the end with which a page can begin."""
+"""Maximum number of events before the end at the start of a page."""
 
 
 @read("/v1/experiments/{name}/events", EventPage, tag="events")
@@ -50,6 +50,6 @@ async def events(
         start = await pager.before_the_end(newest, until_ns=last_ns)
     if wait_s <= 0:
         return await pager.page(start, limit=limit)
-    # A wait holds a connection and a subscription: only so many clients may do that at once.
+    # A wait holds a connection and a subscription: the number of waiting clients is limited.
     with daemon.follower():
         return await pager.follow(start, limit=limit, wait_s=wait_s)

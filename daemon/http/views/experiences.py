@@ -1,4 +1,4 @@
-"""Experiences: those that pass a filter, one with its tokens, the lengths of all; and what may be said about one."""
+"""Experiences: a filtered list, one with its tokens, the lengths of all; prioritize and give up."""
 
 from __future__ import annotations
 
@@ -27,64 +27,64 @@ if TYPE_CHECKING:
     from rftd.streams.log.log import EventLog
 
 MOST_PRIORITY: Final = 1e15
-"""The largest priority of an experience, either way."""
+"""Largest absolute priority of an experience."""
 
 ExperienceId = Annotated[
     str,
     Meta(max_length=100, description="Its id, or 8 or more digits with which only this id of the experiment begins."),
 ]
 Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
-"""The order of a list of experiences; a name with a minus sign sorts from the highest down."""
+"""Order of a list of experiences; a name with a minus sign sorts from the highest down."""
 State = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
 
 
 class ExperienceList(msgspec.Struct, frozen=True, kw_only=True):
-    """Some experiences."""
+    """Some experiences passing the filter, in the requested order."""
 
     items: list[ExperienceRow]
     next: int | None
-    """`offset` of the rest; null at the end."""
+    """`offset` of the next page; null at the end."""
 
 
 class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
-    """One experience; the lists are there if tokens were asked for."""
+    """One experience; its lists are filled if tokens were requested."""
 
     experience: ExperienceRow
     spans: list[SpanView]
     tokens: list[int] | None = None
     """Prompt and response ids."""
     loss_mask: list[int] | None = None
-    """A 1 for each response token that is trained, else 0."""
+    """1 for each trained response token, else 0."""
     logprobs: list[float] | None = None
-    """The log-probability of each response token under the weights that drew it."""
+    """Log-probability of each response token under the weights that sampled it."""
     processed_logprobs: list[float] | None = None
-    """The log-probability of each response token in the distribution that drew it; None unless it was asked for."""
+    """Log-probability of each response token in the distribution sampled from; None unless requested."""
     sampling: list[SamplingView] = []
-    """Empty if the workflow recorded none."""
+    """Sampling settings; empty if the workflow recorded none."""
     steps: list[StepView] = []
-    """The sequences of a rollout that consists of several, in the order in which the lists hold them; else empty."""
+    """Sequences of a rollout consisting of several, in the order of the lists; else empty."""
     auxiliary: list[AuxiliaryTurnView] = []
-    """What auxiliary models answered."""
+    """Answers of auxiliary models."""
     task: TaskRow | None
-    """The task that it is an answer to."""
+    """The task answered by the experience."""
 
 
 class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of an auxiliary model."""
+    """An answer of an auxiliary model during the rollout, with its token counts."""
 
     model: str
     asked: str
-    """A digest of the question."""
+    """Digest of the question."""
     text: str
     """The answer, or its beginning."""
     chars: int
-    """The length of the whole answer."""
+    """Length of the whole answer in characters."""
     prompt_tokens: int
     tokens: int
 
 
 class SpanView(msgspec.Struct, frozen=True, kw_only=True):
-    """Response tokens [start, end) were drawn from these weights."""
+    """Response tokens [start, end) sampled from these weights, named by version and generation."""
 
     version: int
     generation: int
@@ -93,22 +93,22 @@ class SpanView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplingView(msgspec.Struct, frozen=True, kw_only=True):
-    """Response tokens [start, end) were drawn with these settings."""
+    """Response tokens [start, end) sampled with these settings."""
 
     temperature: float
     top_p: float
     top_k: int
     others: dict[str, float] = {}
-    """Further settings that were not the usual ones."""
+    """Further settings different from the defaults."""
     start: int
     end: int
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """One sequence of several."""
+    """One sequence of a rollout consisting of several."""
 
     tokens: int
-    """The tokens of prompt and response together."""
+    """Number of tokens of prompt and response together."""
     prompt_tokens: int
     reward: float
     step_reward: float | None = None
@@ -118,7 +118,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of an experience's prioritize."""
+    """The body of an experience's prioritize: the new tag, and a reason kept with the event."""
 
     priority: Annotated[float, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
     reason: Text = ""
@@ -141,7 +141,7 @@ async def experiences(
     offset: Offset = 0,
     after: After = None,
 ) -> ExperienceList:
-    """Experiences that pass the filter; bounds are inclusive, staleness in versions."""
+    """Experiences passing the filter; bounds are inclusive, staleness in versions."""
     where = ExperienceFilter(
         first_step=first_step,
         last_step=last_step,
@@ -154,14 +154,14 @@ async def experiences(
     )
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
-        # One more than asked for tells whether a next page exists, without a count over all rows.
+        # One more than requested tells whether a next page exists, without a count over all rows.
         rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
     return ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
 
 
 @read("/v1/experiments/{name}/lengths", Lengths, tag="experiences")
 async def lengths(daemon: Daemon, name: Name, stage: Int = None, after: After = None) -> Lengths:
-    """Lengths of responses that were generated, trained and dropped, and whether the drops were biased."""
+    """Lengths of responses generated, trained and dropped, and whether the drops were biased."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         return await lengths_of(connection, id, stage=stage)
@@ -171,7 +171,7 @@ async def lengths(daemon: Daemon, name: Name, stage: Int = None, after: After = 
 async def experience(
     daemon: Daemon, name: Name, experience: ExperienceId, tokens: bool = False, after: After = None
 ) -> ExperienceView:
-    """One experience; with `tokens` its ids, mask and log-probabilities too."""
+    """One experience; with `tokens` also its ids, mask and log-probabilities."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         row = await get_experience(connection, await find_experience(connection, id, experience))
@@ -187,11 +187,11 @@ async def experience(
     name="prioritize_experience",
 )
 async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
-    """Change the priority of an experience, and of its group with it: groups stay together in every order."""
+    """Change the priority of an experience and of its group: groups stay together in every order."""
     id = await daemon.find(name)
     async with daemon.read() as connection:
-        found = await find_experience(connection, id, experience)
-        group = UUID((await get_experience(connection, found)).group)
+        experience_id = await find_experience(connection, id, experience)
+        group = UUID((await get_experience(connection, experience_id)).group)
     done = await daemon.operations.tag(id, group, priority=body.priority, reason=body.reason, request_id=key)
     return receipt_of(id, done)
 
@@ -206,23 +206,25 @@ async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experienc
     summary="Give up",
 )
 async def give_up(daemon: Daemon, body: Reason, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
-    """Retire an experience whose payload is gone for good; a batch that it is in is abandoned, and made anew."""
+    """Retire an experience with a permanently lost payload; a batch holding the experience is abandoned, and planned
+    anew.
+    """
     id = await daemon.find(name)
     async with daemon.read() as connection:
-        found = await find_experience(connection, id, experience)
-        await get_experience(connection, found)
-    return receipt_of(id, await daemon.operations.give_up(id, found, reason=body.reason, request_id=key))
+        experience_id = await find_experience(connection, id, experience)
+        await get_experience(connection, experience_id)
+    return receipt_of(id, await daemon.operations.give_up(id, experience_id, reason=body.reason, request_id=key))
 
 
 async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
-    """The payload of an experience from the log. Raises NotFoundError if the log no longer holds it."""
+    """Returns the payload of an experience from the log. Raises NotFoundError if the log no longer has it."""
     from rftd.streams.events.experience import ExperienceProduced
     from rftd.streams.log import topics
     from rftd.streams.log.codec import decode_as
     from rftd.streams.log.topics import Partition
 
     records = await log.read(Partition(topics.EXPERIENCES, row.partition), row.offset, max_records=1)
-    # A log that has dropped the record answers with the next one that it holds.
+    # A log without the dropped record answers with the next existing one.
     if not records or records[0].offset != row.offset:
         raise NotFoundError(f"the log holds no payload of experience {row.id}", where=f"{row.partition}@{row.offset}")
     return decode_as(records[0], ExperienceProduced)
@@ -232,12 +234,20 @@ def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *
     view = ExperienceView(
         experience=row,
         task=task,
-        spans=[SpanView(version=x.version, generation=x.generation, start=x.start, end=x.end) for x in event.spans],
+        spans=[
+            SpanView(version=span.version, generation=span.generation, start=span.start, end=span.end)
+            for span in event.spans
+        ],
         sampling=[
             SamplingView(
-                temperature=x.temperature, top_p=x.top_p, top_k=x.top_k, others=dict(x.others), start=x.start, end=x.end
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                others=dict(settings.others),
+                start=settings.start,
+                end=settings.end,
             )
-            for x in event.sampling
+            for settings in event.sampling
         ],
         steps=[
             StepView(
@@ -251,14 +261,14 @@ def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *
         ],
         auxiliary=[
             AuxiliaryTurnView(
-                model=x.model,
-                asked=x.asked,
-                text=x.text,
-                chars=x.chars,
-                prompt_tokens=x.prompt_tokens,
-                tokens=x.tokens,
+                model=turn.model,
+                asked=turn.asked,
+                text=turn.text,
+                chars=turn.chars,
+                prompt_tokens=turn.prompt_tokens,
+                tokens=turn.tokens,
             )
-            for x in event.auxiliary
+            for turn in event.auxiliary
         ],
     )
     if not tokens:

@@ -1,4 +1,4 @@
-"""Experiments: the list, one line of it, the page that tells everything about one, and what its roles wait for."""
+"""Experiments: the list, one line, the complete page of one experiment, and its roles' waits."""
 
 from __future__ import annotations
 
@@ -45,51 +45,52 @@ if TYPE_CHECKING:
 
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
-"""States that nothing leaves, as `Status.ended` says."""
+"""Final states, as in `Status.ended`."""
 CURVE_POINTS: Final = 200
-"""The most points of a curve on a page; of more, neighbours are averaged."""
+"""Maximum number of points of a curve on a page; of a longer curve, neighbours are averaged."""
 NEWEST: Final = 8
-"""Weight versions and checkpoints that a page shows."""
+"""Number of weight versions and checkpoints on a page."""
 SHOWN_WORKERS: Final = 32
 SHOWN_EVALS: Final = 100
 
 
 class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
-    """Some experiments, newest first."""
+    """Some experiments, newest first, with the offset of the next page."""
 
     items: list[ExperimentSummary]
     next: int | None
-    """`offset` of the rest; null at the end."""
+    """`offset` of the next page; null at the end."""
 
 
 class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one page about an experiment shows."""
+    """Everything shown on the page of one experiment, read within one transaction."""
 
     experiment: ExperimentDetail
     reward_curve: list[RewardPoint]
     """The curve in at most 200 points; neighbours are averaged."""
     evals: list[EvalRow]
     weights: list[WeightRow]
-    """The newest."""
+    """The newest weight versions."""
     overdue: list[OverdueRow]
-    """The newest windows for which explorers waited longer than `sync_timeout`."""
+    """The newest windows with explorers waiting longer than `sync_timeout`."""
     overdue_windows: int
-    """The number of such windows in all."""
+    """Number of such windows in all."""
     checkpoints: list[CheckpointRow]
-    """The newest that are still there, and the older ones that are kept for their evaluation."""
+    """The newest existing checkpoints, and older ones kept for their evaluation."""
     workers: list[WorkerRow]
-    """The newest."""
+    """The newest workers."""
     signal: SignalRow | None
-    """Whether the newest batches teach anything, and why not."""
+    """Learning signal of the newest batches, with the reason for its absence."""
     waiting: str | None
-    """The reason why nothing moves although the experiment has not ended: the log takes no appends. Else the workers
-    that open their engines, with the time since when."""
+    """Reason for the lack of progress before the end: the log takes no appends; else the workers opening their engines,
+    with their start times.
+    """
     memory: list[MemoryRow]
-    """The memory that workers were expected to take of their devices when the experiment was accepted."""
+    """Expected memory of workers on their devices, as of the experiment's acceptance."""
     trackers: list[TrackerRow]
-    """Whatever follows the experiment to show its figures elsewhere."""
+    """Trackers following the experiment to show its figures elsewhere."""
     budgets: list[BudgetRow]
-    """The budgets in `limits`: the amount spent of each, and the time of the pause for it."""
+    """Budgets in `limits`: the amount spent of each, and the time of the pause for it."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")
@@ -102,9 +103,9 @@ async def listed(
     offset: Offset = 0,
     after: After = None,
 ) -> ExperimentList:
-    """Experiments, newest first."""
+    """Experiments, newest first, filtered by state and label."""
     async with daemon.read(after) as connection:
-        states = tuple(each.value for each in state or ())
+        states = tuple(status.value for status in state or ())
         rows = await list_experiments(
             connection, states=states, labels=tuple(label or ()), removed=removed, limit=limit + 1, offset=offset
         )
@@ -113,7 +114,7 @@ async def listed(
 
 @read("/v1/experiments/{name}", ExperimentPage, tag="experiments")
 async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage:
-    """Everything about one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
+    """The complete page of one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
         return await page_of(
@@ -129,7 +130,7 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
 
 @read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
 async def summary(daemon: Daemon, name: Name, after: After = None) -> ExperimentSummary:
-    """Answers one line of the list of experiments, for whoever asks often how far this one is and needs no page."""
+    """One line of the list of experiments, for clients polling an experiment's progress without needing its page."""
     async with daemon.read(after) as connection:
         return await get_summary(connection, await daemon.resolve(connection, name))
 
@@ -145,7 +146,7 @@ async def page_of(
     trackers: Sequence[TrackerRow] = (),
     budgets: Sequence[BudgetRow] = (),
 ) -> ExperimentPage:
-    """The page of one experiment, with these books instead of new ones, if given. Raises NotFoundError."""
+    """Returns the page of one experiment, with `books` instead of new ones, if passed. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
     checkpoints = await list_checkpoints(connection, experiment)
     detail = await get_experiment(connection, experiment, books)
@@ -168,16 +169,16 @@ async def page_of(
 
 
 def _shown(checkpoints: Sequence[CheckpointRow], stages: Sequence[StageRow]) -> list[CheckpointRow]:
-    """The newest checkpoints, and before them the older ones that are kept for their evaluation."""
-    there = [row for row in checkpoints if row.deleted_reason is None]
-    kept = {version for stage in stages for version in stage.best_kept}
-    return [row for row in there[:-NEWEST] if row.step in kept] + there[-NEWEST:]
+    """Returns the newest checkpoints, preceded by older ones kept for their evaluation."""
+    present = [row for row in checkpoints if row.deleted_reason is None]
+    best_versions = {version for stage in stages for version in stage.best_kept}
+    return [row for row in present[:-NEWEST] if row.step in best_versions] + present[-NEWEST:]
 
 
 def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
-    """The curve in at most `most` points, each the mean, over its experiences, of as many neighbours.
+    """Returns the curve in at most `most` points, each the mean of neighbours, weighted by experiences.
 
-    One that holds both inherited and own steps counts as own.
+    A point with both inherited and own steps counts as own.
     """
     # Rounded up: with the quotient rounded down, a curve of 399 points would be drawn in 399.
     size = -(-len(points) // most)
@@ -200,7 +201,7 @@ def _merged(points: list[RewardPoint]) -> RewardPoint:
 
 @read("/v1/experiments/{name}/why", Why, tag="experiments")
 async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
-    """Each role's work or wait, since when, for whom, and what would unblock it; worst first."""
+    """Each role's work or wait, since when, for whom, and the event ending the wait; worst first."""
     experiment = await daemon.find(name, after)
     answer = await daemon.operations.why(experiment)
     return msgspec.structs.replace(answer, waits=worst_first([*answer.waits, *daemon.strangers(experiment)]))

@@ -1,4 +1,4 @@
-"""An experiment's history: steps, batches, evaluations; what any one thing was made of, and what became of it."""
+"""An experiment's history: steps, batches, evaluations; the origin and the fate of any one thing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rftd.storage.queries.steps import EvalRow, StepRow, list_evals, list_steps
 
 
 class StepList(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps, in order."""
+    """Some training steps, in order, with the start of the next page."""
 
     items: list[StepRow]
     next: int | None
-    """`first` of the rest; null at the end."""
+    """`first` of the next page; null at the end."""
 
 
 class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One step's batch and its items, in the order in which they are trained."""
+    """One step's batch and its items, in training order."""
 
     batch: BatchRow
     items: list[ItemRow]
 
 
 class EvalList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every evaluation, in the order of weight versions."""
+    """Every evaluation of the experiment, in the order of weight versions."""
 
     items: list[EvalRow]
 
@@ -41,7 +41,7 @@ class EvalList(msgspec.Struct, frozen=True, kw_only=True):
 async def steps(
     daemon: Daemon, name: Name, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
 ) -> StepList:
-    """Training steps in order, with their metrics; of each the newest generation. Inherited ones are marked."""
+    """Training steps in order, with their metrics; of each step the newest generation. Inherited ones are marked."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         bound = last if last is not None else ENDLESS
@@ -51,15 +51,15 @@ async def steps(
 
 @read("/v1/experiments/{name}/batches/{step}", BatchPage, tag="history")
 async def batch(daemon: Daemon, name: Name, step: Step, after: After = None) -> BatchPage:
-    """The items that one step is trained on, in order; of a step shared with an ancestor, the ancestor's batch."""
+    """The items of one step's batch, in order; of a step shared with an ancestor, the ancestor's batch."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
-        # The last share has no end, so that one is always found: beyond the fork's shared steps, its own.
-        owner = next(each for each in await shares_of(connection, id) if step <= each.last)
-        found = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
-        if not found:
+        # The last share has no end, so one is always found: beyond the fork's shared steps, its own.
+        owner = next(share for share in await shares_of(connection, id) if step <= share.last)
+        batches = await list_batches(connection, owner.experiment, first_step=step, last_step=step)
+        if not batches:
             raise NotFoundError(f"no batch was planned for step {step}", field="step")
-        return BatchPage(batch=found[-1], items=await list_items(connection, UUID(found[-1].id)))
+        return BatchPage(batch=batches[-1], items=await list_items(connection, UUID(batches[-1].id)))
 
 
 @read("/v1/experiments/{name}/evals", EvalList, tag="history")
@@ -70,7 +70,7 @@ async def evals(daemon: Daemon, name: Name, taskset: Word = None, after: After =
         return EvalList(items=await list_evals(connection, id, taskset=taskset))
 
 
-# Bounds of one answer, which is held in memory as a whole.
+# Bounds of one answer, held in memory as a whole.
 MOST_CHILDREN: Final = 100_000
 MOST_DEPTH: Final = 1000
 
@@ -84,7 +84,7 @@ async def lineage(
     children: Annotated[int, Meta(ge=1, le=MOST_CHILDREN, description="Most of a kind below one thing.")] = CHILDREN,
     after: After = None,
 ) -> LineageGraph:
-    """Everything that a thing was made of (`up`) and that became of it (`down`), as nodes and links."""
+    """The origin of a thing (`up`) and its fate (`down`), as nodes and links."""
     from rftd.storage.lineage import walk
 
     async with daemon.read(after) as connection:

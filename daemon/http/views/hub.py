@@ -1,4 +1,4 @@
-"""The cache of the Hugging Face hub that a daemon looks into."""
+"""The daemon's cache of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rftd.daemon.trust.asker import AccessRole
 
 
 class HubFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder in which the daemon looks for models and datasets that a submission names as on the hub."""
+    """The folder searched by the daemon for models and datasets named as on the hub."""
 
     folder: str
     inode: int | None
-    """The number of the folder on its disk, by which a client knows it again; None if there is no such folder yet."""
+    """Number of the folder on its disk, for recognition by a client; None if the folder does not exist yet."""
 
 
 @read("/v1/hub-cache", HubFolder, tag="access", role=AccessRole.ADMIN)
 async def hub_cache(daemon: Daemon) -> HubFolder:
-    """The daemon's cache of the Hugging Face hub; `rftd submit --pull` fills it where it is on the same disk."""
+    """The daemon's cache of the Hugging Face hub; `rftd submit --pull` fills it from the same disk."""
     from rftd.daemon.run.supervisor.hub_cache import HubCache
 
     return hub_folder(str(HubCache.of(os.environ).root))
 
 
 def hub_folder(folder: str) -> HubFolder:
-    """The folder of this path, as this machine has it."""
+    """Returns the folder of this path, as seen by this machine."""
     try:
         return HubFolder(folder=folder, inode=os.stat(folder).st_ino)
     except OSError:

@@ -1,4 +1,4 @@
-"""The read of the rules by which a daemon lets payloads and files go."""
+"""The read of a daemon's rules for dropping payloads and archiving files."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from rftd.daemon.http.views.route import Daemon, read
 
 
 class KeepingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a daemon for experiments that have ended; None: no such rule."""
+    """The rules of a daemon for ended experiments; None: no such rule."""
 
     payloads: str
-    """Time for which the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
+    """How long the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
     drop_payloads_after_s: float | None
-    """Seconds after the end of an experiment at which its tokens are dropped."""
+    """Seconds between the end of an experiment and the drop of its tokens."""
     drop_payloads_above_bytes: int | None
-    """Size of the log on disk above which tokens are dropped, first those of the experiment that ended first."""
+    """Size of the log on disk above which tokens are dropped, first those of the experiment ended first."""
     log_excess_bytes: int
-    """Bytes above that size after everything that may be dropped was."""
+    """Bytes above this size after dropping everything allowed."""
     archive_after_s: float | None
-    """Seconds after its end at which an experiment is archived."""
+    """Seconds between the end of an experiment and its archiving."""
     archives_lack_payloads: bool
-    """True if tokens go before the archive is made that would hold them."""
+    """True if tokens are dropped before the archive containing them would be made."""
 
 
 @read("/v1/keeping", KeepingRules, tag="access")
 async def keeping(daemon: Daemon) -> KeepingRules:
-    """The rules by which payloads leave the log, and files go into archives."""
+    """The rules for dropping payloads from the log, and for moving files into archives."""
     rules = daemon.operations.keeping
     return KeepingRules(
         payloads=rules.payloads.value,

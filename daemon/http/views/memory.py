@@ -1,4 +1,4 @@
-"""The memory of an experiment's workers against their devices: as expected at acceptance, and as it was measured."""
+"""The memory of an experiment's workers against their devices: as expected at acceptance, and as measured."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ if TYPE_CHECKING:
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The workers of a stage on one device."""
+    """The workers of a stage on one device: expected and measured memory."""
 
     role: str
     stage: str
     workers: int
-    """The number of workers that share the device."""
+    """Number of workers sharing the device."""
     device: str
     device_bytes: int
-    """All of its memory."""
+    """Memory of the whole device."""
     size_bytes: int
-    """The peak of one worker, with the longest texts."""
+    """Expected peak of one worker, with the longest texts."""
     needs: dict[str, int]
-    """The parts of it, in bytes."""
+    """Parts of the expected peak, in bytes."""
     used_bytes: int | None
-    """The resident memory of the largest of them that lives, libraries and all, at its last heartbeat."""
+    """Resident memory of the largest living worker, libraries included, at its last heartbeat."""
     peak_bytes: int | None = None
-    """The most resident memory of a worker of the role that has ended, over all stages; none has ended, or told."""
+    """Largest resident memory of an ended worker of the role, over all stages; null if none has ended, or none
+    reported.
+    """
 
 
 def rows_of(memory: Iterable[WorkerMemory], used_bytes: Mapping[tuple[str, str], int] | None = None) -> list[MemoryRow]:
-    """The rows as the API answers them, with what the largest worker by role and stage has now."""
+    """Returns the rows as answered by the API, with the present use of the largest worker by role and stage."""
     return [
         MemoryRow(
             role=row.role,
@@ -51,14 +53,16 @@ def rows_of(memory: Iterable[WorkerMemory], used_bytes: Mapping[tuple[str, str],
 
 
 def with_peaks(rows: Iterable[MemoryRow], peak_bytes: Mapping[str, int]) -> list[MemoryRow]:
-    """The rows with the most that an ended worker of their role had."""
+    """Returns the rows with the largest memory of an ended worker of their role."""
     return [msgspec.structs.replace(row, peak_bytes=peak_bytes.get(row.role)) for row in rows]
 
 
 def memory_line(row: MemoryRow) -> str:
-    """`trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB + ...`."""
+    """Returns the row in one line: `trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB
+    + ...`.
+    """
     several = f"{row.workers} x " if row.workers > 1 else ""
-    needs = " + ".join(f"{what} {size(size_bytes)}" for what, size_bytes in row.needs.items())
+    needs = " + ".join(f"{need} {size(size_bytes)}" for need, size_bytes in row.needs.items())
     device = f"{size(row.device_bytes)} of {row.device}"
     used = f"; resident now: {size(row.used_bytes)}" if row.used_bytes else ""
     peak = f"; resident before, at most: {size(row.peak_bytes)}" if row.peak_bytes else ""

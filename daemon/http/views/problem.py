@@ -1,4 +1,4 @@
-"""The body of every answer that is an error: RFC 9457 problem+json."""
+"""The body of every error answer: RFC 9457 problem+json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 
 class ProblemPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several errors that a request has."""
+    """One of several errors in a request, with its own code, field and fix."""
 
     code: str
     what: str
@@ -18,24 +18,24 @@ class ProblemPart(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None = None
     fix: str | None = None
     excerpt: str | None = None
-    """The line of the file with a mark under it."""
+    """The line of the file with a mark under the error."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer that is an error."""
+    """The body of every error answer, with a stable code and a fix."""
 
     type: str
     """`urn:rftd:error:CODE`."""
     title: str
-    """The meaning of the status."""
+    """Meaning of the status."""
     status: int
     detail: str
     """The error in one sentence."""
     code: str
-    """Stable; `rftd explain CODE` tells more."""
+    """Stable code; more with `rftd explain CODE`."""
     field: str | None = None
-    """The part of the request that is wrong."""
+    """The wrong part of the request."""
     where: str | None = None
     fix: str | None = None
     errors: tuple[ProblemPart, ...] = ()
-    """All of them, if there are several."""
+    """All errors, if there are several."""

@@ -1,4 +1,4 @@
-"""Requests of other programs that were refused, with the reason: records in the log, not requests to the API."""
+"""Refused requests of other programs, with the reason: records in the log, not requests to the API."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rftd.daemon.http.views.route import Daemon, Limit, read
 
 
 class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as its refusal names it."""
+    """One request, as named in its refusal, with the code and the reason."""
 
     place: str
-    """The record, as `stream/partition@offset`."""
+    """Position of the record: `stream/partition@offset`."""
     type: str
     source: str
     id: str
@@ -21,27 +21,27 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest of them, newest first."""
+    """The newest refused requests of other programs, newest first."""
 
     items: list[RefusedRequest]
 
 
 @read("/v1/requests/refused", RefusedRequests, tag="requests")
 async def refused(daemon: Daemon, limit: Limit = 50) -> RefusedRequests:
-    """Requests by records that were refused, newest first: 1,000 of them at most are remembered."""
+    """Refused requests sent as records, newest first, out of the last 1,000."""
     from rftd.streams.events.experiment import ExperimentRejected
-    from rftd.streams.log.codec import decode_as, decode_head  # late: the command line imports this, and no log
+    from rftd.streams.log.codec import decode_as, decode_head  # late: the command line imports this module, and no log
 
-    items: list[RefusedRequest] = []
+    refused_requests: list[RefusedRequest] = []
     for partition, offset in (await daemon.operations.refusals())[-limit:]:
         records = await daemon.log.read(partition, offset, max_records=1)
         if not records or records[0].offset != offset:
-            continue  # it was removed with what an experiment left
+            continue  # removed together with the leftovers of an experiment
         event = decode_as(records[0], ExperimentRejected)
         if event.request is None:
             continue
         request = event.request
-        items.append(
+        refused_requests.append(
             RefusedRequest(
                 place=request.place,
                 type=request.type,
@@ -52,4 +52,6 @@ async def refused(daemon: Daemon, limit: Limit = 50) -> RefusedRequests:
                 refused_ns=decode_head(records[0]).time_ns,
             )
         )
-    return RefusedRequests(items=sorted(items, key=lambda each: each.refused_ns, reverse=True))
+    return RefusedRequests(
+        items=sorted(refused_requests, key=lambda request_view: request_view.refused_ns, reverse=True)
+    )

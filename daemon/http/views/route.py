@@ -1,7 +1,7 @@
 """`ReadRoute` and `CommandRoute`: the declaration of a read and of a command, for API and client alike.
 
-A read is declared where its answer is: path, kind of the answer, and the function that makes it. The API makes a route
-and its part of the OpenAPI document of it, the client asks for it by name. This module and those that declare reads
+A read is declared together with its answer: path, kind of the answer, and the function building it. The API derives a
+route and its part of the OpenAPI document, the client requests the read by name. This module and those declaring reads
 import no FastAPI, no SQLAlchemy and nothing of the log at once: the command line imports them too.
 """
 
@@ -38,15 +38,15 @@ R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
 
 MOST: Final = (1 << 53) - 1
-"""The largest whole number that a request may name: beyond it the numbers of a browser have gaps."""
+"""Largest whole number in a request: beyond it a browser's numbers have gaps."""
 NAME_CHARACTERS: Final = 500
 POSITION_CHARACTERS: Final = 100
 COMMAND_TIMEOUT_S: Final = 120.0
-"""Longest time for a command: a submission reads its datasets whole, to count and digest them."""
+"""Longest time for a command in seconds: a submission reads its datasets whole, to count and digest them."""
 YAML: Final = "application/yaml"
-"""The media type of an experiment file (RFC 9512)."""
+"""Media type of an experiment file (RFC 9512)."""
 STREAM: Final = "/v1/experiments/{name}/stream"
-"""An experiment's page as server-sent events: no answer that ends, and so no `ReadRoute`."""
+"""Path of an experiment's page as server-sent events: an endless answer, and so no `ReadRoute`."""
 
 Name = Annotated[
     str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
@@ -61,22 +61,22 @@ Step = Annotated[int, Meta(ge=0, le=MOST)]
 Int = Annotated[int | None, Meta(ge=0, le=MOST)]
 Real = Annotated[float | None, Meta(extra={"allow_inf_nan": False})]
 Word = Annotated[str | None, Meta(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
-"""Text without NUL characters, which PostgreSQL cannot hold."""
+"""Text without NUL characters, not storable in PostgreSQL."""
 
 
 class Commanded(Protocol):
-    """The daemon as commands that name one experiment, or none, see it."""
+    """The daemon from the perspective of commands naming one experiment, or none."""
 
     @property
     def operations(self) -> Operations: ...
 
-    async def find(self, wanted: str) -> UUID:
-        """The experiment that a person named. Raises NotFoundError, UsageError."""
+    async def find(self, name_or_id: str) -> UUID:
+        """Returns the experiment with this name or id. Raises NotFoundError, UsageError."""
         ...
 
 
 class Daemon(Protocol):
-    """The daemon as reads and commands see it."""
+    """The daemon from the perspective of reads and commands."""
 
     @property
     def operations(self) -> Operations: ...
@@ -98,110 +98,112 @@ class Daemon(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """The one who asks."""
+        """The asker of the request, with role and quota."""
         ...
 
     def login_path(self) -> str:
-        """The path of a one-time link, with the rights of the asker."""
+        """Returns the path of a one-time link, with the rights of the asker."""
         ...
 
     def holders(self) -> tuple[TokenHolder, ...]:
-        """The named tokens in use that the asker may see."""
+        """Returns the named tokens visible to the asker: all for an admin, else the asker's own."""
         ...
 
     def read(self, after: str | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        """One snapshot of the tables, not older than the record at `after`."""
+        """Opens one snapshot of the tables, not older than the record at `after`."""
         ...
 
-    async def find(self, wanted: str, after: str | None = None) -> UUID:
-        """The experiment that a person named. Raises NotFoundError, UsageError."""
+    async def find(self, name_or_id: str, after: str | None = None) -> UUID:
+        """Returns the experiment with this name or id. Raises NotFoundError, UsageError."""
         ...
 
-    async def resolve(self, connection: AsyncConnection, wanted: str) -> UUID:
-        """The experiment that a person named, within a snapshot that is open. Raises NotFoundError, UsageError."""
+    async def resolve(self, connection: AsyncConnection, name_or_id: str) -> UUID:
+        """Returns the experiment with this name or id, within an open snapshot. Raises NotFoundError, UsageError."""
         ...
 
     def waiting(self, experiment: UUID) -> str | None:
-        """The reason why nothing moves, or workers that open their engines, whatever the tables say; else None."""
+        """Returns why the experiment does not progress (a failure of the log, or opening engines), whatever the tables
+        say; else None.
+        """
         ...
 
     def strangers(self, experiment: UUID) -> list[Wait]:
-        """A line about records that name the experiment and that a stranger wrote; none if there are none."""
+        """Returns a wait about records naming the experiment but written by a foreign program; empty without any."""
         ...
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:
-        """The memory that its workers were expected to take when it was accepted, and what they use."""
+        """Returns the memory forecast of the workers at acceptance, and their present use."""
         ...
 
     async def trackers(self, experiment: UUID) -> list[TrackerRow]:
-        """Its trackers, and how far each has come."""
+        """Returns the experiment's trackers with their progress, from cursors written by the tracker processes."""
         ...
 
     async def budgets(self, connection: AsyncConnection, experiment: UUID) -> list[BudgetRow]:
-        """Its budgets, and what is spent of each."""
+        """Returns the experiment's budgets with the amounts spent; empty without budgets."""
         ...
 
     def follower(self) -> AbstractContextManager[None]:
-        """One of the places for clients that wait. Raises BusyError if all are taken."""
+        """Holds one slot for a following client. Raises BusyError if all are in use."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Generic[R]):
-    """A path of the API, what it answers, and the function that makes the answer."""
+    """A path of the API, its answer, and the function building the answer."""
 
     path: str
-    """`{name}` stands for the parameter of that name."""
+    """Path of the route; `{name}` stands for the parameter of this name."""
     answer: type[R]
     tag: str
-    """The chapter of the OpenAPI document."""
+    """Chapter of the OpenAPI document."""
     name: str
     work: Callable[..., Awaitable[R]]
-    """Called with a `Daemon`, a command's body and key, and the parameters of the request by their names."""
+    """Called with a `Daemon`, a command's body and key, and the parameters of the request by name."""
     role: AccessRole
-    """The smallest role whose token may ask for it."""
+    """Smallest role with access."""
 
     @property
     def text(self) -> str:
-        """The function's docstring."""
+        """The function's docstring, used as the text in the API's document."""
         return self.work.__doc__ or ""
 
     def url(self, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The path with the parameters that it names, and the other parameters."""
+        """Returns the path with its parameters filled in, and the other parameters."""
         return url_of(self.path, parameters)
 
 
 class ReadRoute(Route[R]):
-    """A GET: the parameters of `work` that the path does not name are those of the query."""
+    """A GET: parameters of `work` not in the path are query parameters."""
 
     @property
     def is_look(self) -> bool:
-        """True if who asks looks at one experiment; a program that asks often how far it is reads the summary."""
+        """True if the request counts as a look at one experiment; programs polling progress use the summary."""
         return self.path.startswith("/v1/experiments/{name}") and self.name != "summary"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRoute(Route[R], Generic[B, R]):
-    """A POST: in effect, and in the log, when it is answered; or `dry`, and told what would be."""
+    """A POST: in effect, and in the log, once answered; or `dry`, with the answer a real command would get."""
 
     body: type[B]
     optional: bool
     """True if the body may be missing; then every field has its default."""
     summary: str
     timeout_s: float
-    """Longest time until it is in the log."""
+    """Longest time in seconds until the command is in the log."""
     of_file: Callable[[dict[str, Any]], B] | None = None
-    """Makes the body of an experiment file's content, if the file itself is taken as well."""
+    """Builds the body from an experiment file's content, if the file itself is accepted as well."""
     dry: bool = False
-    """True: nothing is appended, so it has no key, and `work` is called without one."""
+    """True: nothing is appended, so there is no key, and `work` is called without one."""
     submits: bool = False
-    """True if it makes an experiment, and so counts as a submission of its asker."""
+    """True if the command creates an experiment, and so counts as a submission of its asker."""
 
 
 def read(
     path: str, answer: type[R], *, tag: str, name: str | None = None, role: AccessRole = AccessRole.READ
 ) -> Callable[[Callable[..., Awaitable[R]]], ReadRoute[R]]:
-    """Declares a read: the function below makes the answer, and its docstring is what the API's document says."""
+    """Declares a read: the decorated function builds the answer; its docstring is its text in the API's document."""
 
     def declared(work: Callable[..., Awaitable[R]]) -> ReadRoute[R]:
         return ReadRoute(path=path, answer=answer, tag=tag, name=name or work.__name__, work=work, role=role)
@@ -224,7 +226,7 @@ def command(
     role: AccessRole = AccessRole.SUBMIT,
     submits: bool = False,
 ) -> Callable[[Callable[..., Awaitable[R]]], CommandRoute[B, R]]:
-    """Declares a command: the function below carries it out, once for each key."""
+    """Declares a command: the decorated function carries it out, once per key."""
 
     def declared(work: Callable[..., Awaitable[R]]) -> CommandRoute[B, R]:
         return CommandRoute(
@@ -249,6 +251,6 @@ def command(
 def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """See `Route.url`."""
     named = re.findall(r"\{(\w+)\}", path)
-    # `safe=""`: a name may hold a slash, which would else become another path.
+    # `safe=""`: a name may contain a slash, which would otherwise become another path.
     quoted = {name: quote(str(parameters[name]), safe="") for name in named}
-    return path.format(**quoted), {name: value for name, value in parameters.items() if name not in named}
+    return path.format(**quoted), {name: parameter for name, parameter in parameters.items() if name not in named}

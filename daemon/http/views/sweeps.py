@@ -23,64 +23,64 @@ if TYPE_CHECKING:
     from rftd.daemon.run.operations import StandingSweep
 
 MOST_RUNS: Final = 1000
-"""The most runs of one sweep."""
+"""Maximum number of runs in one sweep."""
 _TAG: Final = "sweeps"
 _ACCURACY: Final = "accuracy/mean"
 TO_COME: Final = "to come"
-"""The state of a run that was not submitted yet."""
+"""State of a run not submitted yet."""
 REFUSED: Final = "refused"
 STOPPED: Final = "stopped"
-"""The state of a run that a halving ended."""
+"""State of a run ended by a halving."""
 SKIPPED: Final = "skipped"
-"""The state of a run that does not begin, since its sweep was cancelled."""
+"""State of a run not begun because its sweep was cancelled."""
 SweepName = Annotated[
     str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
 ]
 
 
 class SweptField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field that one run has otherwise than the sweep's file."""
+    """A field of one run different from the sweep's file."""
 
     path: Annotated[list[str | int], Meta(max_length=64)]
-    """The keys and indices that lead to it."""
+    """Keys and indices leading to the field."""
     value: Any
 
 
 class SweptPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run of a sweep."""
+    """One run of a sweep: its settings for the table, its seed, and the changed fields."""
 
     settings: dict[str, str] = {}
-    """What the table calls it: runs of equal settings are one line, over their seeds."""
+    """Labels in the table: runs of equal settings are one line, over their seeds."""
     seed: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] = 42
-    """The seed that its file has, for the table; `changes` set it."""
+    """Seed of the run's file, for the table; `changes` set it."""
     changes: list[SweptField] = []
 
 
 class HalveSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the half of the settings with the lower held-out scores is stopped."""
+    """When to stop the half of the settings with the lower held-out scores."""
 
     at: Annotated[list[Annotated[int, Meta(ge=1, le=MOST)]], Meta(min_length=1, max_length=32)]
-    """The weight versions, in order; the taskset is evaluated there."""
+    """Weight versions, in order; the taskset is evaluated at each."""
     taskset: Annotated[str, Meta(max_length=NAME_CHARACTERS)] = ""
-    """The held-out taskset whose score decides; the first, if it is left out."""
+    """Held-out taskset with the deciding score; default: the first."""
 
 
 class SubmitSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/sweeps."""
+    """The body of POST /v1/sweeps: a file, and the changes of each run."""
 
     config: dict[str, Any]
     """The experiment file, as for POST /v1/experiments."""
     points: Annotated[list[SweptPoint], Meta(min_length=1, max_length=MOST_RUNS)]
-    """The runs, in the order in which they begin."""
+    """The runs, in starting order."""
     name: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
-    """The sweep's name, from which those of the runs follow; the file's, if it is left out."""
+    """Name of the sweep and prefix of its runs' names; default: the file's."""
     at_once: Annotated[int, Meta(ge=1, le=MOST_RUNS)] | None = None
-    """The most runs under way; as many as the daemon runs at once, if it is left out."""
+    """Maximum number of runs under way; default: the daemon's number of slots."""
     halving: HalveSweep | None = None
 
 
 class SweepReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The sweep is in the log."""
+    """The sweep is in the log, with a name for each run."""
 
     id: str
     name: str
@@ -91,7 +91,7 @@ class SweepReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list of sweeps."""
+    """One line of the list of sweeps, with the states of the runs."""
 
     id: str
     name: str
@@ -99,7 +99,7 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     at_once: int
     states: dict[str, int]
-    """The number of runs in each state."""
+    """Number of runs in each state."""
     over: bool
     cancelled: bool
 
@@ -111,36 +111,36 @@ class SweepList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """One run of a sweep, with its state and its figures so far."""
 
     name: str
     settings: dict[str, str]
     seed: int
     state: str
-    """The state of its experiment, or `to come`, `refused`, `skipped`, `stopped`."""
+    """State of the run's experiment, or `to come`, `refused`, `skipped`, `stopped`."""
     reason: str | None
     experiment: str | None
-    """The id of its experiment, once it was submitted."""
+    """Id of the run's experiment, once submitted."""
     step: int
     total_steps: int
     figures: dict[str, float | None]
-    """The mean reward of its newest experiences, and the newest score of each held-out taskset."""
+    """Mean reward of the newest experiences, and the newest score of each held-out taskset."""
 
 
 class SeedSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure over the seeds of one setting."""
+    """A figure over the seeds of one setting: mean, deviation and extremes."""
 
     runs: int
-    """The number of runs that have it."""
+    """Number of runs with the figure."""
     mean: float
     deviation: float | None
-    """The standard deviation of the runs; null for one run."""
+    """Standard deviation of the runs; null for one run."""
     best: float
     worst: float
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of equal settings."""
+    """The runs of equal settings, with each figure's spread over the seeds."""
 
     settings: dict[str, str]
     runs: int
@@ -158,7 +158,7 @@ class SweepPage(msgspec.Struct, frozen=True, kw_only=True):
 
 @command("/v1/sweeps", SubmitSweep, SweepReceipt, tag=_TAG, timeout_s=KEEPING_TIMEOUT_S, submits=True, name="submit")
 async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> SweepReceipt:
-    """Submit a sweep: experiments that differ in some fields of one file. Each is checked before any is begun."""
+    """Submit a sweep: experiments with some fields of one file changed. All are checked before any is begun."""
     from rftd.daemon.run.operations import WantedSweep
     from rftd.streams.events.sweep import FieldChange, Halving, SweepPoint
 
@@ -174,14 +174,14 @@ async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> Sweep
     halving = None
     if body.halving is not None:
         halving = Halving(at=tuple(body.halving.at), taskset=body.halving.taskset)
-    wanted = WantedSweep(body.config, tuple(points), name=body.name, at_once=body.at_once, halving=halving)
-    taken = await daemon.operations.sweep(wanted, request_id=key)
-    sweep = taken.standing.sweep
+    request = WantedSweep(body.config, tuple(points), name=body.name, at_once=body.at_once, halving=halving)
+    receipt = await daemon.operations.sweep(request, request_id=key)
+    sweep = receipt.standing.sweep
     return SweepReceipt(
         id=str(sweep.id),
         name=sweep.name,
-        event=str(taken.done.event),
-        position=str(taken.done.position),
+        event=str(receipt.done.event),
+        position=str(receipt.done.position),
         runs=len(sweep.points),
         at_once=sweep.submitted.at_once,
     )
@@ -189,7 +189,7 @@ async def submit_sweep(daemon: Commanded, body: SubmitSweep, key: UUID) -> Sweep
 
 @command("/v1/sweeps/{sweep}/cancel", Reason, Receipt, tag=_TAG, optional=True, name="cancel", summary="Cancel")
 async def cancel_sweep(daemon: Commanded, body: Reason, key: UUID, sweep: SweepName) -> Receipt:
-    """Cancel a sweep: no further run begins, and those that have not ended are cancelled."""
+    """Cancel a sweep: no further run begins, and unfinished runs are cancelled."""
     standing = await daemon.operations.sweep_named(sweep)
     id = standing.sweep.id
     return receipt_of(id, await daemon.operations.cancel_sweep(id, reason=body.reason, request_id=key))
@@ -198,8 +198,8 @@ async def cancel_sweep(daemon: Commanded, body: Reason, key: UUID, sweep: SweepN
 @read("/v1/sweeps", SweepList, tag=_TAG, name="listed")
 async def sweeps(daemon: Daemon) -> SweepList:
     """Every sweep, newest first, with the number of its runs in each state."""
-    known = await daemon.operations.sweeps()
-    return SweepList(items=[_summary(standing, _states(standing)) for standing in reversed(known)])
+    standings = await daemon.operations.sweeps()
+    return SweepList(items=[_summary(standing, _states(standing)) for standing in reversed(standings)])
 
 
 @read("/v1/sweeps/{sweep}", SweepPage, tag=_TAG, name="one")
@@ -234,7 +234,7 @@ async def sweep_page(daemon: Daemon, sweep: SweepName, after: After = None) -> S
 async def _summary_of(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary | None:
     try:
         return await get_summary(connection, experiment)
-    except NotFoundError:  # the tables have not come so far
+    except NotFoundError:  # the tables lag behind
         return None
 
 
@@ -244,7 +244,9 @@ async def _figures(
     figures: dict[str, float | None] = {}
     if summary is not None and summary.reward_mean is not None:
         figures[REWARD] = summary.reward_mean
-    for scored in await list_evals(connection, experiment):  # in the order of versions, so that the newest stays
+    for scored in await list_evals(
+        connection, experiment
+    ):  # in the order of versions, so that the newest score remains
         if scored.score is not None:
             figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
         if (accuracy := scored.metrics.get(_ACCURACY)) is not None:
@@ -253,7 +255,7 @@ async def _figures(
 
 
 def _states(standing: StandingSweep) -> list[str]:
-    """The state of each run."""
+    """Returns the state of each run."""
     stopped = standing.sweep.stopped
     submitted = {
         run.point: STOPPED if run.point in stopped and run.status.value == "cancelled" else run.status.value
@@ -285,7 +287,7 @@ def _summary(standing: StandingSweep, states: Sequence[str]) -> SweepSummary:
 
 
 def _cells(runs: Sequence[SweepRun]) -> Iterator[SweepCell]:
-    """The runs of equal settings, in the order of their first."""
+    """Yields the runs of equal settings, in the order of their first run."""
     by_settings: dict[tuple[tuple[str, str], ...], list[SweepRun]] = {}
     for run in runs:
         by_settings.setdefault(tuple(run.settings.items()), []).append(run)
@@ -300,11 +302,11 @@ def _cells(runs: Sequence[SweepRun]) -> Iterator[SweepCell]:
 
 
 def _spread(figures: Sequence[Mapping[str, float | None]], name: str) -> SeedSpread:
-    values = [value for each in figures if (value := each.get(name)) is not None]
+    known_figures = [figure for run_figures in figures if (figure := run_figures.get(name)) is not None]
     return SeedSpread(
-        runs=len(values),
-        mean=statistics.fmean(values),
-        deviation=statistics.stdev(values) if len(values) > 1 else None,
-        best=max(values),
-        worst=min(values),
+        runs=len(known_figures),
+        mean=statistics.fmean(known_figures),
+        deviation=statistics.stdev(known_figures) if len(known_figures) > 1 else None,
+        best=max(known_figures),
+        worst=min(known_figures),
     )

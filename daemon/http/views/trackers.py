@@ -1,4 +1,4 @@
-"""The trackers of an experiment: how far each has come, and why one waits."""
+"""The trackers of an experiment: their progress, and the reason for a waiting one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class TrackerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One tracker of an experiment."""
+    """One tracker of an experiment: its progress, or the reason for showing nothing."""
 
     kind: str
     points: int
-    """The number of points that it has shown."""
+    """Number of points shown by the tracker."""
     step: int
-    """The last training step that it has shown."""
+    """Last training step shown by the tracker."""
     ended: bool
-    """True once the whole of an experiment that has ended is shown."""
+    """True once an ended experiment is shown completely."""
     error: str
-    """The reason why it shows nothing now; empty if it does."""
+    """Reason for showing nothing now; empty without an error."""
 
 
 def rows_of(cursors: Mapping[str, Cursor]) -> list[TrackerRow]:
-    """The trackers as the API answers them."""
+    """Returns the trackers by kind, as answered by the API."""
     return [
         TrackerRow(kind=kind, points=cursor.points, step=cursor.step, ended=cursor.ended, error=cursor.error)
         for kind, cursor in cursors.items()
@@ -34,7 +34,9 @@ def rows_of(cursors: Mapping[str, Cursor]) -> list[TrackerRow]:
 
 
 def tracker_line(row: TrackerRow, step: int) -> str:
-    """`wandb: 120 points up to step 40, 2 steps behind; WORK: MLflow at ... does not answer`."""
+    """Returns the tracker in one line: `wandb: 120 points up to step 40, 2 steps behind; WORK: MLflow at ... does not
+    answer`.
+    """
     behind = max(0, step - row.step)
     late = f", {behind} step{'s' if behind > 1 else ''} behind" if behind else ""
     state = ", all of it" if row.ended else late

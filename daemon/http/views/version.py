@@ -10,7 +10,7 @@ from rftd.daemon.http.views.route import Daemon, read
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
-    """The release of a daemon."""
+    """The release of a daemon, and of its Python."""
 
     version: str
     python: str
@@ -18,5 +18,5 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 @read("/version", VersionView, tag="probes")
 async def version(daemon: Daemon) -> VersionView:
-    """The daemon's release, and its Python."""
+    """The daemon's release, and the release of its Python."""
     return VersionView(version=daemon.version, python=platform.python_version())

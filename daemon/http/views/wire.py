@@ -18,51 +18,51 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """The value as JSON text."""
+    """Returns the object as JSON text in its form on the wire."""
     return msgspec.json.encode(to_wire(value))
 
 
 def to_wire(value: Any) -> Any:
-    """Structs as dicts under the names of the wire; NaN and infinities as null."""
+    """Returns structs as dicts under their names on the wire; NaN and infinities as null."""
     if isinstance(value, msgspec.Struct):
         return {
             wire_name(name): _time(field) if name.endswith("_ns") else to_wire(field)
             for name, field in ((name, getattr(value, name)) for name in value.__struct_fields__)
         }
     if isinstance(value, list | tuple):
-        return [to_wire(item) for item in value]
+        return [to_wire(element) for element in value]
     if isinstance(value, dict):
-        return {str(key): to_wire(item) for key, item in value.items()}
+        return {str(key): to_wire(element) for key, element in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
 def from_wire(value: Any, kind: type[T]) -> T:
-    """The struct that `to_wire` made this of, its times to the millisecond. Raises msgspec.ValidationError.
+    """Returns the struct encoded by `to_wire`, its times to the millisecond. Raises msgspec.ValidationError.
 
-    What is not a field of `kind` is passed over: a newer daemon may send more.
+    Unknown fields are skipped: a newer daemon may send more.
     """
     return converted(_back(value, type_info_of(kind)), kind)
 
 
 def wire_name(field: str) -> str:
-    """The name of a field on the wire."""
+    """Returns the name of a field on the wire."""
     return f"{field.removesuffix('_ns').removesuffix('_at')}_at" if field.endswith("_ns") else field
 
 
 def _back(value: Any, kind: inspect.Type) -> Any:
     if isinstance(kind, inspect.UnionType):
-        # A type or None, as all unions of views are; with two types nothing would say which of them was sent.
-        [inner] = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+        # A type or None, as all unions of views are; with two types the sent one could not be identified.
+        [inner] = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
         return None if value is None else _back(value, inner)
     if isinstance(kind, inspect.StructType) and isinstance(value, dict):
         sent = [field for field in kind.fields if wire_name(field.name) in value]
         return {field.name: _field(value[wire_name(field.name)], field) for field in sent}
     if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
-        return [_back(item, kind.item_type) for item in value]
+        return [_back(element, kind.item_type) for element in value]
     if isinstance(kind, inspect.FloatType) and value is None:
-        # `to_wire` sent NaN and infinities as null, for JSON has neither; which of them it was is lost.
+        # `to_wire` sent NaN and infinities as null, because JSON has neither; the original is lost.
         return math.nan
     return value
 

@@ -32,7 +32,7 @@ def test_files_are_merged_by_time_and_a_traceback_stays_with_its_line(tmp_path: 
     assert [(line.role, line.slot) for line in page.items[:2]] == [("explorer", 0), ("trainer", None)]
     assert page.items[1].fields == {"step": 2}
     assert [line.event for line in tail(tmp_path, lines=1).items] == ["c"]
-    assert [line.event for line in tail(tmp_path, lines=9, wanted=LogFilter(role="trainer")).items] == ["b", "c"]
+    assert [line.event for line in tail(tmp_path, lines=9, conditions=LogFilter(role="trainer")).items] == ["b", "c"]
 
 
 def test_following_gives_each_line_once_and_waits_for_its_end(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_large_file_is_read_from_near_its_end(tmp_path: Path) -> None:
 def test_the_first_line_of_a_tail_belongs_to_the_line_that_was_cut(tmp_path: Path) -> None:
     filling = ["x" * 1023 for _ in range(TAIL_SIZE_BYTES // 1024 - 1)]
     write(tmp_path / "trainer.log", {**record(1, "broke"), "level": "error", "reason": "r" * 2000}, *filling)
-    found = tail(tmp_path, lines=10, wanted=LogFilter(level="error")).items
+    found = tail(tmp_path, lines=10, conditions=LogFilter(level="error")).items
     assert [line.event[:1] for line in found] == ["x"] * 10
 
 
@@ -116,23 +116,23 @@ def test_files_in_folders_of_nodes_are_read_too(tmp_path: Path) -> None:
         ("10.0.0.7/explorer_1.log", "explorer", 1),
     }
     assert following(tmp_path, page.next).items == []
-    assert [line.role for line in tail(tmp_path, lines=10, wanted=LogFilter(role="explorer")).items] == ["explorer"]
+    assert [line.role for line in tail(tmp_path, lines=10, conditions=LogFilter(role="explorer")).items] == ["explorer"]
 
 
 def test_lines_are_chosen_before_the_tail_is_cut(tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
     write(log, {**record(1, "broke"), "level": "error"}, "Traceback (most recent call last):", "ValueError: x")
     write(log, *(record(2, "step.completed", step=number) for number in range(200)), "a library says")
-    errors = tail(tmp_path, lines=2, wanted=LogFilter(level="warning"))
+    errors = tail(tmp_path, lines=2, conditions=LogFilter(level="warning"))
     assert [line.event for line in errors.items] == ["Traceback (most recent call last):", "ValueError: x"]
     assert {line.level for line in errors.items} == {"error"}, "they belong to the line before them"
-    found = tail(tmp_path, lines=5, wanted=LogFilter(pattern="step=17"))
+    found = tail(tmp_path, lines=5, conditions=LogFilter(pattern="step=17"))
     assert [line.fields["step"] for line in found.items] == [17, *range(170, 180)][-5:]
-    first = tail(tmp_path, lines=1, wanted=LogFilter(pattern="broke"))
+    first = tail(tmp_path, lines=1, conditions=LogFilter(pattern="broke"))
     assert [line.event for line in first.items] == ["broke"]
     since_ns = 1_767_225_602_000_000_000  # the second second
     write(tmp_path / "explorer_0.log", {"time": "2026-01-01T00:00:09", "event": "a time without a zone"}, {"time": "x"})
-    late = tail(tmp_path, lines=1000, wanted=LogFilter(since_ns=since_ns))
+    late = tail(tmp_path, lines=1000, conditions=LogFilter(since_ns=since_ns))
     assert len(late.items) == 201
     assert late.items[-1].event == "a library says"
 
@@ -148,7 +148,7 @@ def test_a_line_that_a_workflow_prints_takes_no_place_but_its_own(tmp_path: Path
     in_order = ["a", "forged", "text", "step", "b", "more", "end"]
     assert [line.event for line in tail(tmp_path, lines=9).items] == in_order
     since = LogFilter(since_ns=1_767_225_601_000_000_000)  # the first second
-    assert [line.event for line in tail(tmp_path, lines=9, wanted=since).items] == in_order
+    assert [line.event for line in tail(tmp_path, lines=9, conditions=since).items] == in_order
     found = next(line for line in tail(tmp_path, lines=9).items if line.event == "forged")
     assert found.time == (claimed if claimed == "1970-01-01T00:00:00Z" else "2026-01-01T00:00:01Z")
     assert found.fields.get("time", found.time) == claimed, "what it claims is shown"
@@ -170,21 +170,21 @@ def test_a_trace_s_lines_are_found_with_the_traceback_that_follows_them(tmp_path
         record(3, "after"),
     )
     write(tmp_path / "trainer.log", record(4, "weights", trace_id=trace), record(5, "other", trace_id="f" * 32))
-    found = tail(tmp_path, lines=10, wanted=LogFilter(trace_id=trace)).items
+    found = tail(tmp_path, lines=10, conditions=LogFilter(trace_id=trace)).items
     assert [line.event for line in found] == ["broke", "Traceback", "weights"]
-    assert tail(tmp_path, lines=10, wanted=LogFilter(trace_id="0" * 32)).items == []
+    assert tail(tmp_path, lines=10, conditions=LogFilter(trace_id="0" * 32)).items == []
 
 
 def test_what_follows_a_page_belongs_to_the_last_line_of_that_page(tmp_path: Path) -> None:
     log = tmp_path / "explorer_0.log"
     write(log, record(1, "fine"))
-    quiet = following(tmp_path, {}, wanted=LogFilter(level="error"))
+    quiet = following(tmp_path, {}, conditions=LogFilter(level="error"))
     write(log, "a library says")
-    assert following(tmp_path, quiet.next, wanted=LogFilter(level="error")).items == []
+    assert following(tmp_path, quiet.next, conditions=LogFilter(level="error")).items == []
     write(log, {**record(2, "broke"), "level": "error"})
-    broke = following(tmp_path, quiet.next, wanted=LogFilter(level="error"))
+    broke = following(tmp_path, quiet.next, conditions=LogFilter(level="error"))
     write(log, "Traceback (most recent call last):")
-    rest = following(tmp_path, broke.next, wanted=LogFilter(level="error")).items
+    rest = following(tmp_path, broke.next, conditions=LogFilter(level="error")).items
     assert [(line.event, line.level, line.time) for line in rest] == [
         ("Traceback (most recent call last):", "error", "2026-01-01T00:00:02Z")
     ]
@@ -220,7 +220,7 @@ def test_the_daemons_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
     write(file, record(3, "new", slot=1, name="n", experiment="e", step=4))
     page = of_daemon(file, lines=2)
     assert [(line.event, line.role) for line in page.items] == [("late", "daemon"), ("new", "daemon")]
-    assert [line.event for line in of_daemon(file, lines=9, wanted=LogFilter(role="trainer")).items] == ["late"]
+    assert [line.event for line in of_daemon(file, lines=9, conditions=LogFilter(role="trainer")).items] == ["late"]
     write(file, record(4, "more"))
     after = of_daemon(file, lines=9, after=json.dumps(page.next))
     assert [line.event for line in after.items] == ["more"]
