@@ -1,4 +1,4 @@
-"""The options of `rftd serve` that say what others than its owner may name in a submission."""
+"""The options of `rftd serve` for names allowed in submissions of everybody but the owner."""
 
 from __future__ import annotations
 
@@ -77,4 +77,4 @@ def _allowances(
 
 
 allowance_options: Final = option_group("allowances", _OPTIONS, _allowances)
-"""Adds the options to `rftd serve`, which is given `allowances`."""
+"""Adds the options to `rftd serve`, passed as `allowances`."""

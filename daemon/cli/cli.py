@@ -16,7 +16,7 @@ from rftd.daemon.cli.settings import current, shared_options
 
 
 class Verb(NamedTuple):
-    """The import path of a verb's click command, and its line of `rftd --help`."""
+    """The import path of a verb's click command, and the verb's line in `rftd --help`."""
 
     target: str
     help: str
@@ -109,11 +109,11 @@ OTHER_WORDS: Final = {
     **dict.fromkeys(("metrics", "plot"), "steps"),
     "diff": "compare",
 }
-"""The verbs that people mean by the words of other programs; by their letters alone another one may be nearer."""
+"""Verbs by words of other programs; by spelling alone another verb may be nearer."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a verb only to run it, so that `rftd --help` costs nothing."""
+    """A group importing each verb only for running it, so `rftd --help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in VERBS if name not in HIDDEN]
@@ -131,8 +131,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Before click resolves it: resolving imports the verb, and every verb would be imported to find one that is
-        # near.
+        # Before click resolves the word: resolving imports the verb, and every verb would be imported to find a similar
+        # one.
         if args[0] not in VERBS and not args[0].startswith("-"):
             meant = OTHER_WORDS.get(args[0].lower())
             near = [meant] if meant else difflib.get_close_matches(args[0], list(VERBS), n=1)
@@ -144,7 +144,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader has gone. What a shell reports of programs that end by it: click's 1 is a check that failed.
+            # The reader has gone. The status reported by a shell for programs ended by SIGPIPE: click's 1 means a
+            # failed check.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter would flush the pipe once more
             ctx.exit(READER_GONE)
 
@@ -167,18 +168,18 @@ def rftd(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit status; every error is rendered on standard error."""
+    """Runs one command line and returns its exit status; every error is printed on standard error."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    # What a start imports stays: the collector would walk it dozens of times, and find nothing.
+    # Objects imported at the start stay: the collector would walk them dozens of times, and find nothing.
     gc.set_threshold(50_000, 20, 100)
     try:
-        # Not click's standalone mode: it would end the process itself, and print errors without their code and fix.
+        # Not click's standalone mode: click would end the process itself, and print errors without code and fix.
         status = rftd.main(args=list(arguments), prog_name="rftd", standalone_mode=False)
     except click.ClickException as error:
         from rftd.daemon.cli.output.failure import misuse
 
         return misuse(error, arguments)
-    # 130 is what a shell reports for Ctrl-C.
+    # 130 is a shell's status for Ctrl-C.
     except click.Abort:
         return 130
     except SystemExit as ended:

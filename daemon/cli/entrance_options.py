@@ -1,4 +1,4 @@
-"""The options that say who is let in, and how: `--allow-host`, `--tls-cert`, ..., `--unsafe-allow-unauthenticated`."""
+"""The options of access control: `--allow-host`, `--tls-cert`, ..., `--unsafe-allow-unauthenticated`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostName(click.ParamType[str]):
     name = "host name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name in lower case."""
+        """Returns the name in lower case; fails for a text with scheme, port or path."""
         labels = str(value).split(".")
         if len(str(value)) > 253 or not all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels):
             self.fail(f"{value!r} is no host name: write it without scheme, port and path", param, ctx)
@@ -68,14 +68,14 @@ _OPTIONS: Final = (
 )
 
 
-def _door(
+def _entrance(
     allow_hosts: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     tls_terminated_elsewhere: bool,
     unsafe_allow_unauthenticated: bool,
 ) -> EntranceOptions:
-    """The options of the access control. Raises UsageError for a certificate without its key."""
+    """Returns the options of the access control. Raises UsageError for a certificate without its key."""
     from rftd.daemon.serve.entrance import EntranceOptions
     from rftd.ops.errors import UsageError
     from rftd.ops.tls import ServerTls
@@ -93,5 +93,5 @@ def _door(
     )
 
 
-entrance_options: Final = option_group("door", _OPTIONS, _door)
-"""Adds the options to `rftd serve`, which is given `door`."""
+entrance_options: Final = option_group("door", _OPTIONS, _entrance)
+"""Adds the options to `rftd serve`, passed as `door`."""

@@ -1,4 +1,4 @@
-"""`--folders`: the users who may enter what a daemon or a worker makes, and the start of such a process."""
+"""`--folders`: the users with access to files of a daemon or worker, and the start of such a process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ folders_option = click.option(
 
 
 def begin_process(folders: FolderAccess) -> None:
-    """Closes what this process will make to other users, and lets it open as many files as it may."""
+    """Restricts access to files created by this process according to `--folders`, and raises the open-file limit."""
     from rftd.ops.open_files import raise_open_files
     from rftd.ops.own_folder import close_to_others
 

@@ -1,4 +1,4 @@
-"""The options that say how long a daemon keeps what nobody trains any more: `--payloads`, ..., `--archive-after`."""
+"""The options for dropping payloads and archiving files after training: `--payloads`, ..., `--archive-after`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _keeping(
     drop_payloads_above: int | None,
     archive_after: float | None,
 ) -> Keeping:
-    """The rules. Raises UsageError where one of them leaves nothing for another."""
+    """Returns the rules. Raises UsageError if one rule leaves another without effect."""
     from rftd.daemon.serve.keeping import Keep, Keeping
 
     keep = Keep(payloads)
     later = {"--drop-payloads-after": drop_payloads_after, "--drop-payloads-above": drop_payloads_above}
-    for option, value in later.items():
-        if keep is not Keep.ALWAYS and value is not None:
+    for option, limit in later.items():
+        if keep is not Keep.ALWAYS and limit is not None:
             raise UsageError(
                 f"leaves nothing to drop later: with --payloads {payloads} tokens go when an experiment ends",
                 field=option,
@@ -73,4 +73,4 @@ def _keeping(
 
 
 keeping_options: Final = option_group("keeping", _OPTIONS, _keeping)
-"""Adds the options to `rftd serve`, which is given `keeping`."""
+"""Adds the options to `rftd serve`, passed as `keeping`."""

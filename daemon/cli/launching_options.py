@@ -1,4 +1,4 @@
-"""The options that say which workers a daemon starts and where: `--workers`, `--ray-address`, ..., `--roles`."""
+"""The options for the workers started by a daemon, and their hosts: `--workers`, `--ray-address`, ..., `--roles`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,30 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class WorkersOption(click.ParamType[dict[str, str]]):
-    """One word for all roles, or `ROLE=WORD` for each: the place of each role's workers."""
+    """One word for all roles, or `ROLE=WORD` for each: where each role's workers run."""
 
     name = "where"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
-        """The word of each role."""
+        """Returns the word of each role; fails for an unknown word or an incomplete list of roles."""
         if isinstance(value, dict):
             return value
         if value in (LOCAL, ON_RAY, EXTERNAL):
             return dict.fromkeys(_ROLES, value)
-        pairs = [part.strip().partition("=") for part in str(value).split(",")]
-        found = {role: word for role, _, word in pairs}
-        if len(pairs) != len(_ROLES) or found.keys() != set(_ROLES) or set(found.values()) - {LOCAL, ON_RAY}:
+        pairs = [pair.strip().partition("=") for pair in str(value).split(",")]
+        word_by_role = {role: word for role, _, word in pairs}
+        if (
+            len(pairs) != len(_ROLES)
+            or word_by_role.keys() != set(_ROLES)
+            or set(word_by_role.values()) - {LOCAL, ON_RAY}
+        ):
             self.fail(
                 f"{value!r} is neither {LOCAL}, {ON_RAY} nor {EXTERNAL}, and does not say {LOCAL} or {ON_RAY} for each "
                 f"role, as in explorer={ON_RAY},trainer={LOCAL}; workers of one role alone: --roles",
                 param,
                 ctx,
             )
-        return found
+        return word_by_role
 
 
 _OPTIONS: Final = (
@@ -91,7 +95,7 @@ _OPTIONS: Final = (
 def _launching(
     workers: dict[str, str], ray_address: str, ray_runtime_env: str | None, roles: str, pass_env: tuple[str, ...]
 ) -> Launching:
-    """The launching. Raises UsageError, ConfigError."""
+    """Returns the launching options. Raises UsageError, ConfigError."""
     from rftd.daemon.serve.launching import Launching
 
     patterns = _patterns(pass_env)
@@ -103,21 +107,21 @@ def _launching(
 
 
 launching_options: Final = option_group("launching", _OPTIONS, _launching)
-"""Adds the options to `rftd serve`, which is given `launching`."""
+"""Adds the options to `rftd serve`, passed as `launching`."""
 
 
-def _patterns(written: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns of names. Raises UsageError for what no name can match."""
-    for pattern in written:
+def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Checks and returns patterns of variable names. Raises UsageError for an impossible pattern."""
+    for pattern in patterns:
         if not _PATTERN.fullmatch(pattern):
             raise UsageError(
                 "is no name of a variable and no pattern of names", field="--pass-env", fix="write NAME, or NAME_*"
             )
-    return written
+    return patterns
 
 
 def _started(workers: dict[str, str], roles: str) -> frozenset[str]:
-    """The roles whose workers the daemon starts. Raises UsageError."""
+    """Returns the roles with workers started by the daemon. Raises UsageError."""
     if EXTERNAL not in workers.values():
         return frozenset(workers if roles == "both" else (roles,))
     if roles != "both":
@@ -126,9 +130,9 @@ def _started(workers: dict[str, str], roles: str) -> frozenset[str]:
 
 
 def _ray(address: str, runtime_env: str | None) -> RayOptions:
-    """The options of a Ray cluster.
+    """Returns the options of a Ray cluster.
 
-    Raises UsageError where Ray is not installed, and ConfigError for a runtime environment that is no mapping.
+    Raises UsageError if Ray is not installed, and ConfigError for a runtime environment other than a mapping.
     """
     from pathlib import Path
 
@@ -138,7 +142,7 @@ def _ray(address: str, runtime_env: str | None) -> RayOptions:
     from rftd.workers.devices.engine_build import RAY, how_to_install
     from rftd.workers.hosts.ray.launcher import RayOptions
 
-    # The driver would end at its import, again and again, while the daemon looks as if it could place workers.
+    # Otherwise the driver would fail at its import, again and again, while the daemon looks able to place workers.
     if RAY not in installed_packages():
         raise UsageError(
             "is ray, and Ray is not installed in this environment", field="--workers", fix=how_to_install(RAY)
@@ -153,8 +157,8 @@ def _ray(address: str, runtime_env: str | None) -> RayOptions:
         raise ConfigError(
             "is no mapping", where=runtime_env, field="--ray-runtime-env", fix="write fields of Ray's runtime_env"
         )
-    for name, value in (read.get("env_vars") or {}).items():
-        if not is_plain_variable(str(name), value):
+    for name, variable in (read.get("env_vars") or {}).items():
+        if not is_plain_variable(str(name), variable):
             raise ConfigError(
                 f"{name} is like a secret, and Ray shows a runtime environment to everybody who sees its dashboard",
                 where=runtime_env,

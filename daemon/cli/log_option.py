@@ -1,4 +1,4 @@
-"""The options that say where the log is: `--log URL` for any backend, `--kafka` for addresses of Kafka alone."""
+"""The options naming the log: `--log URL` for any backend, `--kafka` for addresses of Kafka."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHARED: Final = "--kafka"
-"""The option by which errors advise a log that several daemons and machines share."""
+"""The option recommended by errors for a log shared by several daemons and machines."""
 _ENVIRONMENT: Final = "RFTD_KAFKA"
 _SCHEME: Final = "kafka"
 _FORMS: Final = "HOST:PORT,... or kafka://..."
 
 
 def log_option(function: F) -> F:
-    """Adds the options to a verb that works without a daemon: its `log_at` is None for the embedded log."""
+    """Adds the options to a verb working without a daemon: `log_at` is None for the embedded log."""
     return _with_place(function, f"Kafka cluster that holds the log: {_FORMS}")
 
 
 def serve_log_option(function: F) -> F:
-    """Adds the options to `rftd serve`, in the same way."""
+    """Adds the options to `rftd serve`, likewise."""
     return _with_place(function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True)
 
 
 def names_log(options: Mapping[str, Any]) -> bool:
-    """True if the options of `rftd serve`, as they were written, name a log elsewhere."""
+    """True if the options of `rftd serve`, as written, name an external log."""
     return options["log_url"] is not None or bool(options["kafka"])
 
 
 def worker_log_option(function: F) -> F:
-    """Adds the options to a worker, which is given `log_at` and has no embedded one."""
+    """Adds the options to a worker, passed as `log_at`, which has no embedded log."""
     unix = click.option("--log", "log_url", help="The log: unix:PATH or kafka://...")
 
     @functools.wraps(function)
     def placed(*args: Any, log_url: str | None, kafka: str | None, **kwargs: Any) -> Any:
-        log_at = _place(log_url, kafka)
+        log_at = _log_url(log_url, kafka)
         if log_at is None:
             raise UsageError("no log is named", field=SHARED, fix=f"give {SHARED} HOST:PORT, or --log unix:PATH")
         return function(*args, log_at=log_at, **kwargs)
@@ -52,13 +52,13 @@ def worker_log_option(function: F) -> F:
 
 
 def _with_place(function: F, text: str, *, empty_is_none: bool = False) -> F:
-    # Hidden: `--kafka` is what people type. `--log` exists for backends of packages, whose names this help cannot
-    # know.
+    # Hidden: people type `--kafka`. `--log` exists for backends of other packages, whose names are unknown to this
+    # help.
     hidden = click.option("--log", "log_url", metavar="URL", envvar="RFTD_LOG", hidden=True)
 
     @functools.wraps(function)
     def placed(*args: Any, log_url: str | None, kafka: str | None, **kwargs: Any) -> Any:
-        return function(*args, log_at=_place(log_url, (kafka or None) if empty_is_none else kafka), **kwargs)
+        return function(*args, log_at=_log_url(log_url, (kafka or None) if empty_is_none else kafka), **kwargs)
 
     return hidden(_shorthand(text)(placed))  # type: ignore[return-value]
 
@@ -67,8 +67,8 @@ def _shorthand(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(SHARED, "kafka", metavar="URL", envvar=_ENVIRONMENT, help=text)
 
 
-def _place(url: str | None, kafka: str | None) -> LogUrl | None:
-    """The place that the options name; None for the embedded log. Raises UsageError for a URL of no backend."""
+def _log_url(url: str | None, kafka: str | None) -> LogUrl | None:
+    """Returns the named log; None for the embedded log. Raises UsageError for a URL without a backend."""
     from rftd.streams.log.backend import LogUrl, log_url
 
     if url is not None:

@@ -1,4 +1,4 @@
-"""`option_group`: several options of the command line that a verb takes as one value."""
+"""`option_group`: several options of the command line passed to a verb as one argument."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def option_group(name: str, options: Sequence[Callable[[Any], Any]], make: Callable[..., object]) -> Callable[[F], F]:
-    """Adds the options to a verb, which is given `name=make(...)` in place of them.
+    """Adds the options to a verb and passes the verb `name=make(...)` instead of the single options.
 
-    The parameters of `make` have the names of the options' values.
+    The parameters of `make` are named like the options' parameters.
     """
-    values = tuple(inspect.signature(make).parameters)
+    parameter_names = tuple(inspect.signature(make).parameters)
 
     def add(function: F) -> F:
         @functools.wraps(function)
         def grouped(*args: Any, **kwargs: Any) -> Any:
-            value = make(**{key: kwargs.pop(key) for key in values})
-            return function(*args, **{name: value}, **kwargs)
+            combined = make(**{key: kwargs.pop(key) for key in parameter_names})
+            return function(*args, **{name: combined}, **kwargs)
 
         wrapped: Any = grouped
         for option in reversed(options):

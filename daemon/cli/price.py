@@ -1,4 +1,4 @@
-"""`Price`: the cost of an hour of one accelerator, as `rftd serve --price` is given it."""
+"""`Price`: the cost of one accelerator per hour, as given to `rftd serve --price`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 import click
 
 KINDS: Final = ("gpu", "cpu")
-"""A worker holds GPUs, or counts as one of kind `cpu`."""
+"""Kinds of accelerators: a worker holds GPUs, or counts as one of kind `cpu`."""
 
 
 class Price(click.ParamType[tuple[str, float]]):
-    """KIND=USD."""
+    """A click type: KIND=USD, the price of an accelerator kind per hour."""
 
     name = "price"
 

@@ -1,4 +1,4 @@
-"""`ServiceOptions`: the options of a daemon, checked, and what they say of its places."""
+"""`ServiceOptions`: the checked options of a daemon, and the places of its log and state."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     host: str = "127.0.0.1"
     port: int = 7070
-    """0: a free one."""
+    """TCP port; 0: a free one."""
     door: EntranceOptions = EntranceOptions()
-    """The options of the API's access control."""
+    """Options of the API's access control."""
     worker_lost_after_s: float = limits.WORKER_LOST_AFTER_S
-    """A worker that sends no heartbeat for this long is ended and started anew."""
+    """Seconds without a heartbeat before a worker is ended and restarted."""
     release_after_s: float = limits.RELEASE_AFTER_S
-    """An experiment that a person paused keeps its workers and its slot for so long."""
+    """Seconds for which an experiment paused by a person keeps its workers and its slot."""
     log_at: LogUrl | None = None
-    """The place of the log, checked; None for the embedded one in `data`."""
+    """URL of the log, checked; None for the embedded one in `data`."""
     state_url: str = ""
-    """postgresql://... of the projections; else a SQLite file in `data`. May hold a password: never printed."""
+    """postgresql://... of the projections; else a SQLite file in `data`. May contain a password: never printed."""
     disk: DiskLimits = DiskLimits()
     slots: int = 1
-    """Experiments that run at once."""
+    """Number of experiments running at once."""
     keeping: Keeping = Keeping()
-    """The time for which payloads stay in the log, and files at their places."""
+    """Rules for keeping payloads in the log, and files in their folders."""
     take_over: tuple[str, ...] = ()
-    """Experiments whose folders this log gets, though they are another log's."""
+    """Experiments with folders to be taken over from another log."""
     accept_loss: tuple[str, ...] = ()
-    """Experiments that go on although the log has lost records of them."""
+    """Experiments to be continued although the log has lost their records."""
     accepted_by: str = ""
-    """The person who accepts the loss."""
+    """Who accepts the loss."""
     prices: dict[str, float] = {}
-    """Dollars for an hour of an accelerator, by its kind."""
+    """Dollars per hour of an accelerator, by kind."""
     launching: Launching = Launching()
-    """The roles whose workers are started here, and where."""
+    """Roles with workers started here, and their hosts."""
     allowances: Allowances = NOTHING_MORE
-    """The names that submissions may hold which are not the owner's."""
+    """Names allowed in submissions of everybody but the owner."""
     folders: FolderAccess = FolderAccess.PRIVATE
-    """The users who may enter what workers make."""
+    """Users with access to files made by workers."""
     traces: TraceOptions | None = None
-    """The receiver of the spans of daemon and workers; None: nothing is traced."""
+    """Receiver of the spans of daemon and workers; None: no tracing."""
 
     @property
     def clustered(self) -> bool:
-        """True if the log or the tables are elsewhere, so that they may be away for a while."""
+        """True if the log or the tables are on servers, and so may be temporarily away."""
         return self.log_at is not None or bool(self.state_url)
 
     def where(self, folder: DataFolder) -> str:
-        """The places of log and state, for people; without secrets."""
+        """Returns the places of log and state, for people; without secrets."""
         if not self.clustered:
             return f"embedded log and state under {folder.root}: for one machine"
         log = f"embedded log under {folder.root}"

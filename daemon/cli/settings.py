@@ -1,4 +1,4 @@
-"""`Settings`: the options that every verb shares, given before the verb or after it."""
+"""`Settings`: the options shared by every verb, before or after the verb."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS: Final = ("table", "json", "jsonl", "yaml")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that a caller gave to any verb."""
+    """The options shared by every verb, as given on the command line."""
 
     server: str | None = None
     data: str | None = None
@@ -30,12 +30,12 @@ class Settings:
 
     @property
     def machine_readable(self) -> bool:
-        """True if standard output is for a program."""
+        """True if standard output is for a program: any format except the table."""
         return self.output != "table"
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, or a number with ms, s, m, h or d."""
+    """A click type: seconds, or a number with ms, s, m, h or d."""
 
     name = "duration"
     _FACTORS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -51,7 +51,7 @@ class Duration(click.ParamType[float]):
 
 
 class Size(click.ParamType[int]):
-    """Bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB."""
+    """A click type: bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB."""
 
     name = "size"
     _FACTORS: Final = {"": 1, "B": 1} | {
@@ -70,12 +70,12 @@ class Size(click.ParamType[int]):
 
 
 def current(ctx: click.Context) -> Settings:
-    """The settings so far, of this command or of one around it."""
+    """Returns the settings collected so far by this command or by an enclosing command."""
     return ctx.obj if isinstance(ctx.obj, Settings) else Settings(color="NO_COLOR" not in os.environ)
 
 
 def data_folder(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """The daemon's folder: `--data`, `RFTD_DATA`, else `.rftd` here."""
+    """Returns the daemon's folder: `--data`, `RFTD_DATA`, else `.rftd` here."""
     environ = os.environ if environ is None else environ
     return settings.data or environ.get("RFTD_DATA") or ".rftd"
 
@@ -86,21 +86,21 @@ def names_folder(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 
 def postgres_option(function: F) -> F:
-    """Adds `--postgres` to a verb that works on the state database without a daemon."""
+    """Adds `--postgres` to a verb working on the state database without a daemon."""
     text = "PostgreSQL database that holds the tables: postgresql://..."
     return click.option("--postgres", metavar="URL", envvar="RFTD_POSTGRES", help=text)(function)
 
 
 def shared_options(function: F) -> F:
-    """Adds the shared options to a group or a verb; the verb finds the result by `click.pass_obj`."""
+    """Adds the shared options to a group or a verb; the verb receives the settings by `click.pass_obj`."""
     return options_with()(function)
 
 
 def options_with(*formats: str) -> Callable[[F], F]:
-    """Adds the shared options, with `formats` of output beside those of every verb."""
+    """Adds the shared options, with additional output `formats`."""
 
     def add(function: F) -> F:
-        for option in reversed((*_PLACE, _output(*FORMATS, *formats), *_OTHERS)):
+        for option in reversed((*_DAEMON_OPTIONS, _output(*FORMATS, *formats), *_OUTPUT_OPTIONS)):
             function = option(function)
         return function
 
@@ -121,7 +121,7 @@ def _output(*formats: str) -> Callable[[F], F]:
 def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def change(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         settings = current(ctx)
-        # An option that is not given after the verb must not undo the one that was given before it.
+        # An option not given after the verb must not undo one given before it.
         if value is not None and value is not False and value != 0:
             settings = replace(settings, **{field: value})
         ctx.obj = settings
@@ -144,7 +144,7 @@ def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.obj = replace(current(ctx), verbosity=-1)
 
 
-_PLACE: Final = (
+_DAEMON_OPTIONS: Final = (
     click.option(
         "--server",
         metavar="URL",
@@ -160,7 +160,7 @@ _PLACE: Final = (
         help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.",
     ),
 )
-_OTHERS: Final = (
+_OUTPUT_OPTIONS: Final = (
     click.option("--json", is_flag=True, expose_value=False, callback=_json, help="Same as -o json."),
     click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Disable colours."),
     click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Print only the result."),

@@ -1,4 +1,4 @@
-"""The options that say where traces go: `--traces URL` and `--trace-ratio`, of a daemon and of a worker."""
+"""The options for exporting traces: `--traces URL` and `--trace-ratio`, of a daemon and of a worker."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def _traces(traces_url: str | None, trace_ratio: float) -> TraceOptions | None:
 
 
 trace_option: Final = option_group("traces", _OPTIONS, _traces)
-"""Adds the options to a verb: its `traces` are a `TraceOptions`, or None where nothing is traced."""
+"""Adds the options to a verb, passed as `traces`: a `TraceOptions`, or None without tracing."""

@@ -2,9 +2,9 @@
 
 failure           an error on standard error, and its exit status; a report for a bug
 data              JSON, JSON lines, YAML or CSV on standard output
-terminal          text of which no line is wider than the terminal
+terminal          text fitted to the terminal's width
 quantity          ages, sizes, rates and curves in few characters
 table             plain tables
 stage_line        the stages of an experiment in one line
-forecast_picture  what an experiment would do, as a picture
+forecast_picture  the forecast of an experiment as a picture
 """

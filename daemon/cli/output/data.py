@@ -16,32 +16,32 @@ from rftd.daemon.cli.settings import Settings
 
 
 def emitted(value: Any, settings: Settings) -> bool:
-    """True if a program reads standard output: then the value is there, and nothing is left to be shown."""
+    """Prints the answer for a program reading standard output; returns False, printing nothing, for a person."""
     if settings.machine_readable:
         emit(value, settings)
     return settings.machine_readable
 
 
 def emit(value: Any, settings: Settings) -> None:
-    """Prints one value; of a list in JSON lines each item on a line."""
+    """Prints an answer as JSON or YAML; in JSON lines, each element of a list on a separate line."""
     if settings.output == "yaml":
         import yaml
 
         click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=not _ascii()), nl=False)
     elif settings.output == "jsonl":
-        for item in _items(value):
-            emit_line(item)
+        for element in _items(value):
+            emit_line(element)
     else:
         click.echo(json.dumps(value, indent=2, ensure_ascii=_ascii()))
 
 
 def emit_line(value: Any) -> None:
-    """Prints one value as one line of JSON, at once."""
+    """Prints an object as a line of compact JSON, immediately, for programs reading line by line."""
     click.echo(json.dumps(value, ensure_ascii=_ascii(), separators=(",", ":")))
 
 
 def emit_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Prints a line of names and one line for each row (RFC 4180); what a row lacks, or has as None, is empty."""
+    """Prints a line of names and one line for each row (RFC 4180); missing columns and None are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -50,15 +50,15 @@ def emit_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _ascii() -> bool:
-    """True if standard output has no character for each text: then JSON's own escapes say what it lacks."""
+    """True if standard output cannot encode every text: then JSON's own escapes replace missing characters."""
     try:
         return codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
-    except (AttributeError, LookupError):  # closed, or of a caller's own kind
+    except (AttributeError, LookupError):  # closed, or of a caller's own class
         return False
 
 
 def _cell(value: Any) -> Any:
-    # As JSON writes it: Python's True is no word of a spreadsheet or of another language.
+    # As in JSON: Python's True means nothing to a spreadsheet or another language.
     return json.dumps(value) if isinstance(value, bool) else value
 
 

@@ -1,4 +1,4 @@
-"""An error as its reader sees it: what, where, why, a fix; and the exit status that a script sees."""
+"""An error as shown to its reader: message, position, reason, fix; and the exit status for scripts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ _JSON: Final = re.compile(r"--json|(-[a-z]*o|--output=)jsonl?")
 
 def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None = None) -> int:
     """Prints `error` on standard error and returns the exit status of the process."""
-    # A task group wraps what its tasks raise; the first error of ours in it is the reason, the others follow from it.
-    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
-    if known is not None:
-        show(known, as_data=_wants_json(arguments))
-        return known.exit_status
+    # A task group wraps the errors of its tasks; the first RftdError inside is the cause of the others.
+    rftd_error = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    if rftd_error is not None:
+        show(rftd_error, as_data=_wants_json(arguments))
+        return rftd_error.exit_status
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error)):
         return INTERRUPTED
-    foreign = next((found for leaf in leaves(error) if (found := _of_surroundings(leaf)) is not None), None)
+    foreign = next(
+        (environment_error for leaf in leaves(error) if (environment_error := _environment_error(leaf)) is not None),
+        None,
+    )
     if foreign is not None:
         show(foreign, as_data=_wants_json(arguments))
         return foreign.exit_status
@@ -48,29 +51,29 @@ def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None 
     except OSError as refused:
         path = None
         fix = f"repeat it where a report can be written ({refused.strerror})"
-    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    message = f"{type(error).__name__}: {error}".splitlines()[0]
     if _wants_json(arguments):
-        part = {"code": "RFTD-BUG", "what": what, "field": None, "where": path, "fix": fix}
-        click.echo(json.dumps({"exit": BUG, "errors": [part]}, ensure_ascii=False), err=True)
+        bug_report = {"code": "RFTD-BUG", "what": message, "field": None, "where": path, "fix": fix}
+        click.echo(json.dumps({"exit": BUG, "errors": [bug_report]}, ensure_ascii=False), err=True)
     else:
-        say(f"error[RFTD-BUG] {what}\n  this is a bug in rftd, not in your input\n  fix: {fix}", err=True)
+        say(f"error[RFTD-BUG] {message}\n  this is a bug in rftd, not in your input\n  fix: {fix}", err=True)
     return BUG
 
 
-def _of_surroundings(error: BaseException) -> RftdError | None:
-    """The error of ours for what the machine or the shell did; None for a bug."""
+def _environment_error(error: BaseException) -> RftdError | None:
+    """Returns the RftdError for a failure of the machine or the shell; None for a bug."""
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         where = str(error.filename) if error.filename else None
         return OutputError(f"what was to be written could not be: {error.strerror}", where=where)
-    # How Python keeps bytes of the command line that are no text in the encoding of the locale.
-    if isinstance(error, UnicodeEncodeError) and any("\udc80" <= each <= "\udcff" for each in error.object):
-        what = f"{ascii(error.object)[:100]} has bytes that are no text in this locale"
-        return UsageError(what, fix="set LC_ALL=C.UTF-8")
+    # Python's representation of command-line bytes invalid in the locale's encoding.
+    if isinstance(error, UnicodeEncodeError) and any("\udc80" <= character <= "\udcff" for character in error.object):
+        message = f"{ascii(error.object)[:100]} has bytes that are no text in this locale"
+        return UsageError(message, fix="set LC_ALL=C.UTF-8")
     return None
 
 
 def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
-    """Prints what is wrong with a command line on standard error and returns the exit status of the process."""
+    """Prints a command line's error on standard error and returns the exit status of the process."""
     if not _wants_json(arguments):
         text = io.StringIO()
         error.show(text)
@@ -83,13 +86,15 @@ def misuse(error: click.ClickException, arguments: Sequence[str]) -> int:
     if isinstance(parameter, click.Parameter):
         field = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
     # A group without a command, whose message is its whole help.
-    what = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else error.format_message()
-    show(UsageError(what.strip(), where=verb, field=field, fix=f"see {verb} --help"), as_data=True)
+    message = (
+        "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else error.format_message()
+    )
+    show(UsageError(message.strip(), where=verb, field=field, fix=f"see {verb} --help"), as_data=True)
     return UsageError.exit_status
 
 
 def show(error: RftdError, *, as_data: bool) -> None:
-    """Prints an error on standard error: for a program as one line of JSON, else in words."""
+    """Prints an error on standard error: for a program as a line of JSON, else in words."""
     if as_data:
         click.echo(as_json(error), err=True)
     else:
@@ -97,7 +102,7 @@ def show(error: RftdError, *, as_data: bool) -> None:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors within a group of errors, at any depth, or the error itself."""
+    """Yields the errors within a group of errors, at any depth, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -106,28 +111,34 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def as_text(error: RftdError) -> str:
-    """The error in its own words, then where to read more."""
-    codes = list(dict.fromkeys(part.code for part in parts(error)))
+    """Returns the error's own text, followed by the commands explaining its codes."""
+    codes = list(dict.fromkeys(part_error.code for part_error in parts(error)))
     return f"{error}\n  more: {'; '.join(f'rftd explain {code}' for code in codes[:3])}"
 
 
 def as_json(error: RftdError) -> str:
-    """The error for a program; standard output stays free for data."""
-    found = [
-        {"code": part.code, "what": part.what, "field": part.field, "where": part.where, "fix": part.fix}
-        for part in parts(error)
+    """Returns the error as JSON for a program; standard output stays free for data."""
+    part_errors = [
+        {
+            "code": part_error.code,
+            "what": part_error.what,
+            "field": part_error.field,
+            "where": part_error.where,
+            "fix": part_error.fix,
+        }
+        for part_error in parts(error)
     ]
-    return json.dumps({"exit": error.exit_status, "errors": found}, ensure_ascii=False)
+    return json.dumps({"exit": error.exit_status, "errors": part_errors}, ensure_ascii=False)
 
 
 def parts(error: RftdError) -> Sequence[RftdError]:
-    """The errors that one error stands for: everything wrong with a file, for example."""
+    """Returns the errors combined in an error, for example all errors of a file; else the error alone."""
     several = getattr(error, "errors", ())
-    return [part for part in several if isinstance(part, RftdError)] or [error]
+    return [part_error for part_error in several if isinstance(part_error, RftdError)] or [error]
 
 
 def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -> Path:
-    """A file with the traceback, readable by its owner only; values that look secret are masked."""
+    """Writes a report with the traceback, readable only by its owner; values resembling secrets are masked."""
     words = [_masked(word) for word in arguments]
     text = "\n".join(
         [
@@ -138,7 +149,7 @@ def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -
             "".join(traceback.format_exception(error)),
         ]
     )
-    # Of mode 0600, as this function makes files: a traceback may hold prompts and paths.
+    # Created with mode 0600: a traceback may contain prompts and paths.
     with tempfile.NamedTemporaryFile(
         "w", prefix="rftd-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
     ) as file:
@@ -147,12 +158,12 @@ def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """True if the words choose JSON, however the option is spelt: `-o json`, `-qo json`, `-ojson`, `--output=json`."""
+    """True if the arguments choose JSON, in any spelling: `-o json`, `-qo json`, `-ojson`, `--output=json`."""
     if any(_JSON.fullmatch(word) for word in arguments):
         return True
     return any(_OUTPUT.fullmatch(flag) and form in _JSON_FORMS for flag, form in pairwise(arguments))
 
 
 def _masked(word: str) -> str:
-    name, equals, value = word.rpartition("=")
-    return f"{name}={redact(value, name.rpartition('.')[2])}" if equals else str(redact(word))
+    name, equals, text = word.rpartition("=")
+    return f"{name}={redact(text, name.rpartition('.')[2])}" if equals else str(redact(word))

@@ -1,4 +1,4 @@
-"""A forecast as a picture: throughput, staleness, who was busy when, which lengths were trained; a colour a policy."""
+"""A forecast as a picture: throughput, staleness, busy shares, trained lengths; one colour per policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GREY: Final = "#9ca3af"
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes it; the suffix says how (PNG, SVG, PDF). Imports matplotlib, which takes about a second."""
+    """Writes the picture in the format of its suffix (PNG, SVG, PDF). Imports matplotlib, taking about a second."""
     import matplotlib
 
     # No window: the verb may run on a machine without a display.
@@ -21,8 +21,8 @@ def draw(report: Report, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = len(report.runs) + 2
-    figure, places = plt.subplots(2, 2, figsize=(12, 7 + 0.15 * rows), dpi=110)
-    (throughput, staleness), (busy, lengths) = places
+    figure, panels = plt.subplots(2, 2, figsize=(12, 7 + 0.15 * rows), dpi=110)
+    (throughput, staleness), (busy, lengths) = panels
     _throughput(throughput, report)
     for index, run in enumerate(report.runs):
         color = _COLORS[index % len(_COLORS)]
@@ -37,7 +37,7 @@ def draw(report: Report, path: Path) -> None:
         ylabel="share that is longer",
         yscale="log",
     )
-    for axes in places.flat:
+    for axes in panels.flat:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.2)
     figure.tight_layout()
@@ -72,8 +72,8 @@ def _staleness(axes: Any, run: SimulationOutcome, color: str, *, offset: int, of
     counts = run.staleness.counts
     width = 0.8 / of
     total = sum(counts.values())
-    places = [version + (offset - (of - 1) / 2) * width for version in counts]
-    axes.bar(places, [count / total for count in counts.values()], width=width, color=color, label=_name(run))
+    positions = [version + (offset - (of - 1) / 2) * width for version in counts]
+    axes.bar(positions, [count / total for count in counts.values()], width=width, color=color, label=_name(run))
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 

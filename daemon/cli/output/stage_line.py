@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def stage_line(spec: ExperimentSpec) -> str:
-    """The stages in their order: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
+    """Returns the stages in order: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
     return " then ".join(f"{stage.name} ({_work(stage)})" for stage in spec.stages)
 
 

@@ -1,4 +1,4 @@
-"""Plain tables and their console: colours only on a terminal that wants them."""
+"""Plain tables and their console: colours only on a terminal with colour output."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ STATE_STYLES: Final = {
     "fail": "bold red",
 }
 GAP: Final = 2
-"""Blanks between two columns."""
+"""Number of blanks between two columns."""
 LEAST: Final = 20
-"""Columns in which a text can be read, folded as it may be."""
+"""Minimum width in columns for readable folded text."""
 LABEL: Final = 14
-"""The width of a page's labels."""
+"""Width of a page's labels."""
 _WIDTH_WITHOUT_TERMINAL: Final = 160
 _ENDLESS: Final = 1 << 20
 
 
 def console_of(settings: Settings, *, stderr: bool = False) -> Console:
-    """The console of standard output. Without a terminal lines are wide, so that a pipe sees whole rows."""
+    """Returns the console of standard output. Without a terminal lines are wide, so that a pipe receives whole rows."""
     console = Console(stderr=stderr, no_color=not settings.color, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = Console(
@@ -45,7 +45,7 @@ def console_of(settings: Settings, *, stderr: bool = False) -> Console:
 
 
 def state(text: str) -> Text:
-    """A state in its colour."""
+    """Returns a state's name as text in the colour of that state, or uncoloured."""
     return Text(text, style=STATE_STYLES.get(text, ""))
 
 
@@ -58,39 +58,39 @@ def table(
     width: int | None = None,
     first_to_go: Sequence[str] = (),
 ) -> Table:
-    """Columns without rules; those named in `right` are numbers, and those in `whole` ids: they are never folded.
+    """Builds a table without rules; columns in `right` are numbers, those in `whole` ids: neither is folded.
 
-    Of more than fits into `width`, the columns of `first_to_go` that there are go, one after the other.
+    If the table is wider than `width`, existing columns of `first_to_go` are dropped, one after the other.
     """
-    # Text, not markup: a name may hold brackets.
+    # Text, not markup: a name may contain brackets.
     lines = [[cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row] for row in rows]
-    # Numbers are no texts: one that was folded would be read as two.
-    kept = {*right, *whole}
+    # Numbers are not text: a folded one would be read as two.
+    unfolded = {*right, *whole}
     needed: dict[int, int] = {}
     for number, header in enumerate(headers):
         widest = max(map(cells, (header, *_lines_of(lines, number))))
-        needed[number] = widest if header in kept else min(widest, max(LEAST, len(header)))
+        needed[number] = widest if header in unfolded else min(widest, max(LEAST, len(header)))
     for header in first_to_go:
         if width is not None and sum(needed.values()) + GAP * (len(needed) - 1) > width:
-            needed = {number: each for number, each in needed.items() if headers[number] != header}
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+            needed = {number: width_needed for number, width_needed in needed.items() if headers[number] != header}
+    built = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for number in needed:
         header = headers[number]
         side: Literal["left", "right"] = "right" if header in right else "left"
-        made.add_column(header, justify=side, overflow="fold", no_wrap=header in kept)
+        built.add_column(header, justify=side, overflow="fold", no_wrap=header in unfolded)
     for row in lines:
-        made.add_row(*(row[number] for number in needed))
-    return made
+        built.add_row(*(row[number] for number in needed))
+    return built
 
 
 class Page:
-    """Labels on the left, and beside each its text, which is folded at its own left edge."""
+    """Labels on the left, each with its text folded at the text's own left edge."""
 
     def __init__(self, lines: Iterable[tuple[str, Text | str]]) -> None:
         self._lines = [(label, text if isinstance(text, Text) else Text(plain(text))) for label, text in lines]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Not a table: one pads each line to the width of its widest.
+        # Not a table: a table pads each line to the width of its widest.
         width = max(LEAST, options.max_width - LABEL) if console.is_terminal else _ENDLESS
         for label, text in self._lines:
             shown = label
@@ -101,20 +101,20 @@ class Page:
 
 
 def _wrapped(text: Text, console: Console, width: int) -> Iterable[Text]:
-    """The text in lines; a path is broken behind a slash where the text has one style."""
+    """Returns the text in lines; a path in text of a single style is broken after a slash."""
     if text.spans:
         return text.wrap(console, width, overflow="fold")
     return [Text(line, style=text.style) for line in fitted(text.plain, width, indent=0).split("\n")]
 
 
 def labelled(label: str, text: str) -> str:
-    """A label and a text, whose further lines stand below its first."""
-    first, *others = plain(text).split("\n")
-    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in others)])
+    """Returns a label and a text, with the text's further lines aligned below its first."""
+    first, *further_lines = plain(text).split("\n")
+    return "\n".join([f"{label:<{LABEL}}{first}", *(" " * LABEL + line for line in further_lines)])
 
 
 def show(console: Console, shown: RenderableType) -> None:
-    """Prints what holds a page: in whole lines where no terminal is."""
+    """Prints a page, cropped to the terminal; without a terminal, in whole lines."""
     console.print(shown, crop=console.is_terminal)
 
 

@@ -1,4 +1,4 @@
-"""`say`: text for a person, of which no line is wider than the terminal; where there is none, it is as it was."""
+"""`say`: text for people, fitted to the terminal's width; without a terminal, printed unchanged."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from typing import Final, TextIO
 import click
 
 _USUAL_COLUMNS: Final = 80
-"""The width of a terminal that does not tell its own."""
+"""Assumed width of a terminal not reporting its own."""
 _INDENT: Final = 2
-"""The blanks by which the rest of a line that was broken stands further in than its beginning."""
-_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Beside control characters those that begin a line or turn the direction of what follows."""
+"""Number of blanks added before the continuation of a broken line."""
+_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, and characters beginning a line or changing the direction of the following text."""
 _WORD: Final = re.compile(r"\s*\S+")
 _PART: Final = re.compile(r" (?=--)|(?<=\S) (?=rftd )")
-"""A blank of a command at which its next part begins."""
+"""A blank before the next part of a command."""
 _SEAM: Final = re.compile(r"[/,=](?![/,=])")
 
 
 def say(text: object = "", *, err: bool = False, indent: int | None = None) -> None:
-    """Prints text, on a terminal fitted to it. `indent` is where the rest of a line that is too wide begins."""
+    """Prints text, fitted to a terminal. `indent` is the left edge for the continuation of a long line."""
     width = width_of(sys.stderr if err else sys.stdout)
     click.echo(str(text) if width is None else fitted(str(text), width, indent=indent), err=err)
 
 
 def say_command(before: str, command: str) -> None:
-    """Prints a command that is to be pasted, on a terminal fitted to it."""
+    """Prints a command for pasting, fitted to a terminal."""
     width = width_of(sys.stdout)
     click.echo(before + plain(command) if width is None else pasteable(before, command, width))
 
 
 def pasteable(before: str, command: str, width: int) -> str:
-    """The command behind a label; where it is too wide, its parts are on lines that a shell joins again."""
+    """Returns the command after a label; a long command is broken into lines joined again by a shell."""
     command = plain(command)
     if cells(before + command) <= width:
         return before + command
-    # Before each option, and behind a variable: never within a word, for the shell would take it for two.
+    # Before each option, and after a variable: never within a word, which a shell would split.
     return f"{before.rstrip()}\n  " + _PART.sub(" \\\n    ", command)
 
 
 def fitting_errors(text: str) -> str:
-    """The text as standard error has room for it: broken where that is a terminal, else as it is."""
+    """Returns the text fitted to standard error: broken for a terminal, else unchanged."""
     width = width_of(sys.stderr)
     return text if width is None else fitted(text, width)
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The columns of the terminal that a stream writes to; None if it writes to none."""
+    """Returns the columns of a stream's terminal; None without a terminal."""
     if not stream.isatty():
         return None
-    given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
     except (OSError, ValueError):
@@ -63,31 +63,36 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def fitted(text: str, width: int, *, indent: int | None = None) -> str:
-    """The text in lines of at most `width` cells, broken between words, and within a word only if it is wider.
+    """Returns the text in lines of at most `width` cells, broken between words, and within a word only if it is wider.
 
-    Characters that a terminal obeys are shown as Python writes them.
+    Control characters are shown in Python's notation.
     """
     lines = plain(text).expandtabs().split("\n")
-    return "\n".join(part for line in lines for part in _broken(line, width, indent))
+    return "\n".join(piece for line in lines for piece in _broken(line, width, indent))
 
 
 def plain(text: str) -> str:
-    """The text without characters that a terminal obeys, but line feeds and tabs: each as Python writes it."""
-    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+    """Returns the text without terminal control characters except line feeds and tabs, each replaced by Python's
+    notation.
+    """
+    return _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """The text in one line: what a third party's error may hold begins no line of its own, and orders no terminal."""
+    """Returns the text in one line: an error of a third party must not begin new lines or control the terminal."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text.strip().replace("\t", "  "))
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1]
+        for character in text.strip().replace("\t", "  ")
+    )
 
 
 def cells(text: str) -> int:
-    """The columns that a text takes."""
+    """Returns the number of terminal columns taken by a text, wide characters included."""
     if text.isascii():
         return len(text)
-    # Imported for other texts only: the import takes as long as a whole short verb.
+    # Imported for non-ASCII text only: the import takes as long as a whole short verb.
     from rich.cells import cell_len
 
     return cell_len(text)
@@ -108,16 +113,16 @@ def _broken(line: str, width: int, indent: int | None) -> Iterator[str]:
             yield shown
             shown = margin
             word = word.lstrip()
-        *full, rest = _pieces(shown + word, width, margin)
+        *full, remainder = _pieces(shown + word, width, margin)
         yield from full
-        shown = rest
+        shown = remainder
     yield shown
 
 
 def _pieces(line: str, width: int, margin: str) -> Iterator[str]:
-    """A line of one word in parts that fit: broken behind a slash, a comma or an equals sign if there is one."""
+    """Yields a one-word line in pieces that fit: broken after a slash, a comma or an equals sign if possible."""
     while len(line) > width or cells(line) > width:
-        # Of no more than fits, and not of the whole line: a long one would take the square of its length.
+        # Measured only over a prefix that may fit, not the whole line: a long one would take quadratic time.
         most = next(
             count for count in range(min(len(line), width), 0, -1) if count == 1 or cells(line[:count]) <= width
         )

@@ -1,41 +1,41 @@
-"""One file for each CLI verb, with its rendering; verbs of one family share one, as the table in `cli` says.
+"""A file for each CLI verb, with its rendering; related verbs share a file, according to the table in `cli`.
 
 serve        the daemon
 open         a browser, signed in by a one-time link
-token        who may use the daemon: add, ls, rm, rotate
+token        access to the daemon: add, ls, rm, rotate
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
-submit       submit an experiment; fork: a new one from a step of another
-run          an experiment from its file to its end, with a daemon for that time
-sweep        experiments that differ in a few fields; sweeps: their list, their table, their end
+submit       submit an experiment; fork: a new experiment from a step of another
+run          an experiment from its file to its end, with a temporary daemon
+sweep        experiments differing in a few fields; sweeps: list, table, cancel
 ls           the experiments
-get          one page about one experiment
-watch        that page, live, until the experiment ends
-steps        its training steps with all their figures
-evals        its evaluations, their answers, two versions side by side
-compare      several experiments: what their files differ in, and their figures
+get          a page about an experiment
+watch        the page of an experiment, live, until the end
+steps        training steps with all figures
+evals        evaluations, answers, two versions side by side
+compare      several experiments: differences of the files, and figures
 track        an experiment, written by a tracker: add
-logs         log lines of its workers
+logs         log lines of workers
 tasks        tasks for a queue: add, end
-events       its events
-experiences  its experiences: list, one of them, priority, lengths
+events       events of an experiment
+experiences  experiences: list, show, priority, lengths
 why          the wait of each role
-lineage      the causes and effects of any one thing
+lineage      the causes and effects of a thing
 dlq          dead letters: list, show, retry, drop
-transitions  pause, resume, cancel; prioritize: which goes first
-keeping      archive, restore, rm: the files of an experiment that has ended; gc: files that no event names
-convert      checkpoints as folders that transformers loads
+transitions  pause, resume, cancel; prioritize: which experiment goes first
+keeping      archive, restore, rm: the files of an ended experiment; gc: files not named by any event
+convert      checkpoints as folders for transformers
 config       an experiment file, checked or printed
 import_verl  a veRL run's settings, as an experiment file
 sim          an experiment in virtual time
-verify       a log, held against the rules
+verify       a log, checked against the rules
 replay       an experiment's training, repeated from the log
 rebuild      the state database from the log
-backup       the daemon's folder, copied while it may run
-export       an experiment into a file; import: out of one
+backup       a copy of the daemon's folder, even of a running daemon
+export       an experiment into a file; import: from a file into a log
 explain      the meaning of an error code
-doctor       this machine, its daemon and an experiment file, checked
-installation  version, completion: this installation, named, completed by a shell
-arguments    what several verbs are given: NAME, completed; options; one page of a list
-worker       one worker process
+doctor       checks of the machine, the daemon and an experiment file
+installation  version, completion: the installed release, and completion in a shell
+arguments    arguments of several verbs: NAME, completed; options; a page of a list
+worker       a worker process
 """

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A shell that completes a word blocks until this has answered.
+# A shell completing a word blocks until the answer.
 _TIMEOUT_S: Final = 0.3
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names that begin so; silent and quick when no daemon answers."""
-    # urllib and not httpx, whose import alone would be felt with every Tab.
+    """Returns names with this beginning; silent and quick if no daemon answers."""
+    # urllib and not httpx, whose import alone would be noticeable with every Tab.
     from http.client import HTTPException
     from urllib.request import Request, urlopen
 
@@ -46,10 +46,10 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         url = f"{address.url}/v1/experiments?limit=200"
         request = Request(url, headers=address.headers)  # noqa: S310 - http(s) only
         with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            items: list[dict[str, Any]] = json.load(answer)["items"]
+            summaries: list[dict[str, Any]] = json.load(answer)["items"]
     except (OSError, HTTPException, ValueError, KeyError, RftdError):
         return []
-    names = dict.fromkeys(str(item["name"]) for item in items)
+    names = dict.fromkeys(str(summary["name"]) for summary in summaries)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -71,7 +71,7 @@ def page_options(function: F) -> F:
 
 
 def steps_named(text: str | None) -> tuple[int | None, int | None]:
-    """The first and the last step that `--step` names, each None where it names none. Raises BadParameter."""
+    """Returns the first and the last step of `--step`, each None if open. Raises BadParameter."""
     if text is None:
         return None, None
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
@@ -83,7 +83,7 @@ def steps_named(text: str | None) -> tuple[int | None, int | None]:
 
 
 def read_experiment(file: str) -> tuple[str, str]:
-    """The text of FILE, or of standard input for `-`, and the name that errors have for it. Raises ConfigErrors."""
+    """Returns the text of FILE, or of standard input for `-`, and its name in errors. Raises ConfigErrors."""
     from rftd.daemon.config.loading import read_stream, read_text
 
     if file == "-":
@@ -92,7 +92,7 @@ def read_experiment(file: str) -> tuple[str, str]:
 
 
 def load_experiment(text: str, origin: str, overrides: tuple[str, ...], host: Host, drafts: bool) -> Submission:
-    """The submission, for workers on `host`; see `rftd.daemon.config.loading.load_text`. Raises ConfigErrors."""
+    """Loads the submission for workers on `host`; see `rftd.daemon.config.loading.load_text`. Raises ConfigErrors."""
     from rftd.daemon.config.loading import load_text
 
     return load_text(text, origin, overrides=overrides, host=host, drafts=drafts)

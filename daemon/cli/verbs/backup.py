@@ -1,4 +1,4 @@
-"""`rftd backup`: a data folder as it is now, whether a daemon uses it or not."""
+"""`rftd backup`: a copy of a data folder in its present state, with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _ELSEWHERE: Final = {
         "leave it out; to fill them: rftd rebuild --postgres ...",
     ),
 }
-"""The options that other verbs have and a backup has not: what is wrong with each, and what to do."""
+"""Options of other verbs not applicable to a backup, each with its error and fix."""
 
 
 def _refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    """Raises UsageError for a place that no backup can be made of."""
+    """Raises UsageError for a location that cannot be backed up."""
     if value is not None:
         field = option.opts[0]
-        what, fix = _ELSEWHERE[field if field in _ELSEWHERE else SHARED]
-        raise UsageError(what, field=field, fix=fix)
+        problem, fix = _ELSEWHERE[field if field in _ELSEWHERE else SHARED]
+        raise UsageError(problem, field=field, fix=fix)
 
 
 def _refused(option: str) -> Callable[[F], F]:
-    """Adds a hidden option whose only use is to be refused with the reason."""
+    """Adds a hidden option that is always refused with the reason."""
     return click.option(option, metavar="URL", hidden=True, expose_value=False, callback=_refuse)
 
 
@@ -78,37 +78,44 @@ def command(settings: Settings, folder: str, checkpoints: str) -> None:
     from rftd.ops.releases import release_of
     from rftd.storage.files.backup import back_up
 
-    data = DataFolder(Path(find_folder(settings, os.environ)))
-    data.check_whole()
+    data_folder = DataFolder(Path(find_folder(settings, os.environ)))
+    data_folder.check_whole()
     target = Path(absolute_path(folder))
     manifest = asyncio.run(
-        back_up(_source(data), target, checkpoints=checkpoints, release=release_of("rftd"), clock=SystemClock())
+        back_up(_source(data_folder), target, checkpoints=checkpoints, release=release_of("rftd"), clock=SystemClock())
     )
-    write_durable(data.backed_up, msgspec.json.encode(LastBackup(created=manifest.created, folder=str(target))))
+    write_durable(data_folder.backed_up, msgspec.json.encode(LastBackup(created=manifest.created, folder=str(target))))
     _answer(manifest, str(target), settings)
 
 
-def _source(data: DataFolder) -> Source:
-    """The folder's parts. Raises ConflictError if its log lies elsewhere."""
+def _source(data_folder: DataFolder) -> Source:
+    """Returns the folder's parts. Raises ConflictError if its log lies elsewhere."""
     from rftd.daemon.serve.folder_log import of_another_log
     from rftd.ops.errors import ConflictError
     from rftd.storage.files.backup import Source
     from rftd.streams.sqlite.heads_file import FILE_NAME
 
-    if of_another_log(data, embedded=True):
+    if of_another_log(data_folder, embedded=True):
         raise ConflictError(
-            f"the log of {data.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}",
-            where=str(data.log_kind),
+            f"the log of {data_folder.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}",
+            where=str(data_folder.log_kind),
             fix="copy it there, as the cluster's own tools do; of one experiment rftd export makes a file",
         )
-    heads = data.log / FILE_NAME
-    witnesses = (heads, data.losses, data.known, data.log_kind, data.log_id, data.tokens)
+    heads = data_folder.log / FILE_NAME
+    witnesses = (
+        heads,
+        data_folder.losses,
+        data_folder.known,
+        data_folder.log_kind,
+        data_folder.log_id,
+        data_folder.tokens,
+    )
     return Source(
-        root=data.root,
-        log=data.log,
-        tables=data.state,
-        archives=data.archives,
-        unfinished=(data.importing, data.unfinished),
+        root=data_folder.root,
+        log=data_folder.log,
+        tables=data_folder.state,
+        archives=data_folder.archives,
+        unfinished=(data_folder.importing, data_folder.unfinished),
         witnesses=witnesses,
     )
 

@@ -1,4 +1,4 @@
-"""`rftd compare`: what the files of experiments differ in, and their figures at equal steps, tokens or time."""
+"""`rftd compare`: the differences between experiments' files, and their figures at equal steps, tokens or time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rftd.daemon.config.field_path import FieldPath
 
 _OWN: Final = ("name", "derived")
-"""The fields of a resolved file that every experiment has for itself, and those that follow from others."""
+"""Fields of a resolved file specific to each experiment, or derived from other fields."""
 _NEAR: Final = 3
 _MISSING: Final = "-"
 
@@ -59,7 +59,7 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
 
     with Client(settings) as client:
         answer = client.ask(comparison.comparison, name=list(names), by=by, points=points)
-        files = [resolved(client, item.id) or {} for item in answer.value.items]
+        files = [resolved(client, experiment.id) or {} for experiment in answer.value.items]
     differences = list(differing(files))
     chosen = _chosen(answer.value, metrics)
     if settings.machine_readable:
@@ -67,45 +67,45 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
         return
     console_of(settings).print(render(answer.value, differences, chosen))
     if not answer.value.points and settings.verbosity >= 0:
-        behind = next(item.name for item in answer.value.items if not item.step)
+        behind = next(experiment.name for experiment in answer.value.items if not experiment.step)
         say(f"{behind} has trained no step yet", err=True)
 
 
 Difference = tuple["FieldPath", list[Any]]
-"""A field, and its value in each file; `_Nothing` where the file has no such field."""
+"""A field with its content in each file; `_Nothing` if the file has no such field."""
 
 
 class _Nothing:
-    """The value of a field that a file does not have."""
+    """Stands for a field missing in a file."""
 
 
 def differing(files: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """The fields in which files differ, in the order of the first that has them."""
-    leaves = [dict(_leaves({key: value for key, value in file.items() if key not in _OWN})) for file in files]
-    for path in dict.fromkeys(path for values in leaves for path in values):
-        values = [one.get(path, _Nothing) for one in leaves]
-        if any(value != values[0] for value in values):
-            yield path, values
+    """Yields the differing fields of files, in the order of the first file with the field."""
+    leaves = [dict(_leaves({key: content for key, content in file.items() if key not in _OWN})) for file in files]
+    for path in dict.fromkeys(path for fields in leaves for path in fields):
+        contents = [fields.get(path, _Nothing) for fields in leaves]
+        if any(content != contents[0] for content in contents):
+            yield path, contents
 
 
 def _leaves(node: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """The fields below a node; a list of single values is one field."""
+    """Yields the fields below a node; a list of scalars is one field."""
     if isinstance(node, dict) and (node or not path):
-        for key, value in node.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(node, list) and any(isinstance(item, dict) for item in node):
-        for number, item in enumerate(node):
-            yield from _leaves(item, (*path, number))
+        for key, child in node.items():
+            yield from _leaves(child, (*path, key))
+    elif isinstance(node, list) and any(isinstance(element, dict) for element in node):
+        for number, element in enumerate(node):
+            yield from _leaves(element, (*path, number))
     else:
         yield path, node
 
 
 def render(compared: Comparison, differences: Sequence[Difference], figures: Sequence[str]) -> RenderableType:
-    """The fields that differ, then for each figure a line of each experiment."""
+    """Renders the differing fields, then for each figure a line per experiment."""
     from rftd.daemon.config.field_path import show
 
     names = _titles(compared)
-    lines = [(show(path), *map(_text, values)) for path, values in differences]
+    lines = [(show(path), *map(_text, contents)) for path, contents in differences]
     parts: list[RenderableType] = [
         table(("FIELD", *names), lines) if lines else Text("their files differ in nothing but the name")
     ]
@@ -121,16 +121,16 @@ def render(compared: Comparison, differences: Sequence[Difference], figures: Seq
 
 
 def _titles(compared: Comparison) -> list[str]:
-    """The names, with the id's beginning behind those that several have."""
+    """Returns the names, with the beginning of the id after repeated ones."""
     from rftd.daemon.cli.output.quantity import shorts
 
-    names = [item.name for item in compared.items]
-    ids = shorts([item.id for item in compared.items])
+    names = [experiment.name for experiment in compared.items]
+    ids = shorts([experiment.id for experiment in compared.items])
     return [f"{name} {id}" if names.count(name) > 1 else name for name, id in zip(names, ids, strict=True)]
 
 
 def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
-    """The figures to be shown. Raises UsageError for one that no experiment has at any point."""
+    """Returns the figures to be shown. Raises UsageError for a figure missing in every experiment at all points."""
     standings = [standing for point in compared.points for standing in point.standings if standing is not None]
     names = list(dict.fromkeys(name for standing in standings for name in standing.figures))
     for metric in metrics if standings else ():
@@ -140,22 +140,22 @@ def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
             raise UsageError(f"{metric!r} is no figure of these experiments", field="--metric", fix=fix)
     if metrics:
         return list(dict.fromkeys(metrics)) if standings else []
-    telling = {name for standing in standings for name, value in standing.figures.items() if value is not None}
+    telling = {name for standing in standings for name, figure in standing.figures.items() if figure is not None}
     return [name for name in names if name in telling and (name == REWARD or name.startswith(HELD_OUT))]
 
 
-def _plain(path: FieldPath, values: Sequence[Any]) -> dict[str, Any]:
-    """A difference for programs: the value is left out where the file has no such field."""
+def _plain(path: FieldPath, contents: Sequence[Any]) -> dict[str, Any]:
+    """Returns a difference for programs, leaving out the value of a field missing in a file."""
     from rftd.daemon.config.field_path import show
 
-    given = [{} if value is _Nothing else {"value": value} for value in values]
-    return {"field": show(path), "values": given}
+    value_objects = [{} if content is _Nothing else {"value": content} for content in contents]
+    return {"field": show(path), "values": value_objects}
 
 
-def _text(value: Any) -> str:
-    if value is _Nothing:
+def _text(content: Any) -> str:
+    if content is _Nothing:
         return _MISSING
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return content if isinstance(content, str) and content else json.dumps(content, ensure_ascii=False)
 
 
 def _at(by: str, point: ComparedPoint) -> str:
@@ -164,5 +164,5 @@ def _at(by: str, point: ComparedPoint) -> str:
 
 def _number(point: ComparedPoint, position: int, figure: str) -> str:
     standing = point.standings[position]
-    value = None if standing is None else standing.figures.get(figure)
-    return _MISSING if value is None else f"{value:.4g}"
+    figure_then = None if standing is None else standing.figures.get(figure)
+    return _MISSING if figure_then is None else f"{figure_then:.4g}"

@@ -1,6 +1,6 @@
-"""`rftd config`: an experiment file, printed as it would run or as it is written, or checked.
+"""`rftd config`: an experiment file, printed in effective or written form, or checked.
 
-They hear of the devices and engines of this machine, as a daemon here would; `check` asks the daemon where one answers.
+The verbs see the devices and engines of this machine, as a local daemon would; `check` asks a reachable daemon.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def show(file: str, overrides: tuple[str, ...], *, as_json: bool, given: bool, o
         from rftd.daemon.config.interpolation import as_written
         from rftd.daemon.config.yaml_text import yaml_text
 
-        # YAML is a file, in which a `${` is resolved unless it is escaped; JSON is data as the daemon takes them.
+        # YAML is a file with `${` resolved unless escaped; JSON is data in the daemon's form.
         click.echo(yaml_text(as_written(config), comments), nl=False)
 
 
@@ -94,20 +94,20 @@ def check(
     if here and (server or data):
         raise click.UsageError("--here asks no daemon, and --server and --data name one")
     try:
-        submission, said, warnings = _checked(file, overrides, None if here else Settings(server=server, data=data))
+        submission, verdict, warnings = _checked(file, overrides, None if here else Settings(server=server, data=data))
     except (UsageError, ConflictError) as error:
         _show_errors(error, as_json=as_json)
         raise click.exceptions.Exit(error.exit_status) from None
     if as_json:
         import json
 
-        result = {"ok": True, "warnings": warnings, "errors": []} | ({"said": said} if said else {})
-        click.echo(json.dumps(result, indent=2))
+        outcome = {"ok": True, "warnings": warnings, "errors": []} | ({"said": verdict} if verdict else {})
+        click.echo(json.dumps(outcome, indent=2))
         return
     spec = submission.spec
     say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}")
-    if said:
-        say(said)
+    if verdict:
+        say(verdict)
     for warning in warnings:
         say(f"warning: {warning}", err=True)
 
@@ -115,9 +115,9 @@ def check(
 def _checked(
     file: str, overrides: tuple[str, ...], settings: Settings | None
 ) -> tuple[Submission, str, tuple[str, ...]]:
-    """The submission, the daemon's word on it, and the warnings; without `settings` no daemon is asked.
+    """Returns the submission, the daemon's verdict, and the warnings; without `settings` no daemon is asked.
 
-    Raises what a submission would raise.
+    Raises the errors of a submission.
     """
     import os
     from functools import partial
@@ -131,8 +131,8 @@ def _checked(
     if settings is None:
         submission = load(find_host(), False)
         return submission, "", submission.warnings
-    found = judged(load, settings, os.environ)
-    return found.submission, found.there.said, found.warnings
+    judged_submission = judged(load, settings, os.environ)
+    return judged_submission.submission, judged_submission.there.said, judged_submission.warnings
 
 
 @config_group.command("schema")
@@ -162,9 +162,9 @@ def _show_errors(error: RftdError, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        found = [
+        error_objects = [
             {"code": e.code, "field": e.field, "what": e.what, "where": e.where, "fix": e.fix} for e in parts(error)
         ]
-        click.echo(json.dumps({"ok": False, "warnings": [], "errors": found}, indent=2))
+        click.echo(json.dumps({"ok": False, "warnings": [], "errors": error_objects}, indent=2))
     else:
         say(str(error), err=True)

@@ -1,4 +1,4 @@
-"""`rftd convert`: checkpoints as folders that transformers loads; no daemon is asked, and torch is not needed."""
+"""`rftd convert`: checkpoints as folders for transformers, without a daemon or torch."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ def command(
 def _best_of(
     checkpoints: Sequence[FoundCheckpoint], settings: Settings, log_at: LogUrl | None
 ) -> list[FoundCheckpoint]:
-    """The checkpoints that are the best of their stage, as the log of their experiment says. Raises NotFoundError."""
+    """Returns the best checkpoints of their stages, according to the experiment's log. Raises NotFoundError."""
     from rftd.daemon.run.registry import every_entry
     from rftd.daemon.serve.log_source import read_here
     from rftd.storage.files.checkpoint_witness import read_witness
 
-    entries = {entry.id: entry for entry in read_here(settings, log_at, every_entry)}
+    experiments = {experiment.id: experiment for experiment in read_here(settings, log_at, every_entry)}
     best = []
     for checkpoint in checkpoints:
         witness = read_witness(checkpoint.folder)
-        entry = None if witness is None else entries.get(witness.experiment)
-        chosen = () if entry is None else entry.spine.scores.chosen.values()
+        experiment = None if witness is None else experiments.get(witness.experiment)
+        chosen = () if experiment is None else experiment.spine.scores.chosen.values()
         if witness is not None and any(choice.version == witness.step for choice in chosen):
             best.append(checkpoint)
     if not best:
@@ -111,35 +111,35 @@ def _best_of(
 
 
 class _Outcomes:
-    """Prints what becomes of each checkpoint, as it goes or at the end."""
+    """Prints the outcome for each checkpoint, immediately or at the end."""
 
     def __init__(self, settings: Settings) -> None:
         self.failed = 0
         self._settings = settings
         self._items: list[dict[str, Any]] = []
-        self._told = 0
+        self._reported_bytes = 0
 
     def progress(self, checkpoint: FoundCheckpoint, form: Form, done: int, total: int) -> None:
-        """A line at the beginning, and one for each gigabyte."""
+        """Prints a line at the beginning, and one for each gigabyte."""
         if self._settings.machine_readable or self._settings.verbosity < 0:
             return
         if done == 0:
-            self._told = 0
+            self._reported_bytes = 0
             say(f"{checkpoint.folder}  {form}, {_size(total)}")
-        elif done // _EVERY_BYTES > self._told // _EVERY_BYTES and done < total:
-            self._told = done
+        elif done // _EVERY_BYTES > self._reported_bytes // _EVERY_BYTES and done < total:
+            self._reported_bytes = done
             say(f"  {_size(done)} of {_size(total)}")
 
     def add(self, done: Conversion) -> None:
-        """The outcome for one checkpoint."""
+        """Adds the outcome for one checkpoint."""
         from rftd.daemon.cli.output.failure import as_text
 
         self.failed += done.error is not None
-        item = _item(done)
+        outcome = _item(done)
         if self._settings.output == "jsonl":
-            emit_line(item)
+            emit_line(outcome)
         elif self._settings.machine_readable:
-            self._items.append(item)
+            self._items.append(outcome)
         elif done.error is not None:
             say(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
         elif self._settings.verbosity >= 0:
@@ -148,13 +148,13 @@ class _Outcomes:
             say(f"  {target}" if done.form else f"{done.checkpoint.folder}  {target}")
 
     def end(self) -> None:
-        """The whole answer, for programs."""
+        """Prints the whole answer, for programs."""
         if self._settings.machine_readable and self._settings.output != "jsonl":
             emit({"failed": self.failed, "items": self._items}, self._settings)
 
 
 def _below(path: Path, folder: Path) -> str:
-    """The path, short where it is within the folder."""
+    """Returns the path, shortened if it is inside the folder."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 

@@ -45,7 +45,7 @@ def command(
     from rftd.ops.clock import SystemClock, iso
     from rftd.ops.ids import SystemIds
 
-    # A demo that is ended takes its daemon along.
+    # A terminated demo also ends its daemon.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     clock = SystemClock()
     stamp = iso(clock.now_ns())[:19].translate(str.maketrans("", "", "-:T"))

@@ -66,9 +66,9 @@ def ls(
     def ask(client: Client) -> Answer[DeadLetterList]:
         return client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
 
-    value, plain = asked_or_read(settings, log_at, ask, read)
+    letters, plain = asked_or_read(settings, log_at, ask, read)
     if not emitted(plain, settings):
-        _list(value, settings, everything=everything)
+        _list(letters, settings, everything=everything)
 
 
 @dlq.command("show", help=f"Show one dead letter, with the record or the attempts behind it.\n\n{WHICH}")
@@ -85,9 +85,9 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
 
         return await dead_letters.page_of(log, meant(await dead_offline(log), id))
 
-    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(dead_letters.one, id=id), read)
+    page, plain = asked_or_read(settings, log_at, lambda client: client.ask(dead_letters.one, id=id), read)
     if not emitted(plain, settings):
-        _page(value, settings)
+        _page(page, settings)
 
 
 @dlq.command("retry", help=f"Retry a dead letter: a failed task is leased again.\n\n{WHICH}")
@@ -97,8 +97,8 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
 @shared_options
 @click.pass_obj
 def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
-    """Retries one; a failed task gets a fresh bound of attempts."""
-    body = dead_letters.Decide(id=id, by=_who(), reason=reason)
+    """Retries a dead letter; a failed task gets a fresh number of attempts."""
+    body = dead_letters.Decide(id=id, by=_user_name(), reason=reason)
     _decide(settings, dead_letters.retry, body, request_id)
 
 
@@ -109,8 +109,8 @@ def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> N
 @shared_options
 @click.pass_obj
 def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
-    """Drops one from the list; it stays in the log."""
-    body = dead_letters.Drop(id=id, by=_who(), reason=reason)
+    """Drops a dead letter from the list; it stays in the log."""
+    body = dead_letters.Drop(id=id, by=_user_name(), reason=reason)
     _decide(settings, dead_letters.drop, body, request_id)
 
 
@@ -123,7 +123,7 @@ def _decide(settings: Settings, verdict: CommandRoute[B, DeadLetterReceipt], bod
         say(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")
 
 
-def _who() -> str:
+def _user_name() -> str:
     import getpass
 
     try:
@@ -133,22 +133,22 @@ def _who() -> str:
 
 
 def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
-    """Prints a line for each."""
+    """Prints a line for each dead letter."""
     if not letters.items:
         say("no dead letters" if everything else "no open dead letters", err=True)
         return
     clock = SystemClock()
     rows = [
         (
-            each.task or each.id,
-            each.kind,
-            state(each.state),
-            str(each.attempts) if each.kind == "task" else "-",
-            age(each.found_ns, clock),
-            each.code,
-            each.reason,
+            letter.task or letter.id,
+            letter.kind,
+            state(letter.state),
+            str(letter.attempts) if letter.kind == "task" else "-",
+            age(letter.found_ns, clock),
+            letter.code,
+            letter.reason,
         )
-        for each in letters.items
+        for letter in letters.items
     ]
     headers = ("ID", "WHAT", "STATE", "ATTEMPTS", "AGE", "CODE", "REASON")
     console = console_of(settings)
@@ -161,7 +161,7 @@ def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> N
 
 
 def _page(shown: DeadLetterPage, settings: Settings) -> None:
-    """Prints one with what lies behind it."""
+    """Prints a dead letter with the record or the attempts."""
     letter = shown.letter
     say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
     if letter.code or letter.reason:
@@ -170,13 +170,13 @@ def _page(shown: DeadLetterPage, settings: Settings) -> None:
         clock = SystemClock()
         rows = [
             (
-                str(each.attempt),
-                str(each.slot),
-                each.worker,
-                age(each.leased_ns, clock),
-                each.ended or "its rollouts ended",
+                str(attempt.attempt),
+                str(attempt.slot),
+                attempt.worker,
+                age(attempt.leased_ns, clock),
+                attempt.ended or "its rollouts ended",
             )
-            for each in shown.tries
+            for attempt in shown.tries
         ]
         headers = ("ATTEMPT", "SLOT", "WORKER", "AGE", "END")
         console_of(settings).print(table(headers, rows, right=("AGE",), whole=("WORKER",)))

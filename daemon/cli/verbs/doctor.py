@@ -1,4 +1,4 @@
-"""`rftd doctor`: this machine, its daemon, and an experiment file, checked before they are needed."""
+"""`rftd doctor`: checks the machine, the daemon, and an experiment file ahead of use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def command(
         raise click.UsageError("-s sets a field of FILE, and none is given")
     host = find_host()
     clock = SystemClock()
-    # Before the rest: a file that is not there is a wrong command line, and costs no wait.
+    # First of all: a missing file is a wrong command line, and needs no wait.
     text = None if file is None else read_experiment(file)
     findings = _of_machine(settings, host, clock, log_at, postgres, ray_address or "")
     if text is not None:
@@ -117,7 +117,7 @@ def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host) -> 
 
 
 def _advice(finding: Diagnosis) -> str:
-    """The fix of a finding, on a line of its own; it is a hint where nothing is wrong."""
+    """Returns the fix of a finding, on a separate line; without a problem, the line is a hint."""
     label = "hint" if finding.status == "ok" else "fix"
     return f"\n{label}: {finding.fix}" if finding.fix else ""
 

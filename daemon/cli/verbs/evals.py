@@ -1,4 +1,4 @@
-"""`rftd evals`: an experiment's evaluations, the answers of one of them, and of one held-out row through versions."""
+"""`rftd evals`: an experiment's evaluations, their answers, and the answers to a held-out row through versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.judging import Judgement
 
 _NOISE_ABOVE: Final = 0.05
-"""The p from which a difference counts as noise, the usual 5 %."""
+"""The p-value from which a difference counts as noise, the usual 5 %."""
 _TASKSET: Final = "--taskset"
 _CATEGORY: Final = "category/"
 _ERROR: Final = "/stderr"
@@ -118,7 +118,7 @@ def command(
 
 
 def _newest(client: Client, name: str, taskset: str | None) -> int:
-    """The newest version that was evaluated."""
+    """Returns the newest evaluated version."""
     rows = client.ask(history.evals, name=name, taskset=taskset).value.items
     if not rows:
         raise NotFoundError("nothing was evaluated yet", field=_TASKSET if taskset else None, fix="see rftd evals NAME")
@@ -126,25 +126,25 @@ def _newest(client: Client, name: str, taskset: str | None) -> int:
 
 
 def _table(client: Client, settings: Settings, names: Sequence[str], taskset: str | None) -> None:
-    """Each metric of each taskset by the newest version of each experiment, as lm-eval shows them."""
+    """Prints each metric of each taskset by the newest version of each experiment, in the form of lm-eval."""
     newest: dict[tuple[str, str], EvalRow] = {}
     for name in dict.fromkeys(names):
         for row in client.ask(history.evals, name=name, taskset=taskset).value.items:
-            newest[row.taskset, name] = row  # they come in the order of versions
+            newest[row.taskset, name] = row  # rows come in the order of versions
         if not any(measured == name for _, measured in newest):
             raise NotFoundError(f"nothing of {name} was evaluated yet", fix="see rftd evals NAME")
-    results: dict[str, dict[str, dict[str, float | int | None]]] = {}
+    measurements: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for (held_out, name), row in newest.items():
-        results.setdefault(held_out, {})[name] = {"version": row.version, "rows": row.rows, **_metrics(row)}
-    if emitted({"results": results}, settings):
+        measurements.setdefault(held_out, {})[name] = {"version": row.version, "rows": row.rows, **_metrics(row)}
+    if emitted({"results": measurements}, settings):
         return
     lines = [
-        (held_out, metric, name, str(figures["version"]), number(value), _plus_minus(figures, metric))
-        for held_out, measured in results.items()
+        (held_out, metric, name, str(figures["version"]), number(metric_value), _plus_minus(figures, metric))
+        for held_out, measured in measurements.items()
         for metric in dict.fromkeys(metric for figures in measured.values() for metric in figures)
         if metric not in ("version", "rows") and not metric.endswith(_ERROR)
         for name, figures in measured.items()
-        if (value := figures.get(metric)) is not None
+        if (metric_value := figures.get(metric)) is not None
     ]
     console = console_of(settings)
     headers = ("TASKSET", "METRIC", "EXPERIMENT", "VERSION", "VALUE", "STDERR")
@@ -152,7 +152,7 @@ def _table(client: Client, settings: Settings, names: Sequence[str], taskset: st
 
 
 def _metrics(row: EvalRow) -> dict[str, float | int | None]:
-    """The figures of an evaluation that are compared between experiments, each before its standard error."""
+    """Returns the figures of an evaluation for comparing experiments, each before its standard error."""
     metrics: dict[str, float | int | None] = {"score": row.score, f"score{_ERROR}": row.metrics.get(f"score{_ERROR}")}
     if (accuracy := row.metrics.get("accuracy/mean")) is not None:
         metrics |= {"accuracy": accuracy, f"accuracy{_ERROR}": row.metrics.get(f"accuracy{_ERROR}")}
@@ -165,31 +165,33 @@ def _plus_minus(figures: Mapping[str, float | int | None], metric: str) -> str:
     return "" if error is None else f"± {error:.4f}"
 
 
-def _arguments(written: str | None) -> dict[str, Any]:
-    """The arguments of a reward. Raises UsageError."""
+def _arguments(arguments_json: str | None) -> dict[str, Any]:
+    """Returns the arguments of a reward. Raises UsageError."""
     try:
-        arguments = json.loads(written) if written else {}
+        arguments = json.loads(arguments_json) if arguments_json else {}
     except ValueError as error:
-        raise UsageError(f"{written!r} is no JSON: {error}", field="--reward-args") from None
+        raise UsageError(f"{arguments_json!r} is no JSON: {error}", field="--reward-args") from None
     if not isinstance(arguments, dict):
         fix = "write a mapping such as '{\"tolerance\": 0.01}'"
-        raise UsageError(f"{written!r} is no mapping", field="--reward-args", fix=fix)
+        raise UsageError(f"{arguments_json!r} is no mapping", field="--reward-args", fix=fix)
     return arguments
 
 
 def _ordered(judgement: Judgement, order: Which | None) -> Judgement:
-    """The judgement with its answers as asked for; by default those first whose reward differs most from before."""
+    """Returns the judgement with its answers in the requested order; by default, the largest change of reward first."""
     sign = -1 if order == "best" else 1
-    items = judgement.items
+    judged_answers = judgement.items
     if order in ("worst", "best"):
-        items = sorted(items, key=lambda item: sign * item.reward)
+        judged_answers = sorted(judged_answers, key=lambda judged_answer: sign * judged_answer.reward)
     else:
-        items = sorted(items, key=lambda item: -abs(item.reward - item.answer.reward))
-    return msgspec.structs.replace(judgement, items=items)
+        judged_answers = sorted(
+            judged_answers, key=lambda judged_answer: -abs(judged_answer.reward - judged_answer.answer.reward)
+        )
+    return msgspec.structs.replace(judgement, items=judged_answers)
 
 
 def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
-    """The lines of recorded answers by another reward."""
+    """Yields the lines of recorded answers scored by another reward."""
     row = judgement.evaluation
     yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
     yield labelled("reward", f"{judgement.reward}, of {judgement.judged} of {judgement.answers} recorded answers")
@@ -200,10 +202,10 @@ def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
     yield labelled(
         "rows", f"{judgement.won} higher, {judgement.lost} lower, {judgement.same} same, p {judgement.p:.2g}"
     )
-    for item in judgement.items[offset : offset + limit]:
+    for judged_answer in judgement.items[offset : offset + limit]:
         yield ""
-        yield labelled("judged", f"reward {item.reward:.3f}")
-        yield from _answer(item.answer)
+        yield labelled("judged", f"reward {judged_answer.reward:.3f}")
+        yield from _answer(judged_answer.answer)
 
 
 def _list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:
@@ -237,7 +239,7 @@ def _list(client: Client, settings: Settings, name: str, taskset: str | None) ->
 
 
 def _tried(rows: list[EvalRow]) -> list[str]:
-    """The figures of several answers to a row, of as many as there are."""
+    """Returns the figures over several answers to a row, for the largest number of tries."""
     tries = max((int(row.metrics.get("tries") or 1) for row in rows), default=1)
     return [f"{figure}@{tries}" for figure in ("pass", "majority", "best", "worst")] if tries > 1 else []
 
@@ -253,7 +255,7 @@ def _show(lines: Iterator[str], notes: list[str]) -> None:
 
 
 def _answers(page: EvaluationPage) -> Iterator[str]:
-    """The lines of one evaluation, and of the answers of it that were asked for."""
+    """Yields the lines of an evaluation and the requested answers."""
     row = page.evaluation
     yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
     yield labelled("score", f"{number(row.score)}  ({_interval(row, 'score')})")
@@ -273,7 +275,7 @@ def _answers(page: EvaluationPage) -> Iterator[str]:
 
 
 def _figures(metrics: Mapping[str, float | None]) -> Iterator[str]:
-    """The lines of several tries, of the lengths of right and wrong answers, and of categories, where there are any."""
+    """Yields the lines of several tries, of the lengths of right and wrong answers, and of categories, if present."""
     tried = [name for name in metrics if "@" in name and not name.startswith(_CATEGORY)]
     if tried:
         yield labelled("tries", ", ".join(f"{name} {number(metrics[name])}" for name in tried))
@@ -302,28 +304,30 @@ def _compared(comparison: VersionComparison) -> str:
 
 
 def _history(held_out: HeldOutRow) -> Iterator[str]:
-    """The lines of one row through versions."""
+    """Yields the lines of one row through versions."""
     yield labelled("row", f"{held_out.row} of {held_out.taskset}")
-    first = next((answer for item in held_out.items for answer in item.answers if answer.kept), None)
+    first = next(
+        (answer for version_answers in held_out.items for answer in version_answers.answers if answer.kept), None
+    )
     if first is not None:
         yield labelled("prompt", first.prompt)
         yield labelled("truth", first.truth)
-    for item in held_out.items:
-        for answer in item.answers:
+    for version_answers in held_out.items:
+        for answer in version_answers.answers:
             yield ""
-            yield labelled(f"version {item.version}", _verdict(answer))
-            yield from _said(answer)
+            yield labelled(f"version {version_answers.version}", _verdict(answer))
+            yield from _answer_lines(answer)
 
 
 def _answer(answer: AnswerView) -> Iterator[str]:
     yield labelled(f"row {answer.row}", _verdict(answer))
     if answer.kept:
         yield labelled("prompt", answer.prompt)
-        yield from _said(answer)
+        yield from _answer_lines(answer)
         yield labelled("truth", answer.truth)
 
 
-def _said(answer: AnswerView) -> Iterator[str]:
+def _answer_lines(answer: AnswerView) -> Iterator[str]:
     if answer.error:
         yield labelled("error", answer.error)
     elif answer.kept:
@@ -332,12 +336,12 @@ def _said(answer: AnswerView) -> Iterator[str]:
 
 
 def _verdict(answer: AnswerView) -> str:
-    """The scores of an answer in one line."""
+    """Returns the scores of an answer in one line."""
     words = [f"answer {answer.attempt + 1}"] if answer.attempt else []
     words.append(f"reward {answer.reward:.3f}")
     if answer.right is not None:
         words.append("right" if answer.right else "wrong")
-    words += [f"{name} {value:g}" for name, value in answer.parts.items()]
+    words += [f"{name} {part_reward:g}" for name, part_reward in answer.parts.items()]
     words.append(f"{answer.tokens} tokens")
     words += [answer.finish] if answer.finish else []
     words += [answer.category] if answer.category else []

@@ -62,13 +62,13 @@ def command(
     newest = None if forward else (limit or _NEWEST)
     if newest is not None and newest > events.MOST_NEWEST:
         raise click.UsageError(f"-n shows the newest {events.MOST_NEWEST} at most: for all of them give --all")
-    # The newest so many are all that is asked for: behind them, others may have written any number of records.
-    left = limit if forward and limit else _ENDLESS if follow or newest is None else newest
+    # The requested number of newest events is the limit: afterwards, others may have appended any number of records.
+    remaining = limit if forward and limit else _ENDLESS if follow or newest is None else newest
     shown = 0
     more = True
-    items: list[Any] = []
+    event_objects: list[Any] = []
     with Client(settings) as client:
-        while more and (left > 0 or follow):
+        while more and (remaining > 0 or follow):
             answer = client.ask(
                 events.events,
                 name=name,
@@ -76,26 +76,26 @@ def command(
                 after=after,
                 newest=newest,
                 # Pages of 500: an answer is held in memory by daemon and client, whatever --limit says.
-                limit=500 if follow else min(left, 500),
+                limit=500 if follow else min(remaining, 500),
                 full=full or None,
-                # What there is comes at once; then the daemon is asked to wait for more.
+                # Existing events come at once; then the daemon is asked to wait for more.
                 wait_s=_WAIT_S if follow and newest is None else 0.0,
             )
             newest = None
             page = answer.value
             after = page.next
-            left -= len(page.items)
+            remaining -= len(page.items)
             shown += len(page.items)
             more = page.more or follow
-            for item, event in zip(answer.plain()["items"], page.items, strict=True):
+            for event_object, event in zip(answer.plain()["items"], page.items, strict=True):
                 if settings.output == "jsonl" or (settings.machine_readable and follow):
-                    emit_line(item)
+                    emit_line(event_object)
                 elif settings.machine_readable:
-                    items.append(item)
+                    event_objects.append(event_object)
                 else:
                     say(_text(event), indent=_INDENT)
     if settings.output in ("json", "yaml") and not follow:
-        emit({"items": items, "next": after, "more": more}, settings)
+        emit({"items": event_objects, "next": after, "more": more}, settings)
     elif not (shown or forward or follow) and settings.verbosity >= 0:
         say(f"none among the newest records; from the first on: rftd events {shlex.quote(name)} --all", err=True)
     elif more and settings.verbosity >= 0:
@@ -103,6 +103,10 @@ def command(
 
 
 def _text(event: EventView) -> str:
-    brief = " ".join(f"{key}={value}" for key, value in event.payload.items() if isinstance(value, str | int | float))
+    brief = " ".join(
+        f"{key}={field_content}"
+        for key, field_content in event.payload.items()
+        if isinstance(field_content, str | int | float)
+    )
     cut = brief if len(brief) <= _BRIEF_CHARS else brief[: _BRIEF_CHARS - 3] + "..."
     return f"{event.time}  {event.type:<21}  {event.position:<25}  {cut}".rstrip()

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.transcript import TextTurn, Transcript
 
 _BIASED_BELOW: Final = 0.05
-"""The p below which drops count as biased, the usual 5 %."""
+"""The p-value below which drops count as biased, the usual 5 %."""
 _WIDEST_PIECE: Final = 24
-"""The columns for the text of a token; what is longer moves its line's figures."""
+"""Columns for the text of a token; a longer text moves its line's figures."""
 _TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
 _PAGE: Final = 1000
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
@@ -87,7 +87,7 @@ def ls(
             last_step=last,
             min_reward=low,
             max_reward=high,
-            # Staleness is a whole number, and the API takes whole numbers only: the bounds are rounded inwards.
+            # Staleness is a whole number, and the API accepts only whole numbers: the bounds are rounded inwards.
             min_staleness=None if least is None else max(0, math.ceil(least)),
             max_staleness=None if most is None else math.floor(most),
             state=state,
@@ -169,16 +169,16 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
     with Client(settings) as client:
         spec = specification(client, name)
         recorded = RecordedRows(spec)
-        written = 0
+        row_count = 0
         for id in _ids(client, name, low, high, stage, by_group=schema == "experience"):
             shown = client.ask(experiences.experience, name=name, experience=id, tokens=True).value
             row = experience_row(spec, shown) if spec and schema == "experience" else recorded.row(shown)
             if row is not None:
                 emit_line(msgspec.to_builtins(row))
-                written += 1
+                row_count += 1
     for why, count in recorded.left_out.items():
         say(f"left out: {count} ({why})", err=True)
-    if not written:
+    if not row_count:
         say("no row: no experience matches, or none can be said as one", err=True)
 
 
@@ -295,7 +295,7 @@ def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
 
 
 def _page(page: ExperienceView) -> Iterator[str]:
-    """The lines about it, beside its text."""
+    """Yields the lines about an experience, without its text."""
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
     yield labelled("experience", row.id)
@@ -306,24 +306,27 @@ def _page(page: ExperienceView) -> Iterator[str]:
     yield labelled("state", f"{where}{stale}")
     yield labelled("reward", str(row.reward))
     if row.metrics:
-        parts = ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
+        parts = ", ".join(f"{name} {part_reward:g}" for name, part_reward in row.metrics.items())
         yield labelled("reward parts", parts)
     yield labelled("tokens", f"{row.prompt_tokens} prompt + {row.response_tokens} response, ended by {row.finish}")
     for index, span in enumerate(page.spans):
         drawn = f"version {span.version} (generation {span.generation})"
         yield labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
     for index, used in enumerate(page.sampling):
-        told = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{_others(used.others)}"
-        yield labelled("" if index else "sampling", f"{told}: response tokens {used.start} to {used.end}")
+        further = _further_settings(used.others)
+        settings = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{further}"
+        yield labelled("" if index else "sampling", f"{settings}: response tokens {used.start} to {used.end}")
     for index, turn in enumerate(page.auxiliary):
-        # As Python writes texts: what a model says may hold anything that a terminal obeys.
+        # In Python's notation: a model's text may contain terminal control characters.
         cut = f", the beginning of {turn.chars} characters" if len(turn.text) < turn.chars else ""
         text = f"{turn.model}: {turn.text!r}{cut} ({turn.tokens} tokens, question {turn.asked})"
         yield labelled("" if index else "asked", text)
 
 
 def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
-    """Prompt, answer and truth. Also where no terminal is, without anything that one obeys: it may come to one."""
+    """Yields prompt, answer and truth, without terminal control characters even if no terminal is there: the text may
+    reach one.
+    """
     # A table of the tokens shows the ids, too.
     for ids in transcript.ids if page.tokens is None else ():
         yield labelled("prompt ids", " ".join(map(str, ids.prompt)))
@@ -338,7 +341,7 @@ def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
 
 
 def passage_lines(turn: TextTurn) -> Iterator[str]:
-    """The answer, with the words of the workflow within it below a label of their own."""
+    """Yields the answer, with the workflow's passages below their own label."""
     if not turn.passages:
         yield labelled("answer", turn.answer)
     for passage in turn.passages:
@@ -346,25 +349,27 @@ def passage_lines(turn: TextTurn) -> Iterator[str]:
 
 
 def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
-    """The prompt's ids, and a line for each id of the response with its text, as Python writes it."""
+    """Yields the prompt's ids, and a line for each response id with its text in Python's notation."""
     if page.tokens is None or page.logprobs is None:
         return
     row = page.experience
     response = page.tokens[row.prompt_tokens :]
     mask = page.loss_mask or [1] * len(response)
     yield labelled("prompt ids", " ".join(map(str, page.tokens[: row.prompt_tokens])))
-    processed = [f"  processed {value:>9.4f}" for value in page.processed_logprobs or ()] or [""] * len(response)
+    processed = [f"  processed {logprob_processed:>9.4f}" for logprob_processed in page.processed_logprobs or ()] or [
+        ""
+    ] * len(response)
     texts = [repr(piece) for piece in pieces] or [""] * len(response)
     width = min(max(map(len, texts), default=0), _WIDEST_PIECE)
     yield f"  {'PLACE':>5}  {'TOKEN':>7}  {'TEXT' if pieces else '':<{width}}  {'LOGPROB':>9}"
     columns = zip(response, texts, page.logprobs, processed, mask, strict=False)
     for index, (token, text, logprob, after, trained) in enumerate(columns):
-        told = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
-        yield f"  {index:>5}  {token:>7}  {text:<{width}}  {told}".rstrip()
+        columns_after = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
+        yield f"  {index:>5}  {token:>7}  {text:<{width}}  {columns_after}".rstrip()
 
 
 def _lengths(lengths: Lengths) -> RenderableType:
-    """A table of the lengths, and the verdict below it."""
+    """Returns a table of the lengths, with the verdict below."""
     headers = ("RESPONSES", "COUNT", "MEAN", "P50", "P90", "P99", "MAX")
     rows = [
         (name, str(row.count), f"{row.mean:.1f}", str(row.p50), str(row.p90), str(row.p99), str(row.max))
@@ -380,7 +385,7 @@ def _lengths(lengths: Lengths) -> RenderableType:
 
 
 def _verdict(lengths: Lengths) -> str:
-    """The verdict on drop bias, in words."""
+    """Returns the verdict on drop bias, in words."""
     if not lengths.dropped.count or not lengths.trained.count:
         return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
     biased = lengths.p < _BIASED_BELOW
@@ -388,21 +393,21 @@ def _verdict(lengths: Lengths) -> str:
     return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: what was dropped is {word}"
 
 
-def _others(settings: Mapping[str, float]) -> str:
-    return "".join(f", {name} {value:g}" for name, value in settings.items())
+def _further_settings(settings: Mapping[str, float]) -> str:
+    return "".join(f", {name} {setting:g}" for name, setting in settings.items())
 
 
 def _bounds(text: str | None, option: str) -> tuple[float | None, float | None]:
-    """Inclusive bounds: the next number that can be written takes the place of a strict one."""
+    """Returns inclusive bounds: a strict bound is replaced by the next representable number."""
     if text is None:
         return None, None
     match = re.fullmatch(r"\s*(>=|<=|>|<|=)?\s*(-?\d+(?:\.\d+)?)\s*", text)
     if match is None:
         raise click.BadParameter(f"{text!r} is no comparison: write '>0.8', '<=2' or '=1'", param_hint=option)
     sign = match[1] or "="
-    value = float(match[2])
+    bound = float(match[2])
     if sign in (">", ">="):
-        return (value if sign == ">=" else math.nextafter(value, math.inf)), None
+        return (bound if sign == ">=" else math.nextafter(bound, math.inf)), None
     if sign in ("<", "<="):
-        return None, (value if sign == "<=" else math.nextafter(value, -math.inf))
-    return value, value
+        return None, (bound if sign == "<=" else math.nextafter(bound, -math.inf))
+    return bound, bound

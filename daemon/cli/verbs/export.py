@@ -1,4 +1,4 @@
-"""`rftd export`: one experiment, whole, into a file; `rftd import`: out of one, into a log that no daemon uses."""
+"""`rftd export`: one whole experiment into a file; `rftd import`: from a file into a log not in use by a daemon."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def command(
     folder = DataFolder(Path(find_folder(settings, os.environ)))
 
     async def export(log: EventLog) -> tuple[ExportReport, Path]:
-        entry = await find_entry(log, experiment)
-        path = Path(absolute_path(to or f"{entry.name}.rftd"))
-        lock = _at_rest(entry, folder, log_at, force)
+        exported_entry = await find_entry(log, experiment)
+        path = Path(absolute_path(to or f"{exported_entry.name}.rftd"))
+        lock = _lock_unless_ended(exported_entry, folder, log_at, force)
         try:
-            return await _export(log, entry, path, checkpoints, settings), path
+            return await _export(log, exported_entry, path, checkpoints, settings), path
         finally:
             if lock is not None:
                 await asyncio.to_thread(lock.release)
 
     exported, path = read_here(settings, log_at, export)
     manifest = exported.manifest
-    records = sum(part.records for part in manifest.partitions)
+    records = sum(partition.records for partition in manifest.partitions)
     if settings.machine_readable:
         answer = {"file": str(path), "experiment": str(manifest.experiment), "name": manifest.name}
         counts = {"state": manifest.state, "records": records, "files": len(manifest.files)}
@@ -97,8 +97,8 @@ async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, sett
     )
 
 
-def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> Any:
-    """The folder's lock, if the experiment has not ended. Raises ConflictError if a daemon has or may have it."""
+def _lock_unless_ended(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> Any:
+    """Returns the folder's lock unless the experiment has ended. Raises ConflictError if a daemon may have it."""
     from rftd.ops.errors import ConflictError
     from rftd.streams.log.backend import backend_of
     from rftd.streams.sqlite.lock_file import LockFile
@@ -111,7 +111,7 @@ def _at_rest(entry: Entry, folder: Any, log_at: LogUrl | None, force: bool) -> A
             fix="stop the daemon and its workers, then add --force",
         )
     try:
-        # Held while the file is written: a daemon that began meanwhile would append to what is being copied.
+        # Held while the file is written: a daemon starting meanwhile would append to the records being copied.
         return LockFile(folder.log)
     except ConflictError as error:
         raise ConflictError(
@@ -155,7 +155,7 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
     moves = [_move(text) for text in maps]
 
     async def load() -> ImportReport:
-        async with _log(folder, log_at, clock) as (log, own):
+        async with _exclusive_log(folder, log_at, clock) as (log, identity):
             return await import_experiment(
                 log,
                 path,
@@ -165,18 +165,18 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
                 verify=verify,
                 before_append=lambda experiment: _mark(folder, experiment, path),
                 taken_folders=await _taken(log),
-                log_id=own.id if own is not None else "",
+                log_id=identity.id if identity is not None else "",
             )
 
     done = asyncio.run(load())
-    # Last of all: whatever failed before this line, the import has to be repeated.
+    # Last of all: after a failure before this line, the import has to be repeated.
     folder.importing.unlink(missing_ok=True)
     _answer(done, settings)
     ctx.exit(1 if done.equal is False else 0)
 
 
 async def _taken(log: EventLog) -> list[Taken]:
-    """The folders of the experiments that the log holds: one that was removed has none."""
+    """Returns the folders of the experiments in the log: a removed one has none."""
     from rftd.daemon.run.registry import Registry
     from rftd.storage.portable.experiment import Taken
     from rftd.streams.folds.spine import Kept
@@ -186,32 +186,32 @@ async def _taken(log: EventLog) -> list[Taken]:
         await registry.catch_up()
     finally:
         await registry.close()
-    entries = [entry for entry in registry.entries.values() if entry.spine.kept is not Kept.REMOVED]
-    return [Taken(entry.id, entry.name, entry.job_dir) for entry in entries]
+    experiments = [experiment for experiment in registry.entries.values() if experiment.spine.kept is not Kept.REMOVED]
+    return [Taken(experiment.id, experiment.name, experiment.job_dir) for experiment in experiments]
 
 
 def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
-    """Keeps daemons from starting here until this import ends. Raises ConflictError while another has not ended."""
+    """Keeps daemons from starting until this import ends. Raises ConflictError while another import is unfinished."""
     from rftd.ops.durable import write_durable
     from rftd.ops.errors import ConflictError
 
     if folder.importing.exists():
-        begun, _, other = folder.importing.read_text(encoding="utf-8").partition(" ")
+        begun, _, unfinished_file = folder.importing.read_text(encoding="utf-8").partition(" ")
         if begun != str(experiment):
             raise ConflictError(
                 f"the import of experiment {begun} was interrupted",
                 where=str(folder.importing),
-                fix=f"end it first: rftd import {other}",
+                fix=f"end it first: rftd import {unfinished_file}",
             )
     # On disk before the first record: half of an experiment in the log would be run by the next daemon.
     write_durable(folder.importing, f"{experiment} {path}".encode())
 
 
 @asynccontextmanager
-async def _log(
+async def _exclusive_log(
     folder: DataFolder, log_at: LogUrl | None, clock: Clock
 ) -> AsyncIterator[tuple[EventLog, LogIdentity | None]]:
-    """The log, for this process alone, and its identity. Raises ConflictError while a daemon has the folder."""
+    """Opens the log exclusively, and returns its identity. Raises ConflictError while a daemon has the folder."""
     from rftd.daemon.serve.log_identity import identity_of
     from rftd.daemon.serve.log_source import identity_at, owned_log
     from rftd.ops.ids import SystemIds
@@ -232,7 +232,7 @@ async def _log(
 
 
 def _move(text: str) -> tuple[str, str]:
-    """Old and new folder, in the form that `rftd submit` gives to paths."""
+    """Returns old and new folder, with paths in the form of `rftd submit`."""
     from rftd.ops.errors import UsageError
     from rftd.ops.paths import absolute_path, plain_path
 
@@ -253,7 +253,12 @@ def _answer(done: ImportReport, settings: Settings) -> None:
     name = done.manifest.name
     id = done.manifest.experiment
     state = done.manifest.state
-    ended = state in ("completed", "failed", "cancelled", "rejected")  # one that goes on reads models and datasets
+    ended = state in (
+        "completed",
+        "failed",
+        "cancelled",
+        "rejected",
+    )  # an unfinished experiment reads models and datasets
     needed = () if ended else inputs_of(done.spec)
     missing = sorted(path for path in needed if not (os.path.exists(path) or glob.glob(path, recursive=True)))
     if settings.machine_readable:

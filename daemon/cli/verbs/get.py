@@ -34,14 +34,14 @@ from rftd.storage.queries.weights import WorkerRow
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
-_SILENT_S: Final = 60.0
-_SILENT_STEPS: Final = 5.0
-"""Without a step for a minute, and for as long as five of them take, nobody knows when it will end."""
+_STALLED_S: Final = 60.0
+_STALLED_STEPS: Final = 5.0
+"""Number of step durations without a step, and at least a minute, after which no remaining time is estimated."""
 
 SHOWN_PARTS: Final = 3
-"""The most parts of a reward beside the score of an evaluation; rftd steps has all of those of training."""
-_LOST: Final = "signal_lost"  # as `workers.control.obstacle` calls it, which imports folds
-"""The code of an experiment that paused because its batches taught nothing."""
+"""Maximum number of reward parts shown beside an evaluation's score; rftd steps has all parts of training rewards."""
+_LOST: Final = "signal_lost"  # the name in `workers.control.obstacle`, which imports folds
+"""Code of an experiment paused for lack of a learning signal."""
 
 
 @click.command("get")
@@ -69,17 +69,17 @@ def command(settings: Settings, name: str) -> None:
 
 
 def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
-    """The part of the page that no table holds: what its roles wait for, and its pace."""
+    """Returns the parts of the page not in any table: the roles' waits, and the pace."""
     pace = None
     if moment.pace is not None:
-        told = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
-        pace = {**told, "left_s": left_s(moment, clock)}
+        speed = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
+        pace = {**speed, "left_s": left_s(moment, clock)}
     queues = [to_wire(queue) for queue in moment.queues]
     return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace, "queues": queues}
 
 
 def resolved(client: Client, id: str) -> dict[str, Any] | None:
-    """The effective experiment of the specification that the log keeps; None if the log has none any more."""
+    """Returns the effective experiment of the specification in the log; None if the log has none any more."""
     from rftd.daemon.config.effective.experiment import effective_config
     from rftd.daemon.http.client.transcript import specification
 
@@ -88,15 +88,15 @@ def resolved(client: Client, id: str) -> dict[str, Any] | None:
 
 
 def render(moment: Moment, clock: Clock, notes: Sequence[str] = ()) -> RenderableType:
-    """The page, top down: what it is, why, how far, how good, where everything is. `notes` come first of all."""
-    given = moment.page
-    summary = given.experiment.summary
+    """Renders the page, top down: identity, state with reasons, progress, quality, places. `notes` come first."""
+    page = moment.page
+    summary = page.experiment.summary
     parts: list[RenderableType] = [Text(f"{plain(summary.name)}  {plain(summary.project)}", style="bold")]
     parts += [Text(note, style="bold yellow") for note in notes]
     parts.append(Page(_lines(moment, clock)))
-    if given.workers:
+    if page.workers:
         headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
-        rows = [_worker(worker, clock) for worker in given.workers]
+        rows = [_worker(worker, clock) for worker in page.workers]
         right = ("VERSION", "PID", "AGE")
         shown = [number for number, header in enumerate(headers) if header != "REASON" or any(row[-1] for row in rows)]
         chosen = [tuple(row[number] for number in shown) for row in rows]
@@ -108,35 +108,35 @@ Line = tuple[str, Text | str]
 
 
 def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
-    """The labelled lines, those first that tell whether it goes on: a low terminal shows no others."""
-    given = moment.page
-    summary = given.experiment.summary
+    """Yields the labelled lines, progress first: a terminal of few lines shows only those."""
+    page = moment.page
+    summary = page.experiment.summary
     yield "id", summary.id
     since = f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})"
     yield "state", Text.assemble(state(summary.state), since)
     if summary.queue_position is not None or (summary.priority and summary.state in ("running", "paused")):
-        place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
-        yield "turn", f"{place}priority {summary.priority}"
+        queue_place = f"number {summary.queue_position} in the queue, " if summary.queue_position is not None else ""
+        yield "turn", f"{queue_place}priority {summary.priority}"
     if summary.code or summary.reason:
         yield "reason", Text(one_line(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
     yield from _why(moment)
     yield from _progress(moment, clock)
-    yield from _rewards(given)
-    if given.signal is not None:
-        yield from _signal(given.signal, clock, told=_lost_is_told(moment))
+    yield from _rewards(page)
+    if page.signal is not None:
+        yield from _signal(page.signal, clock, is_explained=_loss_is_shown(moment))
     yield from _evals(moment)
-    yield from _decisions(given)
-    for position, budget in enumerate(given.budgets):
+    yield from _decisions(page)
+    for position, budget in enumerate(page.budgets):
         yield "budgets" if position == 0 else "", budget_line(budget, clock)
     if summary.staleness_p95 is not None:
         versions = "version" if summary.staleness_p95 == 1 else "versions"
         yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"
-    yield "experiences", _books(given.experiment.books)
-    yield from _files(given, clock)
+    yield "experiences", _books(page.experiment.books)
+    yield from _files(page, clock)
 
 
 def _why(moment: Moment) -> Iterator[Line]:
-    """The worst of the waits that `rftd why` lists, as a sentence."""
+    """Yields the worst of the waits listed by `rftd why`, as a sentence."""
     worst = _worst(moment)
     if moment.page.waiting:
         yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
@@ -145,21 +145,21 @@ def _why(moment: Moment) -> Iterator[Line]:
 
 
 def _worst(moment: Moment) -> Wait | None:
-    """The worst wait that is news to whoever reads the page."""
+    """Returns the worst wait not obvious from the page."""
     waits = moment.why.waits if moment.why is not None else []
-    # That the stage has steps left is what the controller waits for all the time, and no news; nor is the reason for
-    # which the experiment is paused, which stands above.
+    # The controller's constant wait for the stage's remaining steps is no news; nor is the reason for the pause, shown
+    # above.
     summary = moment.page.experiment.summary
-    known = {"experiment"} if summary.reason else set()
-    known |= {"signal"} if summary.code == _LOST else set()
-    told = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
-    told = [wait for wait in told if wait.role not in known]
-    worst = next(iter(told), None)
-    return cause_of(worst, told) if worst is not None and worst.level <= Level.WAITS else worst
+    shown_roles = {"experiment"} if summary.reason else set()
+    shown_roles |= {"signal"} if summary.code == _LOST else set()
+    news = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
+    news = [wait for wait in news if wait.role not in shown_roles]
+    worst = next(iter(news), None)
+    return cause_of(worst, news) if worst is not None and worst.level <= Level.WAITS else worst
 
 
-def _lost_is_told(moment: Moment) -> bool:
-    """True if a line above says already why nothing is learnt, and what to do."""
+def _loss_is_shown(moment: Moment) -> bool:
+    """True if a line above already gives the reason for the lost signal, and the fix."""
     worst = _worst(moment)
     shown = worst is not None and worst.role == "signal" and not moment.page.waiting
     return shown or moment.page.experiment.summary.code == _LOST
@@ -189,61 +189,61 @@ def _share(summary: ExperimentSummary) -> str:
 
 def _pace(moment: Moment, pace: Pace, clock: Clock) -> str:
     text = f"{pace.step_s:.3g} s a step, {pace.tokens_per_s:,.0f} trained tokens/s"
-    left = left_s(moment, clock)
-    if left is None:
+    remaining_s = left_s(moment, clock)
+    if remaining_s is None:
         return f"{text}; the last step ended {age(pace.last_ns, clock)} ago"
     stages = moment.page.experiment.stages
     whole = not stages or moment.page.experiment.summary.stage == stages[-1].name
-    return f"{text}, about {lasting(left)} left" + ("" if whole else " in this stage")
+    return f"{text}, about {lasting(remaining_s)} left" + ("" if whole else " in this stage")
 
 
 def left_s(moment: Moment, clock: Clock) -> float | None:
-    """The time until its stage ends, if it goes on as it went; None if nothing goes on now."""
+    """Returns the remaining seconds of the stage at the present pace; None without progress."""
     summary = moment.page.experiment.summary
     pace = moment.pace
     if pace is None or summary.state != "running":
         return None
-    # Below zero where the clock was set back, or is another machine's.
+    # Below zero after a clock was set back, or on another machine.
     silent_s = max(0.0, (clock.now_ns() - pace.last_ns) / 1e9)
-    if silent_s > max(_SILENT_S, _SILENT_STEPS * pace.step_s):
+    if silent_s > max(_STALLED_S, _STALLED_STEPS * pace.step_s):
         return None
-    stage = next((each for each in moment.page.experiment.stages if each.name == summary.stage), None)
+    stage = next((stage_row for stage_row in moment.page.experiment.stages if stage_row.name == summary.stage), None)
     first = 0 if stage is None or stage.first_version is None else stage.first_version
     end = summary.total_steps if stage is None else first + stage.total_steps
     return max(0.0, (end - summary.step) * pace.step_s - silent_s)
 
 
-def _rewards(given: ExperimentPage) -> Iterator[Line]:
-    rewards = [point.reward_mean for point in given.reward_curve]
+def _rewards(page: ExperimentPage) -> Iterator[Line]:
+    rewards = [point.reward_mean for point in page.reward_curve]
     if not rewards:
         return
     curve = f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
-    if inherited := [point.step for point in given.reward_curve if point.inherited]:
+    if inherited := [point.step for point in page.reward_curve if point.inherited]:
         curve += f" (inherited up to step {inherited[-1]})"
     yield "reward", curve
-    yield "", f"{number(given.experiment.summary.reward_mean)} over the last 256 rollouts"
+    yield "", f"{number(page.experiment.summary.reward_mean)} over the last 256 rollouts"
 
 
-def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
-    """The weights, the checkpoints and the folders."""
-    detail = given.experiment
+def _files(page: ExperimentPage, clock: Clock) -> Iterator[Line]:
+    """Yields the lines of weights, checkpoints and folders."""
+    detail = page.experiment
     summary = detail.summary
-    if announced := [weight for weight in given.weights if weight.counts]:
+    if announced := [weight for weight in page.weights if weight.counts]:
         newest = announced[-1]
         published = f"version {newest.version} published {age(newest.published_ns, clock)} ago"
         workers = "1 worker" if newest.holders == 1 else f"{newest.holders} workers"
         used = f", used by {workers}" if summary.state not in ENDED else ""
         yield "weights", f"{published}, {size(newest.size_bytes)}{used}"
-    if given.overdue:
-        yield "overdue", Text(one_line(_overdue(given, clock)), style="yellow")
-    for position, checkpoint in enumerate(reversed(given.checkpoints[-2:])):
+    if page.overdue:
+        yield "overdue", Text(one_line(_overdue_line(page, clock)), style="yellow")
+    for position, checkpoint in enumerate(reversed(page.checkpoints[-2:])):
         kind = summary.kept if summary.kept != "here" else "final" if checkpoint.final else "kept"
-        place = checkpoint.path.removeprefix(f"{detail.job_dir}/")
-        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {place}"
+        relative_path = checkpoint.path.removeprefix(f"{detail.job_dir}/")
+        text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {relative_path}"
         yield "checkpoints" if position == 0 else "", text
-    for position, row in enumerate(given.memory):
+    for position, row in enumerate(page.memory):
         yield "memory" if position == 0 else "", one_line(memory_line(row))
-    for position, tracker in enumerate(given.trackers):
+    for position, tracker in enumerate(page.trackers):
         text = one_line(tracker_line(tracker, summary.step))
         yield "trackers" if position == 0 else "", Text(text, style="yellow" if tracker.error else "")
     yield "folder", detail.job_dir
@@ -255,7 +255,7 @@ def _files(given: ExperimentPage, clock: Clock) -> Iterator[Line]:
 
 
 def reason_of(of: ExperimentSummary | WorkerRow) -> str:
-    return ": ".join(part for part in (of.code, of.reason) if part)
+    return ": ".join(text for text in (of.code, of.reason) if text)
 
 
 def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
@@ -281,8 +281,8 @@ def _books(books: Books) -> str:
         f" + {retired} retired" + (f" ({reasons})" if reasons else "")
     )
     extra = [
-        f"{count} {what}"
-        for count, what in (
+        f"{count} {description}"
+        for count, description in (
             (books.open, "in open groups"),
             (books.late, "late"),
             (books.failed_rollouts, "rollouts failed"),
@@ -295,25 +295,25 @@ def _books(books: Books) -> str:
     return text + (f"; {', '.join(extra)}" if extra else "")
 
 
-def _overdue(page: ExperimentPage, clock: Clock) -> str:
+def _overdue_line(page: ExperimentPage, clock: Clock) -> str:
     last = page.overdue[-1]
     stages = page.experiment.stages
     stage = stages[last.stage].name if last.stage < len(stages) else str(last.stage)
-    others = f"{page.overdue_windows} windows; the last: " if page.overdue_windows > 1 else ""
+    count_note = f"{page.overdue_windows} windows; the last: " if page.overdue_windows > 1 else ""
     then = f"went on with version {last.version}" if last.version >= 0 else "went on waiting"
-    return f"{others}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
+    return f"{count_note}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
 
 
 def _evals(moment: Moment) -> Iterator[Line]:
     sets: dict[str, list[EvalRow]] = {}
-    for each in moment.page.evals:
-        if each.score is not None:
-            sets.setdefault(each.taskset, []).append(each)
+    for evaluation in moment.page.evals:
+        if evaluation.score is not None:
+            sets.setdefault(evaluation.taskset, []).append(evaluation)
     label = "evals"
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
-        told = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
-        text = f"{name}  {sparkline(scores, width=24)}  {told}{_interval(rows[-1])}{_parts(rows[-1])}"
+        scores_text = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
+        text = f"{name}  {sparkline(scores, width=24)}  {scores_text}{_interval(rows[-1])}{_parts(rows[-1])}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
     for wait in moment.why.waits if moment.why is not None else ():
@@ -322,50 +322,57 @@ def _evals(moment: Moment) -> Iterator[Line]:
 
 
 def _interval(row: EvalRow) -> str:
-    """The interval of 95 % of the score; empty where a release did not compute one."""
+    """Returns the score's 95 % interval; empty if the recording release did not compute one."""
     low, high = row.metrics.get("score/low"), row.metrics.get("score/high")
     return f" [{low:.3f} to {high:.3f}]" if low is not None and high is not None else ""
 
 
-def _decisions(given: ExperimentPage) -> Iterator[Line]:
-    """The best checkpoint of each stage, and the evaluation that ended it."""
-    several = len(given.experiment.stages) > 1
-    for stage in given.experiment.stages:
+def _decisions(page: ExperimentPage) -> Iterator[Line]:
+    """Yields the best checkpoint of each stage, and the evaluation ending the stage."""
+    several = len(page.experiment.stages) > 1
+    for stage in page.experiment.stages:
         of_stage = f" of {stage.name}" if several else ""
         if stage.best_version is not None and stage.best_value is not None:
             base = f", {stage.best_base:.3f} before training" if stage.best_base is not None else ""
-            paths = [row.path for row in given.checkpoints if row.step == stage.best_version]
-            place = f"  {paths[-1].removeprefix(f'{given.experiment.job_dir}/')}" if paths else ""
+            paths = [row.path for row in page.checkpoints if row.step == stage.best_version]
+            relative_path = f"  {paths[-1].removeprefix(f'{page.experiment.job_dir}/')}" if paths else ""
             figure = str(stage.best_figure).removeprefix("eval/")
-            yield "best", plain(f"step {stage.best_version}{of_stage}: {figure} {stage.best_value:.3f}{base}{place}")
+            yield (
+                "best",
+                plain(f"step {stage.best_version}{of_stage}: {figure} {stage.best_value:.3f}{base}{relative_path}"),
+            )
         if stage.stopped_by is not None:
             yield "stopped", one_line(f"{stage.name} early: {stage.stopped_reason}")
 
 
 def _parts(row: EvalRow) -> str:
-    """The mean of each named part of the rewards of an evaluation; empty if they have none."""
+    """Returns the mean of each named reward part of an evaluation; empty without parts."""
     from rftd.streams.figures.reward_parts import part_of
 
-    means = [(part_of(figure), value) for figure, value in row.metrics.items()]
-    shown = [f"{part} {value:.3f}" for part, value in means if part is not None and value is not None]
+    means = [(part_of(figure), figure_mean) for figure, figure_mean in row.metrics.items()]
+    shown = [
+        f"{part_name} {figure_mean:.3f}"
+        for part_name, figure_mean in means
+        if part_name is not None and figure_mean is not None
+    ]
     more = f" and {len(shown) - SHOWN_PARTS} more" if len(shown) > SHOWN_PARTS else ""
     return f" ({', '.join(shown[:SHOWN_PARTS])}{more})" if shown else ""
 
 
 def _worthless(row: EvalRow) -> str:
-    """The rows of an evaluation that score 0 whatever the model is worth; empty if there are none."""
-    told = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
-    # Counted are answers, of which a row may have several.
+    """Returns the number of an evaluation's rows scoring 0 regardless of the model; empty if there are none."""
+    labels = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
+    # The metrics count answers, and a row may have several.
     answers = round(row.rows * (row.metrics.get("tries") or 1.0))
-    parts = [f"{count:.0f} of {answers} {what}" for name, what in told if (count := row.metrics.get(name))]
+    parts = [f"{count:.0f} of {answers} {label}" for name, label in labels if (count := row.metrics.get(name))]
     return f"  {', '.join(parts)}" if parts else ""
 
 
-def _signal(signal: SignalRow, clock: Clock, *, told: bool) -> Iterator[Line]:
-    """Whether it is lost, or the task solved, and the figures of the newest step; the reason unless it was `told`."""
+def _signal(signal: SignalRow, clock: Clock, *, is_explained: bool) -> Iterator[Line]:
+    """Yields the lost signal or solved task, and the newest step's figures; the reason unless `is_explained`."""
     label, _, words = signal_words(signal).partition(" ")
     if words:
-        if label == "signal" and told:
+        if label == "signal" and is_explained:
             words = f"lost at step {signal.since_step}: {signal.cause}"
         ago = f" ({age(signal.since_ns, clock)})" if signal.since_ns is not None else ""
         yield label, Text(one_line(f"{words}{ago}"), style="yellow" if label == "signal" else "green")
@@ -375,18 +382,18 @@ def _signal(signal: SignalRow, clock: Clock, *, told: bool) -> Iterator[Line]:
         (signal.answers_cut, "of answers cut"),
         (signal.answers_empty, "of answers empty"),
     )
-    known = [f"{share:.0%} {what}" for share, what in shares if share is not None]
+    figures = [f"{share:.0%} {description}" for share, description in shares if share is not None]
     if signal.step is not None:
-        known.append(f"{signal.tokens:,} tokens trained")
-        known += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
-        yield "" if label == "signal" else "signal", f"step {signal.step}: {', '.join(known)}"
+        figures.append(f"{signal.tokens:,} tokens trained")
+        figures += [f"gradient {signal.gradient_norm:.3g}"] if signal.gradient_norm is not None else []
+        yield "" if label == "signal" else "signal", f"step {signal.step}: {', '.join(figures)}"
 
 
 def signal_words(signal: SignalRow | None) -> str:
-    """`signal lost at step ...` or `solved since step ...`, with the reason; empty while something is learnt."""
+    """Returns `signal lost at step ...` or `solved since step ...`, with the reason; empty during normal training."""
     if signal is None or signal.cause is None:
         return ""
-    from rftd.streams.folds.signal import SOLVED  # late: few pages need it, and every `rftd get` would wait for it
+    from rftd.streams.folds.signal import SOLVED  # late: few pages need it, and every `rftd get` would pay for it
 
     if signal.cause == SOLVED:
         return f"solved since step {signal.since_step}: {(signal.reason or '').replace('; fix: ', '; ')}"

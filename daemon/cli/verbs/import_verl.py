@@ -1,4 +1,4 @@
-"""`rftd import-verl`: a veRL script, command line or Hydra file becomes an experiment file. Nothing of it is run."""
+"""`rftd import-verl`: converts a veRL script, command line or Hydra file to an experiment file, without running it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _AFTER: Final = "rftd.import_verl.after"
 
 
-def _lines_option(name: str, taken: str, text: str) -> Callable[[F], F]:
-    """An option that names lines of the script, as often as it is given."""
-    return click.option(name, taken, type=click.IntRange(min=1), multiple=True, metavar="LINE", help=text)
+def _lines_option(name: str, parameter: str, text: str) -> Callable[[F], F]:
+    """Builds a repeatable option naming lines of the script."""
+    return click.option(name, parameter, type=click.IntRange(min=1), multiple=True, metavar="LINE", help=text)
 
 
 class _WithCommandLine(click.Command):
-    """A command whose words after `--` are another program's command line."""
+    """A command with another program's command line after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # click would add them to the arguments: whether a first word is a file or a program nobody could tell.
+        # click would add the words to the arguments, hiding whether the first one is a file or a program.
         if "--" in args:
             at = args.index("--")
             ctx.meta[_AFTER] = args[at + 1 :]
@@ -103,7 +103,7 @@ def command(
 
 
 def _write_plugin(folder: Path, imported: ImportedExperiment, beside: Path) -> None:
-    """Writes the skeleton of a reward, with the reward's own file where it is found."""
+    """Writes the skeleton of a reward plug-in, with the reward's own file if found."""
     from rftd.daemon.config.verl.reward_plugin import plugin_files
 
     reward = imported.reward
@@ -115,17 +115,17 @@ def _write_plugin(folder: Path, imported: ImportedExperiment, beside: Path) -> N
             raise click.UsageError(f"--plugin: {folder} is not empty, choose another folder")
         for name, text in plugin_files(reward).items():
             (folder / name).write_text(text, encoding="utf-8")
-        own = next((place for place in (beside / reward.path, Path(reward.path)) if place.is_file()), None)
-        if own is not None:
-            (folder / f"{reward.module}.py").write_bytes(own.read_bytes())
+        reward_file = next((path for path in (beside / reward.path, Path(reward.path)) if path.is_file()), None)
+        if reward_file is not None:
+            (folder / f"{reward.module}.py").write_bytes(reward_file.read_bytes())
     except OSError as error:
         raise click.UsageError(f"--plugin: {folder} cannot be written: {error.strerror or error}") from None
-    missing = "" if own else f"copy {reward.path} to {folder / reward.module}.py, then "
+    missing = "" if reward_file else f"copy {reward.path} to {folder / reward.module}.py, then "
     say(f"{folder}: {missing}pip install {folder}, and write default_reward_fn_type: {reward.function}", err=True)
 
 
 def _choices(
-    ctx: click.Context, assumed: tuple[str, ...], taken: tuple[int, ...], skipped: tuple[int, ...]
+    ctx: click.Context, assumed: tuple[str, ...], taken_lines: tuple[int, ...], skipped: tuple[int, ...]
 ) -> ShellChoices:
     import re
 
@@ -134,9 +134,9 @@ def _choices(
     wrong = [text for text in assumed if not re.match(r"([A-Za-z_]\w*|[1-9])=", text)]
     if wrong:
         raise click.UsageError(f"--assume {wrong[0]} names no variable: write --assume NAME=VALUE", ctx=ctx)
-    if both := sorted({*taken} & {*skipped}):
+    if both := sorted({*taken_lines} & {*skipped}):
         raise click.UsageError(f"line {both[0]} is given to --take and to --skip: give it to one of them", ctx=ctx)
-    return ShellChoices(dict(text.split("=", 1) for text in assumed), taken, skipped)
+    return ShellChoices(dict(text.split("=", 1) for text in assumed), taken_lines, skipped)
 
 
 def _imported(

@@ -1,4 +1,4 @@
-"""`rftd version`, `rftd completion`: this installation, named, and completed by a shell."""
+"""`rftd version`, `rftd completion`: this installation's versions, and its completion in a shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def version(settings: Settings) -> None:
     """Show the versions of this program and of the daemon, if one answers."""
     from rftd.ops.releases import release_of
 
-    daemon, url, reason = _asked(settings)
+    daemon, url, reason = _daemon_versions(settings)
     mine = {"version": release_of("rftd"), "python": platform.python_version()}
     if emitted({"client": mine, "daemon": daemon, "server": url, "reason": reason}, settings):
         return
@@ -30,8 +30,8 @@ def version(settings: Settings) -> None:
         say(f"daemon {daemon['version']} (python {daemon['python']}) at {url}")
 
 
-def _asked(settings: Settings) -> tuple[Any, str | None, str]:
-    """The daemon's versions, its address, and the reason why there are none."""
+def _daemon_versions(settings: Settings) -> tuple[Any, str | None, str]:
+    """Returns the daemon's versions, its address, and the reason if there are none."""
     from dataclasses import replace
 
     from rftd.daemon.http.client.address import NoDaemonError

@@ -1,4 +1,4 @@
-"""`rftd archive`, `restore`, `rm`: files of an experiment that has ended; `gc`: files that no event names."""
+"""`rftd archive`, `restore`, `rm`: files of an ended experiment; `gc`: files not named by any event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _TABLES: Final = "tables"
-"""The word for the files of tables where an experiment's name stands."""
+"""The word for files of tables in the column of experiments' names."""
 B = TypeVar("B", bound=msgspec.Struct)
 
 
@@ -48,7 +48,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 def archive(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
     """Archive experiment NAME: its log, artifacts and checkpoints go into one file; its events stay in the log."""
     body = commands.To(to=absolute_path(to) if to else "")
-    _keep(settings, commands.archive, body, name, target="archived", request_id=request_id)
+    _run_command(settings, commands.archive, body, name, target="archived", request_id=request_id)
 
 
 @click.command("restore")
@@ -62,7 +62,7 @@ def archive(settings: Settings, name: str, to: str | None, request_id: str | Non
 def restore(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
     """Restore experiment NAME from its archive: every file is checked before it is put in place."""
     body = commands.From(source=absolute_path(source) if source else "")
-    _keep(settings, commands.restore, body, name, target="here", request_id=request_id)
+    _run_command(settings, commands.restore, body, name, target="here", request_id=request_id)
 
 
 @click.command("rm")
@@ -77,42 +77,42 @@ def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, req
     """Delete the files of experiment NAME: checkpoints, weights, artifacts, logs. `rftd ls --all` still shows it."""
     settings: Settings = ctx.obj
     if not yes:
-        # A prompt that nobody reads would hang a script for ever.
+        # An unanswered prompt would hang a script forever.
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask for confirmation: give --yes", ctx=ctx)
         click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
     body = commands.Remove(reason=reason, archive=archive)
-    _keep(settings, commands.remove, body, name, target="removed", request_id=request_id)
+    _run_command(settings, commands.remove, body, name, target="removed", request_id=request_id)
 
 
-def _keep(
+def _run_command(
     settings: Settings, command: CommandRoute[B, Receipt], body: B, name: str, *, target: str, request_id: str | None
 ) -> None:
-    """Sends a command that may take long, and says what came of it."""
+    """Sends a command that may take long, and prints the outcome."""
     from rftd.daemon.http.client.client import Client
 
     with Client(replace(settings, timeout_s=max(settings.timeout_s, command.timeout_s))) as client:
-        done = _kept(client, command, body, name, target=target, request_id=request_id)
+        done = _send_command(client, command, body, name, target=target, request_id=request_id)
     if not emitted(done, settings) and settings.verbosity >= 0:
         already = "already " if done["already"] else ""
         say(f"{done['name']}  {already}{done['files']}  {done['path'] or ''}".rstrip())
 
 
-def _kept(
+def _send_command(
     client: Client, command: CommandRoute[B, Receipt], body: B, name: str, *, target: str, request_id: str | None
 ) -> dict[str, Any]:
-    """The answer. An experiment that is in its target state already is no error."""
+    """Sends the command and returns the outcome; an experiment already in its target state is no error."""
     from rftd.ops.errors import ConflictError
 
     try:
         sent = client.send(command, body, name=name, request_id=request_id).value
-    # Asking twice is asking once: the state that was wanted is there, so this is no error.
+    # Idempotent: an experiment already in the requested state is no error.
     except ConflictError:
         summary = client.ask(experiments.summary, name=name).value
         if summary.kept != target or summary.state not in ENDED:
             raise
-        known = {"name": summary.name, "id": summary.id, "files": target, "path": summary.kept_path}
-        return {**known, "already": True, "event": None, "position": None}
+        outcome = {"name": summary.name, "id": summary.id, "files": target, "path": summary.kept_path}
+        return {**outcome, "already": True, "event": None, "position": None}
     summary = client.ask(experiments.summary, name=sent.id, after=sent.position).value
     done = {"name": summary.name, "id": summary.id, "files": summary.kept, "path": summary.kept_path}
     return {**done, "already": False, "event": sent.event, "position": sent.position}
@@ -145,37 +145,43 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
 
     settings: Settings = ctx.obj
     folder = DataFolder(Path(find_folder(settings, os.environ)))
-    found: list[tuple[str, Unreferenced]] = []
+    garbage: list[tuple[str, Unreferenced]] = []
 
     async def look(log: EventLog) -> None:
-        chosen = [await find_entry(log, experiment)] if experiment else await _every(log)
+        chosen = [await find_entry(log, experiment)] if experiment else await _all_experiments(log)
         lock = _lock(LockFile, folder.log, log_at)
         try:
-            own = await _identity(folder, log_at, locked=lock is not None)
-            for entry in chosen:
-                if own is not None and is_of_another(Path(entry.job_dir), own):
-                    say(f"note: {entry.job_dir} belongs to another log, of which this one is a copy", err=True)
-                elif entry.spine.ended or lock is not None:
-                    found.extend((entry.name, each) for each in await _garbage(log, entry, SystemClock().now_ns()))
+            identity = await _identity(folder, log_at, locked=lock is not None)
+            for experiment_entry in chosen:
+                if identity is not None and is_of_another(Path(experiment_entry.job_dir), identity):
+                    say(
+                        f"note: {experiment_entry.job_dir} belongs to another log, of which this one is a copy",
+                        err=True,
+                    )
+                elif experiment_entry.spine.ended or lock is not None:
+                    garbage.extend(
+                        (experiment_entry.name, unused_file)
+                        for unused_file in await _garbage(log, experiment_entry, SystemClock().now_ns())
+                    )
                 else:
-                    say(f"note: {entry.name} is {entry.status}: its daemon sees to it", err=True)
+                    say(f"note: {experiment_entry.name} is {experiment_entry.status}: its daemon sees to it", err=True)
             if lock is not None and not experiment:
-                kept = KeptTables(own)
-                found.extend((_TABLES, unused) for unused in await _unread_tables(log, folder, kept, chosen))
+                tables = KeptTables(identity)
+                garbage.extend((_TABLES, unused) for unused in await _unread_tables(log, folder, tables, chosen))
             if not dry_run:
                 from rftd.storage.files.unreferenced import remove
 
-                await asyncio.to_thread(remove, [each.path for _, each in found])
+                await asyncio.to_thread(remove, [unused_file.path for _, unused_file in garbage])
         finally:
             if lock is not None:
                 await asyncio.to_thread(lock.release)
 
     read_here(settings, log_at, look)
-    _answer(found, dry_run, settings)
+    _answer(garbage, dry_run, settings)
 
 
 def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
-    """The log's lock, so that no daemon begins meanwhile; None if one has it or may be elsewhere."""
+    """Returns the log's lock, to keep daemons from starting meanwhile; None if a daemon has it or may run elsewhere."""
     from rftd.ops.errors import ConflictError
 
     try:
@@ -185,7 +191,7 @@ def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
 
 
 async def _identity(folder: DataFolder, log_at: LogUrl | None, *, locked: bool) -> LogIdentity | None:
-    """The identity of the log: a copy of a folder gets its own as soon as nobody else has its lock."""
+    """Returns the identity of the log: a copied folder gets a new one once nobody else has the lock."""
     from rftd.daemon.serve.log_identity import identity_of, last_identity
     from rftd.daemon.serve.log_source import identity_at
     from rftd.ops.clock import SystemClock
@@ -197,7 +203,7 @@ async def _identity(folder: DataFolder, log_at: LogUrl | None, *, locked: bool) 
     return identity_of(folder, SystemIds(SystemClock())) if locked else last_identity(folder)
 
 
-async def _every(log: EventLog) -> list[Entry]:
+async def _all_experiments(log: EventLog) -> list[Entry]:
     from rftd.daemon.run.registry import Registry
 
     registry = Registry(log)
@@ -209,51 +215,51 @@ async def _every(log: EventLog) -> list[Entry]:
 
 
 async def _garbage(log: EventLog, entry: Entry, now_ns: int) -> list[Unreferenced]:
-    """The unreferenced files of one experiment. Artifacts are judged only if it has any: that reads every record."""
+    """Returns the unreferenced files of one experiment. Artifacts, if any, cost reading every record."""
     import asyncio
 
     from rftd.storage.files.unreferenced import GRACE_S, ours, referenced_in, unreferenced
     from rftd.streams.folds.spine import Kept
 
     if entry.spine.kept is not Kept.HERE:
-        return []  # the daemon removes them when it starts
-    found = await asyncio.to_thread(ours, entry.spec)
-    if not found:
+        return []  # the daemon removes these files when it starts
+    files = await asyncio.to_thread(ours, entry.spec)
+    if not files:
         return []
-    kept = await referenced_in(log, entry.id, artifacts=any(each.kind == "artifact" for each in found))
-    # An experiment that has not ended may have workers on another machine, whose newest files no event names yet.
+    referenced = await referenced_in(log, entry.id, artifacts=any(file.kind == "artifact" for file in files))
+    # An unfinished experiment may have workers on another machine, with newest files not yet named by any event.
     grace_s = 0.0 if entry.spine.ended else GRACE_S
-    return list(unreferenced(found, kept, before_ns=now_ns - int(grace_s * 1e9)))
+    return list(unreferenced(files, referenced, before_ns=now_ns - int(grace_s * 1e9)))
 
 
 async def _unread_tables(
-    log: EventLog, folder: DataFolder, kept: KeptTables, entries: list[Entry]
+    log: EventLog, folder: DataFolder, tables: KeptTables, experiments: list[Entry]
 ) -> list[Unreferenced]:
-    """The files of tables that no experiment reads any more; none where the log lost what may have named one."""
+    """Returns table files not read by any experiment; none if the log lost records possibly naming a file."""
     import asyncio
 
     from rftd.ops.clock import SystemClock
     from rftd.storage.files.survivors import LossesFile, of_log_folder
     from rftd.streams.log.lost_records import losses_of
 
-    unused = await asyncio.to_thread(kept.unused, entries, now_ns=SystemClock().now_ns())
+    unused = await asyncio.to_thread(tables.unused, experiments, now_ns=SystemClock().now_ns())
     if unused and (LossesFile(folder.losses).read() or await losses_of(log, of_log_folder(folder.log))):
         say("note: the log lost records: the files of tables stay, for an experiment among them may read one", err=True)
         return []
     return unused
 
 
-def _answer(found: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
-    size_bytes = sum(each.size_bytes for _, each in found)
+def _answer(garbage: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
+    size_bytes = sum(unused_file.size_bytes for _, unused_file in garbage)
     if settings.machine_readable:
-        items = [
-            {"experiment": name, "path": each.path, "size_bytes": each.size_bytes, "why": each.why}
-            for name, each in found
+        file_objects = [
+            {"experiment": name, "path": unused_file.path, "size_bytes": unused_file.size_bytes, "why": unused_file.why}
+            for name, unused_file in garbage
         ]
-        emit({"items": items, "size_bytes": size_bytes, "removed": not dry_run}, settings)
+        emit({"items": file_objects, "size_bytes": size_bytes, "removed": not dry_run}, settings)
         return
-    for _, each in found:
-        say(f"{each.size_bytes:>12}  {each.path}  ({each.why})")
+    for _, unused_file in garbage:
+        say(f"{unused_file.size_bytes:>12}  {unused_file.path}  ({unused_file.why})")
     if settings.verbosity >= 0:
         verb = "would be removed" if dry_run else "removed"
-        say(f"{len(found)} files and folders, {size_bytes} bytes {verb}")
+        say(f"{len(garbage)} files and folders, {size_bytes} bytes {verb}")

@@ -19,7 +19,7 @@ from rftd.storage.lineage.graph import Kind, LineageGraph, Link, Node
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LEAST: Final = 20
-"""Columns that a text keeps, however deep in the tree it stands."""
+"""Minimum width in columns of a text, at any depth in the tree."""
 _INDENT: Final = 2
 
 
@@ -55,24 +55,24 @@ def command(settings: Settings, id: str, direction: str, depth: int, everything:
             click.echo(_dot(answer.value))
         else:
             width = width_of(sys.stdout)
-            say("\n".join(part for line in _tree(answer.value) for part in _within(line, width)))
+            say("\n".join(piece for line in _tree(answer.value) for piece in _within(line, width)))
 
 
 Branch = tuple[str, str, str]
-"""A line of the tree: what stands before it, what before the rest of it if that is broken, and its text."""
+"""A line of the tree: its prefix, the prefix of its continuation lines, and its text."""
 
 
 def _within(branch: Branch, width: int | None) -> list[str]:
-    """The lines of a branch, whose tree goes on beside those that do not fit."""
-    first, others, text = branch
+    """Returns the lines of a branch, with the tree continued beside broken lines."""
+    first, continuation_prefix, text = branch
     if width is None:
         return [first + text]
     parts = fitted(text, max(_LEAST, width - cells(first)), indent=_INDENT).split("\n")
-    return [(others if number else first) + part for number, part in enumerate(parts)]
+    return [(continuation_prefix if number else first) + text_line for number, text_line in enumerate(parts)]
 
 
 def _tree(graph: LineageGraph) -> list[Branch]:
-    """The causes of a thing, then its effects; a node that was shown before is not unfolded again."""
+    """Returns the causes of a thing, then its effects; a node shown before is not unfolded again."""
     nodes = {node.id: node for node in graph.nodes}
     root = nodes[graph.root]
     lines: list[Branch] = [("", "", f"{root.kind} {root.id}  {root.text}".rstrip())]
@@ -86,23 +86,25 @@ def _tree(graph: LineageGraph) -> list[Branch]:
 
 
 def _bounded(bound: int) -> str:
-    """The text for an answer that reached its bound, with the ways to see more."""
+    """Returns the text for an answer limited by its bound, with the ways to see more."""
     return f"at most {bound} things a direction; … marks where more follow. Ask for one of those, or give --all"
 
 
 def _dot(graph: LineageGraph) -> str:
-    """The lineage for `dot -Tsvg`: arrows lead from causes to effects."""
+    """Returns the lineage for `dot -Tsvg`: arrows lead from causes to effects."""
     lines = ["digraph lineage {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for node in graph.nodes:
         style = ", style=bold" if node.id == graph.root else ""
         label = "\n".join((node.kind, node.id, node.text))
         lines.append(f"  {_quoted(node.id)} [label={_quoted(label)}{style}];")
-    for cause, effect, what in dict.fromkeys((link.cause, link.effect, link.what) for link in (*graph.up, *graph.down)):
-        lines.append(f"  {_quoted(cause)} -> {_quoted(effect)} [label={_quoted(what)}];")
+    for cause, effect, link_label in dict.fromkeys(
+        (link.cause, link.effect, link.what) for link in (*graph.up, *graph.down)
+    ):
+        lines.append(f"  {_quoted(cause)} -> {_quoted(effect)} [label={_quoted(link_label)}];")
     for number, more in enumerate(graph.more):
-        rest = f"more{number}"
-        lines.append(f"  {rest} [shape=plaintext, label={_quoted(_more(more.count, more.kind, more.exact))}];")
-        pair = (rest, _quoted(more.node)) if more.direction == "up" else (_quoted(more.node), rest)
+        more_node = f"more{number}"
+        lines.append(f"  {more_node} [shape=plaintext, label={_quoted(_more(more.count, more.kind, more.exact))}];")
+        pair = (more_node, _quoted(more.node)) if more.direction == "up" else (_quoted(more.node), more_node)
         lines.append(f"  {pair[0]} -> {pair[1]} [style=dotted];")
     if graph.bound is not None:
         lines.append(
@@ -112,41 +114,41 @@ def _dot(graph: LineageGraph) -> str:
 
 
 class _Tree:
-    """One direction."""
+    """One direction of the lineage."""
 
     def __init__(self, graph: LineageGraph, nodes: dict[str, Node], direction: str, links: Sequence[Link]) -> None:
         self._nodes = nodes
-        self._below: dict[str, list[tuple[str, str]]] = {}
+        self._children: dict[str, list[tuple[str, str]]] = {}
         for link in links:
             near, far = (link.effect, link.cause) if direction == "up" else (link.cause, link.effect)
-            self._below.setdefault(near, []).append((far, link.what))
+            self._children.setdefault(near, []).append((far, link.what))
         self._more = [more for more in graph.more if more.direction == direction]
-        self._cut = set(graph.cut)
+        self._truncated = set(graph.cut)
         self._shown: set[str] = set()
 
     def lines(self, near: str, margin: str) -> Iterator[Branch]:
-        """The neighbours of one thing, and below each its own."""
+        """Yields the neighbours of one thing, with their own neighbours below."""
         self._shown.add(near)
-        rest = [_more(more.count, more.kind, more.exact) for more in self._more if more.node == near]
-        below = self._below.get(near, [])
-        for number, (far, what) in enumerate(below):
-            last = number + 1 == len(below) and not rest
-            # The graph is no tree: a batch is reached through each of its experiences, and without this the output
-            # would grow exponentially.
-            again = far in self._shown and far in self._below
-            text = f"{what}: {_line(self._nodes[far])}"
-            mark = "  (above)" if again else " …" if far in self._cut else ""
+        omitted = [_more(more.count, more.kind, more.exact) for more in self._more if more.node == near]
+        below = self._children.get(near, [])
+        for number, (far, link_label) in enumerate(below):
+            last = number + 1 == len(below) and not omitted
+            # The graph is no tree: a batch is reached through each of its experiences, and unfolding it each time would
+            # grow exponentially.
+            again = far in self._shown and far in self._children
+            text = f"{link_label}: {_line(self._nodes[far])}"
+            mark = "  (above)" if again else " …" if far in self._truncated else ""
             inner = margin + ("   " if last else "│  ")
             yield f"{margin}{'└─ ' if last else '├─ '}", inner, text + mark
             if not again:
                 yield from self.lines(far, inner)
-        for number, text in enumerate(rest):
-            yield f"{margin}{'└─ ' if number + 1 == len(rest) else '├─ '}", margin, text
+        for number, text in enumerate(omitted):
+            yield f"{margin}{'└─ ' if number + 1 == len(omitted) else '├─ '}", margin, text
 
 
 def _line(node: Node) -> str:
-    """A node below the root, by an id as short as this verb takes it; that of a rollout it takes whole only."""
-    id = node.id if node.kind == Kind.ROLLOUT else _ID.sub(lambda found: short(found[0]), node.id)
+    """Returns a node below the root, with the shortest id accepted by `rftd lineage`; rollouts keep the whole id."""
+    id = node.id if node.kind == Kind.ROLLOUT else _ID.sub(lambda match: short(match[0]), node.id)
     return f"{node.kind} {id}  {node.text}".rstrip()
 
 
@@ -155,5 +157,5 @@ def _more(count: int, kind: str, exact: bool) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Graphviz' strings are escaped as JSON's are.
+    # Graphviz escapes strings as JSON does.
     return json.dumps(text, ensure_ascii=False)

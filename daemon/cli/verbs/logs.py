@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _INTERVAL_S: Final = 0.5
 _Ask = Callable[..., LogPage]
-"""The page of lines that is asked for by the parameters of the API."""
+"""Returns the page of lines for the API's parameters."""
 
 
 def _trace_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """The id in the form of the lines; a whole `traceparent` has it, too."""
+    """Returns the id in the form of log lines, extracted from a whole `traceparent` if necessary."""
     if value is None:
         return None
     text = value.strip().lower()
@@ -77,23 +77,23 @@ def command(
     from rftd.daemon.http.client.client import Client
 
     if daemon == (name is not None):
-        what = "no experiment is named" if name is None else f"{name!r} is named, and --daemon is given too"
-        raise UsageError(what, field="NAME", fix="name an experiment, or give --daemon")
+        problem = "no experiment is named" if name is None else f"{name!r} is named, and --daemon is given too"
+        raise UsageError(problem, field="NAME", fix="name an experiment, or give --daemon")
     oldest = None if since is None else iso(max(0, SystemClock().now_ns() - int(since * 1e9)))
-    wanted = {"role": role, "level": level, "grep": grep, "since": oldest, "trace": trace}
+    conditions = {"role": role, "level": level, "grep": grep, "since": oldest, "trace": trace}
     ask: _Ask
     try:
         with Client(settings) as client:
             ask = _of_daemon(client) if daemon else _of_experiment(client, name)
-            _show(partial(ask, **wanted), settings, lines=lines, local=local, follow=follow)
+            _show(partial(ask, **conditions), settings, lines=lines, local=local, follow=follow)
     except UnreachableError as error:
         file = DataFolder(Path(data_folder(settings))).daemon_log
-        # A daemon that was named by its address is somewhere, and this folder may be another's.
+        # A daemon named by its address may be anywhere, and this folder may belong to another one.
         named = settings.server or os.environ.get("RFTD_SERVER")
         if not daemon or named or not file.is_file():
             raise
         say(f"{error.what}: the lines are those of {file}", err=True)
-        _show(partial(_of_folder, file, wanted), settings, lines=lines, local=local, follow=follow)
+        _show(partial(_of_folder, file, conditions), settings, lines=lines, local=local, follow=follow)
 
 
 def _of_daemon(client: Client) -> _Ask:
@@ -104,20 +104,20 @@ def _of_experiment(client: Client, name: str | None) -> _Ask:
     return lambda **asked: client.ask(logs.logs, name=name, **asked).value
 
 
-def _of_folder(file: Path, wanted: Mapping[str, str | None], *, n: int = 100, after: str | None = None) -> LogPage:
-    since = wanted["since"]
+def _of_folder(file: Path, conditions: Mapping[str, str | None], *, n: int = 100, after: str | None = None) -> LogPage:
+    since = conditions["since"]
     chosen = LogFilter(
-        role=wanted["role"],
-        level=wanted["level"],
-        pattern=wanted["grep"],
+        role=conditions["role"],
+        level=conditions["level"],
+        pattern=conditions["grep"],
         since_ns=None if since is None else time_ns_of(since),
-        trace_id=wanted["trace"],
+        trace_id=conditions["trace"],
     )
-    return of_daemon(file, lines=n, wanted=chosen, after=after)
+    return of_daemon(file, lines=n, conditions=chosen, after=after)
 
 
 def _show(ask: _Ask, settings: Settings, *, lines: int, local: bool, follow: bool) -> None:
-    """Prints a page, and what comes after it for as long as it is followed."""
+    """Prints a page, and later lines as long as the log is followed."""
     from rftd.daemon.http.views.wire import to_wire
 
     page = ask(n=lines)

@@ -70,14 +70,14 @@ def command(
             age(row.submitted_ns, clock),
             ids[row.id],
             _turn(row),
-            ", ".join(f"{key}={value}" for key, value in sorted(row.labels.items())),
+            ", ".join(f"{key}={label}" for key, label in sorted(row.labels.items())),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
         )
         for depth, row in tree_of(answer.value.items)
     ]
     if not rows:
-        wanted = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
-        say(" ".join(["no experiments", *wanted]) + "; start with `rftd submit FILE`" * (not wanted), err=True)
+        filters = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
+        say(" ".join(["no experiments", *filters]) + "; start with `rftd submit FILE`" * (not filters), err=True)
         return
     headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "LABELS", "FORKED-AT")
     shown = [
@@ -86,7 +86,7 @@ def command(
         if header not in ("TURN", "LABELS", "FORKED-AT") or any(str(row[number]) for row in rows)
     ]
     console = console_of(settings)
-    made = table(
+    listing = table(
         [headers[number] for number in shown],
         [tuple(row[number] for number in shown) for row in rows],
         right=("STEP", "REWARD", "STALE-P95", "AGE"),
@@ -94,13 +94,13 @@ def command(
         width=console.width,
         first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD", "LABELS"),
     )
-    console.print(made)
+    console.print(listing)
     if answer.value.next is not None:
         say(f"more than {limit}; give --limit", err=True)
 
 
 def _refused(settings: Settings, limit: int) -> None:
-    """Prints each refused request with its reason below it: that is what its author has to read."""
+    """Prints each refused request, with the reason for its author below."""
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.views import refusals
 
@@ -115,18 +115,18 @@ def _refused(settings: Settings, limit: int) -> None:
 
 
 def refusal_lines(refused: Sequence[RefusedRequest]) -> Iterator[str]:
-    """A line for each, and its reason below it. What a stranger wrote does not look like a line of ours."""
+    """Yields a line for each refusal, with its reason below. Foreign text cannot look like a line of rftd."""
     from rftd.ops.clock import iso
 
-    for each in refused:
-        asked = f"{each.type or '(no type)'}  source={each.source} id={each.id}  {each.place}"
-        yield plain(f"{iso(each.refused_ns)}  {asked.translate(_LINE_FEEDS)}")
-        # A reason has a line for each thing that is wrong.
-        yield from (f"    {plain(line)}" for line in f"{each.code}: {each.reason}".splitlines())
+    for refusal in refused:
+        request_text = f"{refusal.type or '(no type)'}  source={refusal.source} id={refusal.id}  {refusal.place}"
+        yield plain(f"{iso(refusal.refused_ns)}  {request_text.translate(_LINE_FEEDS)}")
+        # A reason has one line per error.
+        yield from (f"    {plain(line)}" for line in f"{refusal.code}: {refusal.reason}".splitlines())
 
 
 def _state(row: ExperimentSummary) -> Text:
-    """Its outcome, and the place of its files where that is another one."""
+    """Returns the experiment's outcome, and the state of moved or removed files."""
     from rich.text import Text
 
     from rftd.daemon.cli.output.table import state
@@ -136,7 +136,7 @@ def _state(row: ExperimentSummary) -> Text:
 
 
 def _turn(row: ExperimentSummary) -> str:
-    """Its place in the queue; of others only a priority that is not the usual one."""
+    """Returns the place in the queue; for experiments not queued, only a non-default priority."""
     priority = f"priority {row.priority}" if row.priority else ""
     if row.queue_position is None:
         return priority if row.state in ("submitted", "running", "paused") else ""
@@ -144,12 +144,12 @@ def _turn(row: ExperimentSummary) -> str:
 
 
 def tree_of(rows: Sequence[ExperimentSummary]) -> Iterator[tuple[int, ExperimentSummary]]:
-    """The rows in their order, each with its depth; a fork follows what it was forked from, if that is listed."""
-    here = {row.id for row in rows}
+    """Yields the rows in order, each with a depth; forks follow their parents, if listed."""
+    listed_ids = {row.id for row in rows}
     forks: dict[str | None, list[ExperimentSummary]] = {}
     for row in rows:
-        forks.setdefault(row.parent if row.parent in here else None, []).append(row)
-    # A stack of its own and no recursion: forks of forks may be as deep as somebody makes them.
+        forks.setdefault(row.parent if row.parent in listed_ids else None, []).append(row)
+    # An explicit stack instead of recursion: forks of forks may be arbitrarily deep.
     waiting = [(0, row) for row in reversed(forks.get(None, []))]
     while waiting:
         depth, row = waiting.pop()

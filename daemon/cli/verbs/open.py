@@ -38,6 +38,6 @@ def command(settings: Settings, only_print: bool) -> None:
 
 
 def _has_screen() -> bool:
-    """True if a browser may be shown to whoever asks: a text browser in a script would only wait."""
+    """True if a graphical browser can be shown to the user: a text browser in a script would only wait."""
     graphical = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     return graphical and sys.stdout.isatty()

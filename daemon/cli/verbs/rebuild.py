@@ -1,4 +1,4 @@
-"""`rftd rebuild`: the state database, made anew from the log alone."""
+"""`rftd rebuild`: the state database, built anew from the log alone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
     from rftd.daemon.serve.data_folder import DataFolder
 
     settings: Settings = ctx.obj
-    place = _Place(DataFolder(Path(find_folder(settings, os.environ))), log_at, postgres)
-    report = place.compare() if verify else place.replace()
+    job = _RebuildJob(DataFolder(Path(find_folder(settings, os.environ))), log_at, postgres)
+    report = job.compare() if verify else job.replace()
     if settings.machine_readable:
         tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}
         compared = report.live is not None
@@ -59,8 +59,8 @@ def _tables(report: RebuildReport) -> list[tuple[str, str]]:
     return sorted(report.rebuilt.tables.items())
 
 
-class _Place:
-    """The places of the log and of the tables."""
+class _RebuildJob:
+    """A rebuild with the locations of log and tables."""
 
     def __init__(self, folder: DataFolder, log_at: LogUrl | None, postgres: str | None) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class _Place:
         self._new = folder.root / "state.rebuilt.db"
 
     def compare(self) -> RebuildReport:
-        """Rebuilds beside the tables in use, up to where they stand, and throws the copy away."""
+        """Rebuilds beside the tables in use, up to their position, and deletes the copy."""
         import asyncio
 
         from rftd.storage.database.engine import sqlite_url
@@ -83,14 +83,14 @@ class _Place:
             _remove(self._new)
 
     def replace(self) -> RebuildReport:
-        """Rebuilds and takes the place of the tables. Raises ConflictError while a daemon uses them."""
+        """Rebuilds the tables and replaces the old ones. Raises ConflictError while a daemon uses them."""
         import asyncio
 
         from rftd.ops.errors import NotFoundError
         from rftd.storage.database.engine import sqlite_url
         from rftd.streams.sqlite.lock_file import LockFile
 
-        # The lock that a daemon holds: of the embedded log its file's, elsewhere that of the data folder.
+        # The lock held by a daemon: the file's for the embedded log, otherwise the data folder's.
         locked = self._folder.log if self._log_at is None else self._folder.root
         if not locked.is_dir():
             raise NotFoundError(
@@ -101,7 +101,7 @@ class _Place:
             if self._postgres is not None:
                 return asyncio.run(self._rebuild(self._postgres, None))
             report = asyncio.run(self._rebuild(sqlite_url(self._new), None))
-            # With its -wal and -shm files: SQLite would replay those of the old database into the new one.
+            # Including the -wal and -shm files: SQLite would replay those of the old database into the new one.
             _remove(self._old)
             self._new.replace(self._old)
             return report

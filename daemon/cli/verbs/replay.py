@@ -1,4 +1,4 @@
-"""`rftd replay`: the training of an experiment, repeated from the log; without a daemon, or beside one."""
+"""`rftd replay`: the training of an experiment, repeated from the log, with or without a daemon."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def command(
 
 
 class _Report:
-    """Prints a replay as it goes, or at its end."""
+    """Prints a replay step by step, or at its end."""
 
     def __init__(self, settings: Settings, order: ReplayOrder) -> None:
         self.entry: Entry | None = None
@@ -84,10 +84,10 @@ class _Report:
         self._beginning: Beginning | None = None
 
     def begin(self, beginning: Beginning) -> None:
-        """Says what it begins with, and what may make digests differ."""
+        """Prints the starting point, and possible reasons for different digests."""
         self._beginning = beginning
-        for each in beginning.drift:
-            self._note(f"{each} (generation {each.generation})")
+        for drifted in beginning.drift:
+            self._note(f"{drifted} (generation {drifted.generation})")
         if not beginning.deterministic:
             self._note("the trainer engine promises no equal digests here")
         if beginning.reason:
@@ -97,7 +97,7 @@ class _Report:
             say(f"{count} steps from {_start(beginning)}")
 
     def step(self, compared: Compared) -> None:
-        """One step's line."""
+        """Prints one step's line."""
         if self._settings.output == "jsonl":
             emit_line(_item(compared))
         elif self._settings.machine_readable:
@@ -106,7 +106,7 @@ class _Report:
             say(_line(compared))
 
     def end(self, outcome: ReplayOutcome) -> None:
-        """The verdict."""
+        """Prints the verdict."""
         assert self._beginning is not None and self.entry is not None
         if self._settings.output == "jsonl":
             return

@@ -1,4 +1,4 @@
-"""`rftd run`: one experiment from its file to its end, with a daemon for that time where none answers."""
+"""`rftd run`: an experiment from file to end, with a temporary daemon if none answers."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def command(ctx: click.Context, file: str) -> None:
 
 @contextmanager
 def _daemon(settings: Settings) -> Iterator[Settings]:
-    """The settings with which a client finds the daemon that answers, or one that serves while the block runs."""
+    """Yields the settings for reaching the running daemon, or a daemon serving until the block ends."""
     from pathlib import Path
 
     from rftd.daemon.demo.host import DaemonHost
 
-    if _is_there(settings):
+    if _has_daemon(settings):
         yield settings
         return
     folder = Path(data_folder(settings)).absolute()
@@ -59,8 +59,8 @@ def _daemon(settings: Settings) -> Iterator[Settings]:
         yield replace(settings, data=str(folder))
 
 
-def _is_there(settings: Settings) -> bool:
-    """True if a daemon is named by its address, or one of this user's lives."""
+def _has_daemon(settings: Settings) -> bool:
+    """True if a daemon is named by address, or runs as this user."""
     import os
 
     from rftd.daemon.cli.settings import names_folder

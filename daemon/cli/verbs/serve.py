@@ -38,18 +38,19 @@ if TYPE_CHECKING:
     from rftd.streams.log.backend import LogUrl
 
 SWITCH_INTERVAL_S: Final = 0.0005
-"""The log's writer gives the interpreter away at each call of the database; while the tables are folded on another
-thread, Python's own 5 ms would be added to each commit."""
+"""Interpreter switch interval in seconds: the log's writer releases the interpreter at each call of the database, and
+Python's default of 5 ms would be added to each commit while another thread folds the tables.
+"""
 
 
 def _claiming(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives the verb its `claim` of folder and port, which is taken before the options of others import anything."""
+    """Passes the verb a `claim` of folder and port, made before other options import anything."""
 
     @functools.wraps(function)
     def claiming(*args: Any, host: str, port: int, folders: FolderAccess, **kwargs: Any) -> None:
         begin_process(folders)
-        data = Path(data_folder(current(click.get_current_context())))
-        claim = _claimed(data, host, port, embedded=not names_log(kwargs))
+        folder = Path(data_folder(current(click.get_current_context())))
+        claim = _claim_folder(folder, host, port, embedded=not names_log(kwargs))
         try:
             function(*args, host=host, port=port, folders=folders, claim=claim, **kwargs)
         finally:
@@ -58,12 +59,12 @@ def _claiming(function: Callable[..., None]) -> Callable[..., None]:
     return claiming
 
 
-def _claimed(data: Path, host: str, port: int, *, embedded: bool) -> Claim:
-    """The claim; the reason why it cannot be had is in the daemon's log, too."""
+def _claim_folder(data_path: Path, host: str, port: int, *, embedded: bool) -> Claim:
+    """Claims folder and port; a failure is also written to the daemon's log."""
     from rftd.daemon.serve.claim import Claim
     from rftd.daemon.serve.data_folder import DataFolder
 
-    folder = DataFolder(data)
+    folder = DataFolder(data_path)
     try:
         return Claim(folder, host, port, embedded=embedded)
     except Exception as error:
@@ -235,7 +236,7 @@ def command(
         keeping=keeping,
         accept_loss=accept_loss,
         take_over=take_over,
-        accepted_by=_who() if accept_loss else "",
+        accepted_by=_operator() if accept_loss else "",
         traces=traces,
         allowances=allowances,
         prices=dict(prices),
@@ -244,7 +245,7 @@ def command(
 
 
 def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) -> None:
-    """Raises UsageError for a log that does not go with the other options."""
+    """Raises UsageError for a log incompatible with the other options."""
     from rftd.ops.errors import UsageError
     from rftd.streams.log.backend import backend_of
 
@@ -268,8 +269,8 @@ def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) ->
         )
 
 
-def _who() -> str:
-    """The person at this machine, as far as it knows."""
+def _operator() -> str:
+    """Returns the user at this machine, as far as known."""
     import getpass
     import platform
 
@@ -281,7 +282,7 @@ def _who() -> str:
 
 
 def _run(options: ServiceOptions, claim: Claim, file: LogFile) -> None:
-    """Serves; the reason why that ended is in the daemon's log, too."""
+    """Serves until the end; the reason for a failure is also written to the daemon's log."""
     import asyncio
 
     from rftd.ops.clock import SystemClock
@@ -289,16 +290,16 @@ def _run(options: ServiceOptions, claim: Claim, file: LogFile) -> None:
     from rftd.ops.tracing.trace_options import tracing
 
     try:
-        # Around the loop: what is left of the traces is sent once nothing else waits.
+        # Around the loop: remaining spans are sent once nothing else waits.
         with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
             asyncio.run(_serve(options, claim, tracer))
     except Exception as error:
-        file.write(_last_words(error))  # standard error gets the same in another form
+        file.write(_last_words(error))  # standard error gets the same text in another form
         raise
 
 
 def _say(text: str, *, err: bool = False) -> None:
-    """Prints a line for the person who started the daemon; a terminal whose reader is gone (`| head`) gets no more."""
+    """Prints a line for the person starting the daemon; a closed terminal pipe (`| head`) gets no more."""
     try:
         say(text, err=err)
     except BrokenPipeError:
@@ -307,7 +308,7 @@ def _say(text: str, *, err: bool = False) -> None:
 
 
 def _last_words(error: Exception) -> str:
-    """The reason why the daemon ended, as a line of its log."""
+    """Returns the reason for the daemon's end, as a line of its log."""
     import json
     import traceback
 
@@ -316,15 +317,19 @@ def _last_words(error: Exception) -> str:
     from rftd.ops.errors import RftdError
     from rftd.ops.redaction import mask_text
 
-    known = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
-    said = {"code": known.code, "reason": known.what, "where": known.where, "fix": known.fix} if known else {}
-    trace = {} if known else {"exception": "".join(traceback.format_exception(error))}
+    rftd_error = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
+    error_fields = (
+        {"code": rftd_error.code, "reason": rftd_error.what, "where": rftd_error.where, "fix": rftd_error.fix}
+        if rftd_error
+        else {}
+    )
+    trace = {} if rftd_error else {"exception": "".join(traceback.format_exception(error))}
     line = {"time": iso(SystemClock().now_ns()), "level": "error", "event": "daemon.failed", "role": "daemon"}
-    return json.dumps(line | {name: mask_text(text) for name, text in (said | trace).items() if text})
+    return json.dumps(line | {name: mask_text(text) for name, text in (error_fields | trace).items() if text})
 
 
 def _tell_where(options: ServiceOptions, service: Service) -> None:
-    """Says where the log, the API, the metrics and the traces are."""
+    """Prints the places of the log, the API, the metrics and the traces."""
     _say(f"rftd: {options.where(service.folder)}")
     _say(f"  api      {service.url}/openapi.json")
     _say(f"  metrics  {service.url}/metrics")
@@ -333,7 +338,7 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     if service.keyring is None:
         _say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
     elif sys.stdout.isatty():
-        # To a terminal alone: whoever reads this line first has the owner's rights.
+        # Only to a terminal: the first reader of this line has the owner's rights.
         _say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
@@ -353,8 +358,8 @@ async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -
     from rftd.ops.process_age import process_age_s
     from rftd.ops.releases import release_of
 
-    # Before any thread is started, for arenas are set up with the first allocation of each, and before the folds are
-    # read: the collector freezes what is there now and looks at it no more.
+    # Before any thread is started, because arenas are set up with each thread's first allocation, and before the folds
+    # are read: the collector freezes the objects of this moment and looks at them no more.
     tune_allocator()
     tune_collector()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -370,7 +375,7 @@ async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -
             raise SystemExit(130)  # the second signal: now
         stop.set()
         if not up.is_set() and starting is not None:
-            # A daemon that waits for its log has no block to leave yet: only a cancellation ends the waiting.
+            # A daemon waiting for its log has no block to leave yet: only a cancellation ends the wait.
             starting.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -382,10 +387,9 @@ async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -
             trusted = trusted_by(service.url) if tls is None else tls.trusting()
             headers = {} if service.keyring is None else authorization(service.keyring.tokens.owner_token)
             async with httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers) as client:
-                # Asked over HTTP like anybody would: this line is printed once the daemon answers, not once it
-                # believes to.
+                # Asked over HTTP like any client: this line is printed once the daemon answers, not once it expects to.
                 answer = await own_readiness(client, service.url, clock=clock, logger=log)
-            if not answer.is_success:  # what it waits for has a name, and may come
+            if not answer.is_success:  # the missing part has a name, and may appear
                 _say(f"not ready yet: {answer.text.strip()}", err=True)
             up.set()
             _tell_where(options, service)

@@ -1,4 +1,4 @@
-"""`rftd sim`: a forecast of an experiment in virtual time, before anything is paid for."""
+"""`rftd sim`: a forecast of an experiment in virtual time, before it costs anything."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def async_command(
 
     if plot is not None:  # before the forecast, which takes a while
         check_extra(PLOT, "--plot")
-    asked = Asked(updates=SimulatedUpdates(updates), **asked_for)
+    request = Asked(updates=SimulatedUpdates(updates), **asked_for)
     stage = _stage(file, overrides)
-    stages = stages_of(asked, stage)
+    stages = stages_of(request, stage)
     lengths = LongTail(median_s=median, tail=tail, cut=cut)
     report = forecast(
-        stages, system_of(asked, stage, stages[0].train_batch_size, lengths), lengths, steps=steps, seed=seed
+        stages, system_of(request, stage, stages[0].train_batch_size, lengths), lengths, steps=steps, seed=seed
     )
     if plot is not None:
         from rftd.daemon.cli.output.forecast_picture import draw
@@ -123,7 +123,7 @@ def async_command(
 
 
 def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
-    """The first stage of the file that explores; None without a file."""
+    """Returns the first exploring stage of the file; None without a file."""
     if file is None:
         if overrides:
             raise click.UsageError("-s sets a field of a file: add --config")
@@ -138,7 +138,7 @@ def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
 
 
 def _render(report: Report) -> RenderableType:
-    """The report: its common figures, then one policy as lines or several as a table."""
+    """Renders the report: its common figures, then one policy as lines or several as a table."""
     lines: list[RenderableType] = [Page(_setting(report))]
     if len(report.runs) == 1:
         lines.append(Page(_one(report, report.runs[0])))
@@ -218,9 +218,9 @@ def _row(report: Report, run: SimulationOutcome) -> tuple[str, ...]:
     )
 
 
-def _share(value: float) -> str:
-    return f"{max(0.0, value) * 100:.1f} %"
+def _share(fraction: float) -> str:
+    return f"{max(0.0, fraction) * 100:.1f} %"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+def _number(figure: float) -> str:
+    return f"{figure:.4g}"

@@ -61,7 +61,7 @@ def status(ctx: click.Context) -> None:
 
     parts = Stack(_folder(ctx.obj)).parts()
     _show(ctx.obj, *parts)
-    ctx.exit(0 if all(part.state == "running" for part in parts) else 1)
+    ctx.exit(0 if all(server.state == "running" for server in parts) else 1)
 
 
 @stack.command("run")
@@ -78,14 +78,14 @@ def run(settings: Settings, which: str, port: int) -> None:
     from rftd.daemon.stack.postgres import PostgresServer
 
     folder = _folder(settings) / which
-    made: KafkaBroker | PostgresServer
+    server: KafkaBroker | PostgresServer
     if which == "kafka":
-        made = broker = KafkaBroker(folder, port=port)
+        server = broker = KafkaBroker(folder, port=port)
         ready = f"kafka ready at {broker.bootstrap}"
     else:
-        made = database = PostgresServer(folder, port=port)
+        server = database = PostgresServer(folder, port=port)
         ready = f"postgres ready at {database.url_without_password}, its password in {database.pass_file}"
-    asyncio.run(run_until_told(made, lambda: say(ready)))
+    asyncio.run(run_until_told(server, lambda: say(ready)))
 
 
 def _folder(settings: Settings) -> Path:
@@ -109,11 +109,12 @@ def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
     from rftd.daemon.cli.output.table import console_of, state, table
 
     rows = [
-        (part.name, state(part.state), part.url or "-", str(part.pid or "-"), part.folder) for part in (kafka, postgres)
+        (server.name, state(server.state), server.url or "-", str(server.pid or "-"), server.folder)
+        for server in (kafka, postgres)
     ]
     headers = ("SERVER", "STATE", "URL", "PID", "FOLDER")
     console = console_of(settings)
-    # An address is there to be copied; the folder is that of --data.
+    # Addresses are meant to be copied; the folder is the one of --data.
     whole = ("URL", "FOLDER")
     console.print(table(headers, rows, right=("PID",), whole=whole, width=console.width, first_to_go=("FOLDER",)))
     if line is not None:

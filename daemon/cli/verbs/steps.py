@@ -1,4 +1,4 @@
-"""`rftd steps`: an experiment's training steps, with every figure that its trainer reports."""
+"""`rftd steps`: an experiment's training steps, with every figure reported by its trainer."""
 
 from __future__ import annotations
 
@@ -28,18 +28,26 @@ Cells = tuple[str, list[str]]
 """One column: its header, and a text for each step."""
 
 PAGE: Final = 1000
-"""The most steps that the API gives at once."""
+"""Maximum number of steps in one answer of the API."""
 _NEWEST: Final = 50
 _CSV: Final = "csv"
-_OWN: Final = ("reward_mean", "staleness_mean", "staleness_p95", "staleness_max", "items", "tokens", "duration_s")
-"""Figures that the daemon has of each step, whatever its trainer reports."""
+_DAEMON_FIGURES: Final = (
+    "reward_mean",
+    "staleness_mean",
+    "staleness_p95",
+    "staleness_max",
+    "items",
+    "tokens",
+    "duration_s",
+)
+"""Figures of each step known to the daemon, independent of the trainer."""
 _RATE: Final = "tokens_per_s"
-_PLACE: Final = ("step", "generation", "stage", "completed_at", "inherited")
+_POSITION_FIELDS: Final = ("step", "generation", "stage", "completed_at", "inherited")
 _FIRST_TO_GO: Final = ("TOKENS", "STALE")
-"""Columns that a narrow terminal has no room for beside wide numbers."""
+"""Columns dropped first on a narrow terminal beside wide numbers."""
 _NEAR: Final = 3
 _GAP: Final = 2
-"""Blanks between two columns of a table."""
+"""Number of blanks between two columns of a table."""
 
 
 @click.command("steps")
@@ -69,16 +77,16 @@ def command(
         limit = 1 if names else _NEWEST
     with Client(settings) as client:
         newest = client.ask(experiments.summary, name=name).value.step
-        found = _found(client, name, first or 0, newest if last is None else min(last, newest), limit)
-    rows = [row for row, _ in found]
-    columns = _chosen(rows, metrics) if metrics and rows else _known(rows)
+        steps_found = _newest_steps(client, name, first or 0, newest if last is None else min(last, newest), limit)
+    rows = [row for row, _ in steps_found]
+    columns = _chosen(rows, metrics) if metrics and rows else _figure_names(rows)
     if not rows and settings.verbosity >= 0:
         say(_nothing(step, newest), err=True)
     if settings.output == _CSV:
-        lead = ("step",) if metrics else _PLACE
-        emit_csv([*lead, *(columns or metrics)], [{**plain, **_figures(row)} for row, plain in found])
+        lead = ("step",) if metrics else _POSITION_FIELDS
+        emit_csv([*lead, *(columns or metrics)], [{**plain, **_figures(row)} for row, plain in steps_found])
     elif settings.machine_readable:
-        emit({"items": [_item(row, plain, columns if metrics else None) for row, plain in found]}, settings)
+        emit({"items": [_item(row, plain, columns if metrics else None) for row, plain in steps_found]}, settings)
     elif rows:
         console = console_of(settings)
         if names:
@@ -88,33 +96,33 @@ def command(
 
 
 def render(rows: Sequence[StepRow], metrics: Sequence[str] | None, *, width: int) -> RenderableType:
-    """The steps as a table of these figures, else of the telling ones.
+    """Renders the steps as a table of the named figures, or of the default ones.
 
-    Figures that do not fit beside each other come in several tables, one below the other; of the telling ones those
-    that are missed least are left out.
+    Figures too many for the width come in several tables, each below the last; of the default figures, the least
+    important are left out.
     """
     steps: Cells = ("STEP", [str(row.step) for row in rows])
-    width += _GAP  # behind the last column there is none
+    width += _GAP  # no blanks follow the last column
     if metrics is None:
-        columns = [*_telling(rows)]
+        columns = [*_default_columns(rows)]
         for header in _FIRST_TO_GO:
             if sum(map(_width, (steps, *columns))) > width:
                 columns = [column for column in columns if column[0] != header]
     else:
         figures = [_figures(row) for row in rows]
-        columns = [(_shown(name), [_text(each.get(name)) for each in figures]) for name in metrics]
+        columns = [(_shown(name), [_text(step_figures.get(name)) for step_figures in figures]) for name in metrics]
     parts: list[RenderableType] = []
-    for some in _fitting(columns, width - _width(steps)):
+    for column_group in _fitting(columns, width - _width(steps)):
         parts += [Text("")] if parts else []
-        headers = [header for header, _ in (steps, *some)]
-        lines = zip(*[cells for _, cells in (steps, *some)], strict=True)
+        headers = [header for header, _ in (steps, *column_group)]
+        lines = zip(*[cells for _, cells in (steps, *column_group)], strict=True)
         parts.append(table(headers, lines, right=frozenset(headers)))
     return Group(*parts)
 
 
-def _telling(rows: Sequence[StepRow]) -> Iterator[Cells]:
-    """The columns that say whether it learns, and how fast; without those that no step has."""
-    values: dict[str, list[float | None]] = {
+def _default_columns(rows: Sequence[StepRow]) -> Iterator[Cells]:
+    """Yields the default columns about learning and speed; columns empty in every step are skipped."""
+    cells_by_header: dict[str, list[float | None]] = {
         "REWARD": [_reward(row) for row in rows],
         "LOSS": [loss_of(row.metrics) for row in rows],
         "KL": [kl_of(row.metrics) for row in rows],
@@ -125,9 +133,9 @@ def _telling(rows: Sequence[StepRow]) -> Iterator[Cells]:
         "TOK/S": [_rate(row) for row in rows],
         "S/STEP": [row.duration_s for row in rows],
     }
-    for header, cells in values.items():
-        if any(value is not None for value in cells):
-            yield header, [_text(value, digits=3) for value in cells]
+    for header, cells in cells_by_header.items():
+        if any(cell is not None for cell in cells):
+            yield header, [_text(cell, digits=3) for cell in cells]
 
 
 def _reward(row: StepRow) -> float | None:
@@ -136,14 +144,14 @@ def _reward(row: StepRow) -> float | None:
 
 
 def _fitting(columns: Sequence[Cells], width: int) -> Iterator[list[Cells]]:
-    """The columns in groups that are no wider than this; one that is too wide is alone."""
-    some: list[Cells] = []
+    """Yields the columns in groups not wider than `width`; a wider column is alone."""
+    column_group: list[Cells] = []
     for column in columns:
-        if some and sum(map(_width, some)) + _width(column) > width:
-            yield some
-            some = []
-        some.append(column)
-    yield some
+        if column_group and sum(map(_width, column_group)) + _width(column) > width:
+            yield column_group
+            column_group = []
+        column_group.append(column)
+    yield column_group
 
 
 def _width(column: Cells) -> int:
@@ -157,57 +165,59 @@ def _list(row: StepRow, names: Sequence[str]) -> RenderableType:
     return table(("FIGURE", f"STEP {row.step}"), lines, right=frozenset({f"STEP {row.step}"}))
 
 
-def _found(client: Client, name: str, first: int, last: int, limit: int | None) -> list[tuple[StepRow, dict[str, Any]]]:
-    """The newest steps of the range, as rows and as the API says them."""
+def _newest_steps(
+    client: Client, name: str, first: int, last: int, limit: int | None
+) -> list[tuple[StepRow, dict[str, Any]]]:
+    """Returns the newest steps of the range, as rows and as JSON."""
     if limit is not None:
         first = max(first, last - limit + 1)
-    found: list[tuple[StepRow, dict[str, Any]]] = []
+    steps: list[tuple[StepRow, dict[str, Any]]] = []
     following: int | None = first
     while following is not None and following <= last:
         answer = client.ask(history.steps, name=name, first=following, last=last, limit=PAGE)
-        found += zip(answer.value.items, answer.plain()["items"], strict=True)
+        steps += zip(answer.value.items, answer.plain()["items"], strict=True)
         following = answer.value.next
-    return found if limit is None else found[-limit:]
+    return steps if limit is None else steps[-limit:]
 
 
-def _known(rows: Sequence[StepRow]) -> list[str]:
-    """The names of all figures that any of the steps has: the daemon's own, then those of the trainer."""
+def _figure_names(rows: Sequence[StepRow]) -> list[str]:
+    """Returns the names of all figures present in any step: the daemon's, then the trainer's."""
     reported = {name for row in rows for name in row.metrics}
-    return [*_OWN, _RATE, *sorted(reported - {*_OWN, _RATE, *_PLACE})]
+    return [*_DAEMON_FIGURES, _RATE, *sorted(reported - {*_DAEMON_FIGURES, _RATE, *_POSITION_FIELDS})]
 
 
-def _chosen(rows: Sequence[StepRow], wanted: Sequence[str]) -> list[str]:
-    """The names that were asked for, each once. Raises UsageError if no step has such a figure."""
-    known = _known(rows)
-    for name in wanted:
-        if name not in known:
-            near = [each for each in known if name and name.lower() in each.lower()]
-            near = (near or difflib.get_close_matches(name, known, n=_NEAR))[:_NEAR]
+def _chosen(rows: Sequence[StepRow], metrics: Sequence[str]) -> list[str]:
+    """Returns the requested names without duplicates. Raises UsageError if no step has such a figure."""
+    available = _figure_names(rows)
+    for name in metrics:
+        if name not in available:
+            near = [figure_name for figure_name in available if name and name.lower() in figure_name.lower()]
+            near = (near or difflib.get_close_matches(name, available, n=_NEAR))[:_NEAR]
             steps = f"step {rows[0].step}" if len(rows) == 1 else f"any of the steps {rows[0].step} to {rows[-1].step}"
             raise UsageError(
                 f"{name!r} is no figure of {steps}",
                 field="--metric",
                 fix=(f"did you mean {', '.join(map(_shown, near))}? " if near else "") + "--names lists all figures",
             )
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(metrics))
 
 
 def _figures(row: StepRow) -> dict[str, float | None]:
-    own: dict[str, float | None] = {name: getattr(row, name) for name in _OWN}
-    return {**row.metrics, **own, _RATE: _rate(row)}
+    daemon_figures: dict[str, float | None] = {name: getattr(row, name) for name in _DAEMON_FIGURES}
+    return {**row.metrics, **daemon_figures, _RATE: _rate(row)}
 
 
 def _rate(row: StepRow) -> float | None:
-    """Trained tokens per second of the step itself, without the wait for its batch."""
+    """Returns the trained tokens per second of the step, without the wait for the batch."""
     return row.tokens / row.duration_s if row.duration_s > 0 else None
 
 
 def _item(row: StepRow, plain: Mapping[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
-    """The step as the API says it; with figures that were chosen, its place and these."""
+    """Returns the step as answered by the API; with chosen figures, only position and figures."""
     if chosen is None:
         return dict(plain)
     figures = _figures(row)
-    return {name: plain[name] for name in _PLACE} | {"metrics": {name: figures.get(name) for name in chosen}}
+    return {name: plain[name] for name in _POSITION_FIELDS} | {"metrics": {name: figures.get(name) for name in chosen}}
 
 
 def _nothing(step: str | None, newest: int) -> str:
@@ -216,15 +226,17 @@ def _nothing(step: str | None, newest: int) -> str:
     return f"no step of --step {step} was trained; the newest is step {newest}"
 
 
-def _text(value: float | None, digits: int = 6) -> str:
-    """A figure in few characters, `-` for none: a large one without decimals, else so many significant digits."""
-    if value is None:
+def _text(figure: float | None, digits: int = 6) -> str:
+    """Returns a figure in few characters, `-` for None: a large one without decimals, else with `digits` significant
+    digits.
+    """
+    if figure is None:
         return "-"
-    if abs(value) >= 10**digits or float(value).is_integer():
-        return f"{value:.0f}" if abs(value) < 1e9 else f"{value:.{digits}g}"
-    return f"{value:.{digits}g}"
+    if abs(figure) >= 10**digits or float(figure).is_integer():
+        return f"{figure:.0f}" if abs(figure) < 1e9 else f"{figure:.{digits}g}"
+    return f"{figure:.{digits}g}"
 
 
 def _shown(name: str) -> str:
-    """The name of a figure, without anything that a terminal obeys: a workflow or a reward may have named it."""
+    """Returns the name of a figure without terminal control characters: a workflow or a reward may have chosen it."""
     return name if name.isprintable() else repr(name)[1:-1]

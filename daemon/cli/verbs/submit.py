@@ -1,4 +1,4 @@
-"""`rftd submit`: reads an experiment file, sends it, and may wait for its end; `rftd fork`."""
+"""`rftd submit`: reads and sends an experiment file, and may wait for the end; `rftd fork`."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def command(
     settings: Settings = ctx.obj
     named = dict(pair(label) for label in labels)
     text, origin = read_experiment(file)
-    wanted = overrides if priority is None else (*overrides, f"priority={priority}")
+    all_overrides = overrides if priority is None else (*overrides, f"priority={priority}")
     if dry_run:
         if pull:
             raise UsageError("--dry-run changes nothing, and --pull fetches files", fix="leave one of them out")
-        _dry_run(partial(load_experiment, text, origin, wanted), named, settings)
+        _dry_run(partial(load_experiment, text, origin, all_overrides), named, settings)
         return
-    submission = load_experiment(text, origin, wanted, ANY_HOST, True)
-    # The daemon warns of the rest by itself: it knows the devices and the engines.
+    submission = load_experiment(text, origin, all_overrides, ANY_HOST, True)
+    # Other warnings come from the daemon: it knows the devices and the engines.
     _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
     with Client(settings) as client:
         if pull:
-            _pull(client, submission, settings)
+            _fetch_missing(client, submission, settings)
         body = commands.Submit(config=submission.config, labels=named)
         try:
             accepted = client.send(commands.submit, body, request_id=request_id)
@@ -92,8 +92,8 @@ def _warn(warnings: Iterable[str], settings: Settings) -> None:
             say(f"warning: {warning}", err=True)
 
 
-def _pull(client: Client, submission: Submission, settings: Settings) -> None:
-    """Fetches what the daemon's cache of the hub lacks."""
+def _fetch_missing(client: Client, submission: Submission, settings: Settings) -> None:
+    """Fetches hub files missing in the daemon's cache."""
     import sys
 
     from rftd.daemon.config.issue import say_where
@@ -114,25 +114,25 @@ def _pull(client: Client, submission: Submission, settings: Settings) -> None:
 
 
 def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], settings: Settings) -> None:
-    """Shows what a submission would come to, asked of the daemon if there is one."""
+    """Shows the outcome of a submission, asking the daemon if there is one."""
     import os
 
     import msgspec
 
     from rftd.daemon.http.client.dry_run import judged
 
-    found = judged(load, settings, os.environ, labels)
-    submission = found.submission
-    there = found.there
-    memory = _memory_here(submission.spec) if there.report is None else there.report.memory
-    _warn(found.warnings, settings)
+    judged_submission = judged(load, settings, os.environ, labels)
+    submission = judged_submission.submission
+    verdict = judged_submission.there
+    memory = _memory_here(submission.spec) if verdict.report is None else verdict.report.memory
+    _warn(judged_submission.warnings, settings)
     if settings.machine_readable:
         plan: dict[str, Any] = {
             "ok": True,
-            "daemon": there.url if there.report else None,
-            "said": there.said,
+            "daemon": verdict.url if verdict.report else None,
+            "said": verdict.said,
             "config": submission.config,
-            "warnings": found.warnings,
+            "warnings": judged_submission.warnings,
             "memory": msgspec.to_builtins(memory),
         }
         emit(plan, settings)
@@ -141,27 +141,32 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
     say(f"ok: {spec.project}/{spec.name}, {stage_line(submission.spec)}; nothing was submitted")
     for row in memory:
         say(f"memory: {memory_line(row)}")
-    say(there.said)
+    say(verdict.said)
 
 
 def _memory_here(spec: ExperimentSpec) -> list[MemoryRow]:
-    """The memory that workers would take of the devices of this machine; nothing of models that cannot be read here."""
+    """Returns the memory of workers on this machine's devices; empty for models unreadable here."""
     from rftd.daemon.run.supervisor.memory_plan import with_memory
     from rftd.ops.errors import RftdError
     from rftd.workers.devices.discovery import find_host
 
     try:
         return rows_of(with_memory(spec, find_host()).memory)
-    except (RftdError, OSError):  # what is wrong with a model, `rftd doctor FILE` says
+    except (RftdError, OSError):  # the fault of a model is reported by `rftd doctor FILE`
         return []
 
 
 def taken_in(
-    client: Client, accepted: Answer[SubmitReceipt] | Answer[ForkReceipt], settings: Settings, what: str, *, wait: bool
+    client: Client,
+    accepted: Answer[SubmitReceipt] | Answer[ForkReceipt],
+    settings: Settings,
+    summary: str,
+    *,
+    wait: bool,
 ) -> int:
-    """Shows the receipt of an experiment, with a line that says `what` it is, and may wait for its end.
+    """Shows the receipt of an experiment, with a line of `summary`, and may wait for its end.
 
-    The exit status that the end means; 0 if nobody waits for it.
+    Returns the exit status for the end; 0 without waiting.
     """
     receipt = accepted.value
     handle = _handle_of(client, receipt.name, receipt.id, receipt.position)
@@ -169,7 +174,7 @@ def taken_in(
         emit(accepted.plain(), settings)
     elif settings.verbosity >= 0:
         say(f"accepted {receipt.id}  name={receipt.name}  event={receipt.event}", err=wait)
-        say(f"  {what}", err=wait)
+        say(f"  {summary}", err=wait)
         typed = shlex.quote(handle)
         say(f"  watch: rftd watch {typed}   logs: rftd logs {typed}   stop: rftd cancel {typed}", err=wait)
     if not wait:
@@ -180,7 +185,7 @@ def taken_in(
 
 
 def _handle_of(client: Client, name: str, id: str, position: str) -> str:
-    """The handle for the next commands: the name if it means this experiment, else the id."""
+    """Returns the handle for the next commands: the name if it means this experiment, else the id."""
     from rftd.daemon.http.views import experiments
     from rftd.ops.errors import RftdError
 
@@ -191,11 +196,11 @@ def _handle_of(client: Client, name: str, id: str, position: str) -> str:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """A label: its key and value."""
-    key, equals, value = text.partition("=")
+    """Returns a label's key and value. Raises BadParameter for a text without `=` or key."""
+    key, equals, label_value = text.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
-    return key, value
+    return key, label_value
 
 
 @click.command("fork")
@@ -233,18 +238,18 @@ def fork(
         if settings.verbosity >= 0:
             for warning in receipt.warnings:
                 say(f"warning: {warning}", err=True)
-        what = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
-        ctx.exit(taken_in(client, accepted, settings, what, wait=wait))
+        history_note = f"shares steps 1 to {receipt.at_step} of {receipt.parent}"
+        ctx.exit(taken_in(client, accepted, settings, history_note, wait=wait))
 
 
 def _portable(client: Client, name: str, overrides: tuple[str, ...]) -> list[str]:
-    """The overrides as the daemon reads them: paths absolute, `${...}` resolved here."""
+    """Returns the overrides in the daemon's form: paths absolute, `${...}` resolved here."""
     if not overrides:
         return []
     from rftd.daemon.config.loading import portable_overrides
     from rftd.daemon.http.views import experiments
 
-    # The parent's configuration decides how an override is read: which fields are paths, and which of them are
+    # The parent's configuration determines how an override is read: which fields are paths, and which of them are
     # relative.
     config = client.ask(experiments.one, name=name).value.experiment.config
     return portable_overrides(config, overrides)

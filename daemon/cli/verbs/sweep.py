@@ -1,4 +1,4 @@
-"""`rftd sweep`: submits experiments that differ in a few fields; `rftd sweeps`: their list and table, and their end."""
+"""`rftd sweep`: submits experiments differing in a few fields; `rftd sweeps`: their list, table and cancellation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
 MOST_RUNS: Final = 64
-"""The most runs of a sweep that are submitted without being asked back."""
-_AGAIN_S: Final = 1.0
-"""The time between two looks at a sweep that somebody waits for."""
+"""Maximum number of runs in a sweep submitted without confirmation."""
+_POLL_S: Final = 1.0
+"""Seconds between two looks at an awaited sweep."""
 _GOOD: Final = "completed"
 _NAME = click.argument("name", metavar="NAME")
 
@@ -100,7 +100,7 @@ def command(
             typed = shlex.quote(receipt.name)
             say(f"  table: rftd sweeps show {typed}   stop: rftd sweeps cancel {typed}", err=wait)
         if wait:
-            ctx.exit(_follow(client, receipt.id, settings))
+            ctx.exit(_follow_to_end(client, receipt.id, settings))
 
 
 def _body(
@@ -111,7 +111,7 @@ def _body(
     name: str | None,
     at_once: int | None,
 ) -> sweeps.SubmitSweep:
-    """The sweep as the daemon is given it. Raises UsageError, ConfigErrors."""
+    """Builds the sweep for the daemon. Raises UsageError, ConfigErrors."""
     from rftd.daemon.cli.verbs.arguments import load_experiment, read_experiment
     from rftd.daemon.config.sweep_points import axes_of, changes_between, check_size, swept_runs
     from rftd.workers.devices.host import ANY_HOST
@@ -143,38 +143,38 @@ def _body(
 
 
 def _halving(at: str | None, taskset: str) -> sweeps.HalveSweep | None:
-    """The halving that was asked for. Raises UsageError for what are no weight versions."""
+    """Returns the requested halving. Raises UsageError for invalid weight versions."""
     if at is None:
         if taskset:
             raise UsageError("--halve-by says by which score", field="--halve-by", fix="say where: --halve-at N,M")
         return None
-    versions = [part.strip() for part in at.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in versions):
+    versions = [version.strip() for version in at.split(",")]
+    if not all(version.isascii() and version.isdigit() and int(version) for version in versions):
         raise UsageError(f"{at!r} are no weight versions", field="--halve-at", fix="write --halve-at 20,40")
-    return sweeps.HalveSweep(at=[int(part) for part in versions], taskset=taskset)
+    return sweeps.HalveSweep(at=[int(version) for version in versions], taskset=taskset)
 
 
-def _follow(client: Client, sweep: str, settings: Settings) -> int:
-    """Waits for the end of a sweep, and shows its table. The exit status that the end means."""
-    told = ""
+def _follow_to_end(client: Client, sweep: str, settings: Settings) -> int:
+    """Waits for the end of a sweep, and shows its table. Returns the exit status for the end."""
+    last_line = ""
     answered_s = time.monotonic()
     while True:
         try:
             answer = client.ask(sweeps.sweep_page, sweep=sweep)
-        except (UnreachableError, WaitTimeoutError):  # a daemon that was killed goes on with the sweep
+        except (UnreachableError, WaitTimeoutError):  # a killed daemon continues the sweep after its restart
             if time.monotonic() - answered_s > settings.timeout_s:
                 raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_POLL_S)
             continue
         answered_s = time.monotonic()
         page = answer.value
         line = _counts(page.sweep.states)
-        if line != told and settings.verbosity >= 0:
+        if line != last_line and settings.verbosity >= 0:
             say(line, err=True)
-            told = line
+            last_line = line
         if page.sweep.over:
             break
-        time.sleep(_AGAIN_S)
+        time.sleep(_POLL_S)
     if not emitted(answer.plain(), settings):
         console_of(settings).print(render(page))
     return 0 if page.sweep.states.keys() <= {_GOOD, STOPPED} else 1
@@ -196,7 +196,9 @@ def ls(settings: Settings) -> None:
         answer = client.ask(sweeps.sweeps)
     if emitted(answer.plain(), settings):
         return
-    rows = [(item.name, str(item.runs), _phase(item), _counts(item.states)) for item in answer.value.items]
+    rows = [
+        (summary.name, str(summary.runs), _phase(summary), _counts(summary.states)) for summary in answer.value.items
+    ]
     console_of(settings).print(table(("NAME", "RUNS", "STATE", "OF WHICH"), rows, right=("RUNS",)))
 
 
@@ -213,7 +215,7 @@ def show(ctx: click.Context, name: str, runs: bool, wait: bool) -> None:
     settings: Settings = ctx.obj
     with Client(settings) as client:
         if wait:
-            ctx.exit(_follow(client, name, settings))
+            ctx.exit(_follow_to_end(client, name, settings))
         answer = client.ask(sweeps.sweep_page, sweep=name)
     if not emitted(answer.plain(), settings):
         console_of(settings).print(render(answer.value, runs=runs))
@@ -237,7 +239,7 @@ def cancel(settings: Settings, name: str, reason: str, request_id: str | None) -
 
 
 def render(page: SweepPage, *, runs: bool = False) -> RenderableType:
-    """The table of a sweep, best setting first by its first figure, and under it what went wrong."""
+    """Renders the table of a sweep, best setting first by its first figure, with the failed runs below."""
     sweep = page.sweep
     title = f"{sweep.name}  {_phase(sweep)}: {_counts(sweep.states)}"
     figures = _figures(page)
@@ -252,7 +254,7 @@ def render(page: SweepPage, *, runs: bool = False) -> RenderableType:
                 str(run.seed),
                 state(run.state),
                 f"{run.step}/{run.total_steps}" if run.total_steps else "-",
-                *("-" if (value := run.figures.get(name)) is None else f"{value:.4g}" for name in figures),
+                *("-" if (figure := run.figures.get(name)) is None else f"{figure:.4g}" for name in figures),
             )
             for run in page.runs
         ]
@@ -268,19 +270,19 @@ def render(page: SweepPage, *, runs: bool = False) -> RenderableType:
             for cell in page.cells
         ]
     parts.append(table(headers, rows, right=("SEED", "STEP", "RUNS", *figures)))
-    wrong = list(_wrong(page))
+    wrong = list(_failed_run_lines(page))
     return Group(*parts, *([Text("")] if wrong else []), *wrong)
 
 
-def _wrong(page: SweepPage) -> Iterator[Text]:
-    """A line for each run that ended otherwise than it should."""
+def _failed_run_lines(page: SweepPage) -> Iterator[Text]:
+    """Yields a line for each run that ended with an error."""
     for run in page.runs:
         if run.reason and run.state not in (_GOOD, "running", "queued"):
             yield Text(one_line(f"{run.name} {run.state}: {run.reason}"), style="yellow")
 
 
 def _figures(page: SweepPage) -> list[str]:
-    """The names of figures, held-out scores first."""
+    """Returns the names of figures, held-out scores first."""
     names = dict.fromkeys(name for cell in page.cells for name in cell.figures)
     return sorted(names, key=lambda name: (not name.startswith(HELD_OUT), name != REWARD, name))
 

@@ -1,4 +1,4 @@
-"""`rftd tasks`: tasks for an experiment whose taskset is a queue, while it runs."""
+"""`rftd tasks`: tasks for an experiment with a task queue, while it runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views import tasks as view
 
 _TASKS: Final = 500
-"""The most tasks that the command sends in one request; the daemon takes twice as many."""
+"""Maximum number of tasks sent in one request; the daemon accepts twice as many."""
 _SIZE_BYTES: Final = 400_000
-"""The longest lines of one request together."""
+"""Maximum total length of one request's lines."""
 
 
 @click.group("tasks")
@@ -47,8 +47,8 @@ def add(settings: Settings, name: str, file: BinaryIO, end: bool, request_id: st
     receipt: commands.Receipt | None = None
     with Client(settings) as client:
         summary = client.ask(experiments.summary, name=name).value
-        for rows in _parts(file):
-            # The same lines at the same place have the same key: a repeated command gets the answers of the first.
+        for rows in _batches(file):
+            # Equal lines at an equal position have the same key: a repeated command gets the answers of the first.
             digest = sha256(b"\n".join(rows)).hexdigest()
             key = derive(NAMESPACE, "tasks of a file", summary.id, request_id or "", added, digest)
             body = view.AddTasks(tasks=[_row(line, file.name, added + number) for number, line in enumerate(rows)])
@@ -79,8 +79,8 @@ def end(settings: Settings, name: str, reason: str, request_id: str | None) -> N
         say(f"{name}  no more tasks will come  {receipt.event}")
 
 
-def _parts(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines that are not blank, as many at once as a request may hold."""
+def _batches(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Yields the non-blank lines, in batches fitting into one request."""
     rows: list[bytes] = []
     size_bytes = 0
     for line in file:
@@ -104,7 +104,7 @@ def _row(line: bytes, file: str, number: int) -> dict[str, Any]:
     try:
         return json_decoder(dict[str, Any]).decode(line)
     except UNREADABLE as error:
-        what = f"task {number + 1} is no JSON object: {error}"
+        problem = f"task {number + 1} is no JSON object: {error}"
         raise DataError(
-            what, where=file, fix="write one JSON object per line; the tasks before it were added"
+            problem, where=file, fix="write one JSON object per line; the tasks before it were added"
         ) from None

@@ -1,4 +1,4 @@
-"""`rftd token`: the named tokens of a data folder, and the owner's. No daemon is needed."""
+"""`rftd token`: the named tokens of a data folder, and the owner's, without a daemon."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _LIMITS: Final = (
 
 
 class Lifetime(click.ParamType[float]):
-    """Seconds, from a number with m, h, d or w."""
+    """A click type: seconds, from a number with m, h, d or w."""
 
     name = "lifetime"
     _FACTORS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
     _MOST_S: Final = 100 * 366 * 86400.0
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The lifetime in seconds."""
+        """Returns the lifetime in seconds; fails for zero, or for more than a hundred years."""
         match = re.fullmatch(r"(\d{1,6})([mhdw])", str(value).strip())
         lifetime_s = int(match[1]) * self._FACTORS[match[2]] if match is not None else 0.0
         if not 0 < lifetime_s <= self._MOST_S:
@@ -87,22 +87,22 @@ def ls(settings: Settings) -> None:
     from rftd.ops.clock import SystemClock, iso
 
     now_ns = SystemClock().now_ns()
-    entries = _file(settings).read()
-    if emitted({"items": [_plain(entry) for entry in entries]}, settings):
+    tokens = _file(settings).read()
+    if emitted({"items": [_plain(token) for token in tokens]}, settings):
         return
-    if not entries:
+    if not tokens:
         say("no named tokens; the owner's alone lets anybody in", err=True)
         return
     from rftd.daemon.cli.output.table import console_of, table
 
     rows = [
         (
-            entry.name,
-            entry.role,
-            "-" if entry.expires_ns is None else iso(entry.expires_ns)[:16] + " expired" * entry.is_expired(now_ns),
-            *(_number(getattr(_quota(entry), name)) for _, name, _ in _LIMITS),
+            token.name,
+            token.role,
+            "-" if token.expires_ns is None else iso(token.expires_ns)[:16] + " expired" * token.is_expired(now_ns),
+            *(_number(getattr(_quota(token), name)) for _, name, _ in _LIMITS),
         )
-        for entry in entries
+        for token in tokens
     ]
     headers = ("NAME", "ROLE", "EXPIRES", "PER HOUR", "QUEUED", "STREAMS", "REQUESTS")
     console_of(settings).print(table(headers, rows, right=headers[3:]))
@@ -133,13 +133,13 @@ def rotate(settings: Settings, name: str) -> None:
 
     token = file.rotate_owner()
     UserState(os.environ).renew(str(file.path.parent), token)
-    # Not shown: the owner's programs read it where it lies, and a terminal's history is one place more.
+    # Not shown: the owner's programs read it from its file, and a terminal's history would be one more copy.
     if not emitted({"name": name, "file": str(file.owner_path)}, settings):
         say(f"the owner's new token is in {file.owner_path}")
 
 
 def _file(settings: Settings) -> TokenFile:
-    """The tokens of the data folder. Raises NotFoundError where there is none, and UsageError for another user's."""
+    """Returns the tokens of the data folder. Raises NotFoundError without one, and UsageError for another user's."""
     from rftd.daemon.serve.data_folder import DataFolder
     from rftd.daemon.trust.token_file import TokenFile
     from rftd.ops.errors import NotFoundError, UsageError
@@ -172,7 +172,7 @@ def _number(limit: int | None) -> str:
 
 
 def _plain(entry: TokenEntry) -> dict[str, Any]:
-    """The entry for programs; the digest stays where it is."""
+    """Returns the entry for programs, without its digest."""
     from rftd.ops.clock import iso
 
     return {

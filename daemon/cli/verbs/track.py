@@ -1,4 +1,4 @@
-"""`rftd track add`: an experiment of the log, past or under way, written once more by a tracker, here and now."""
+"""`rftd track add`: a past or running experiment of the log, written once more by a tracker, by this process."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def add(
     tracker = TrackerSpec(kind=kind, args=_parsed(kind, arguments), single_run=single_run, samples=samples)
 
     async def send(log: EventLog) -> tuple[str, int]:
-        entry = await find_entry(log, name)
+        registered = await find_entry(log, name)
         count = await run_tracker(
             log,
-            entry.id,
+            registered.id,
             tracker,
             stop=asyncio.Event(),
             clock=SystemClock(),
             logger=logger(role="tracker", tracker=kind),
             environ=os.environ,
-            spine_offset=entry.spine_offset,
+            spine_offset=registered.spine_offset,
             until_head=True,
             patient=False,
             into=Path(into) if into else None,
         )
-        return entry.name, count
+        return registered.name, count
 
     experiment, count = read_here(settings, log_at, send)
     say(f"{experiment}: {kind} has {count} points")
@@ -91,15 +91,15 @@ def _parsed(kind: str, arguments: tuple[str, ...]) -> dict[str, str]:
     from rftd.daemon.config.resolve.monitor import arguments_of
     from rftd.ops.errors import UsageError
 
-    known = arguments_of(kind)
-    values: dict[str, str] = {}
+    allowed_arguments = arguments_of(kind)
+    argument_texts: dict[str, str] = {}
     for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or name not in known:
-            fix = f"known: {', '.join(known) or 'none'}; write NAME=VALUE"
+        name, equals, argument_text = argument.partition("=")
+        if not equals or name not in allowed_arguments:
+            fix = f"known: {', '.join(allowed_arguments) or 'none'}; write NAME=VALUE"
             raise UsageError(f"{name!r} is no argument of {kind}", field="--arg", fix=fix)
         if name in ("api_key", "password"):
             fix = "export WANDB_API_KEY or MLFLOW_TRACKING_PASSWORD: a command line is no place for a secret"
             raise UsageError(f"{name} is a secret", field="--arg", fix=fix)
-        values[name] = value
-    return values
+        argument_texts[name] = argument_text
+    return argument_texts

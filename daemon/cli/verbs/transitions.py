@@ -1,6 +1,6 @@
 """`rftd pause`, `rftd resume`, `rftd cancel`: one command for each named experiment; and `rftd prioritize`.
 
-Asking twice is asking once.
+All are idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
 PARTIAL: Final = 7
-"""The exit status if some of several experiments failed."""
+"""Exit status if some of several experiments failed."""
 _TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
 _COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel": commands.cancel}
 
@@ -74,8 +74,8 @@ def prioritize(settings: Settings, name: str, priority: int, reason: str, reques
         "position": sent.position,
     }
     if not emitted(done, settings) and settings.verbosity >= 0:
-        place = f", number {summary.queue_position} in the queue" if summary.queue_position else ""
-        say(f"{summary.name}  {summary.state}  priority {summary.priority}{place}  {sent.event}")
+        queue_place = f", number {summary.queue_position} in the queue" if summary.queue_position else ""
+        say(f"{summary.name}  {summary.state}  priority {summary.priority}{queue_place}  {sent.event}")
 
 
 def _run(
@@ -97,9 +97,9 @@ def _run(
                 statuses.append(error.exit_status)
                 show(error, as_data=settings.output in ("json", "jsonl"))
     if not emitted({"items": done}, settings) and settings.verbosity >= 0:
-        for item in (item for item in done if "state" in item):
-            already = "already " if item["already"] else ""
-            say(f"{item['name']}  {already}{item['state']}  {item['event'] or ''}".rstrip())
+        for receipt in (receipt for receipt in done if "state" in receipt):
+            already = "already " if receipt["already"] else ""
+            say(f"{receipt['name']}  {already}{receipt['state']}  {receipt['event'] or ''}".rstrip())
     failed = [status for status in statuses if status]
     return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
 
@@ -119,7 +119,7 @@ def _command(
             raise
         return {"name": name, "id": summary.id, "state": target, "already": True, "event": None, "position": None}
     state = target
-    if verb == "resume":  # what was released waits for its turn
+    if verb == "resume":  # a released experiment waits for its turn
         state = client.ask(experiments.summary, name=sent.id, after=sent.position).value.state
     if wait:
         for page in follow(client, sent.id, after=sent.position, patience_s=settings.timeout_s):

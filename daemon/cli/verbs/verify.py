@@ -1,4 +1,4 @@
-"""`rftd verify`: a log, held against the rules, whether a daemon runs or not."""
+"""`rftd verify`: a log, checked against the rules, with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def command(
         left_out = frozenset(manifest.left_out if manifest is not None else ())
         look = partial(files_of, left_out=left_out, copies=copies) if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
-        # Before the log is read: what survivors remember says how long it should be.
+        # Before the log is read: the survivors' memories determine its expected length.
         losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard, copies=copies)
         chained = log_at is None or backend_of(log_at).chained
         return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
@@ -93,9 +93,10 @@ def _unheard(error: UnreachableError) -> None:
 
 
 def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset(), copies: Path | None = None) -> SeenOutside:
-    """The missing and damaged files of an experiment, with the heads that its files remember of the log. Blocks.
+    """Returns the missing and damaged files of an experiment, and the heads of the log remembered by intact ones.
+    Blocks.
 
-    That a folder is missing which a backup `left_out` is no finding. With `copies` the files below it are looked at.
+    A missing folder `left_out` by a backup is no finding. With `copies`, the files below that folder are checked.
     """
     from rftd.storage.files.outside_files import (
         below,
@@ -118,7 +119,7 @@ def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset(), copies
 
 
 def _missing_weights(outside: Outside) -> list[Missing]:
-    """Published weights that cannot be loaded. Those in a machine's memory are looked after by the trainer alone."""
+    """Returns published weights impossible to load. Weights in a machine's memory are the trainer's own affair."""
     from pathlib import Path
 
     from rftd.ops.errors import RftdError
@@ -127,23 +128,23 @@ def _missing_weights(outside: Outside) -> list[Missing]:
     from rftd.workers.weights.channel import as_ref
     from rftd.workers.weights.checkpoint import CheckpointChannel
 
-    found = []
+    missing = []
     for event in outside.weights:
-        # With the end of an experiment they are removed: they may be gone, half way gone, or there still.
+        # With the end of an experiment they are removed: they may be gone, partly gone, or still there.
         if event.method != "checkpoint" or outside.ended or is_left_out(outside, event.path):
             continue
         try:
             with CheckpointChannel(Path(event.path).parent).open(as_ref(event, outside.spec)):
                 pass
         except (RftdError, OSError, ValueError) as error:
-            what = error.what if isinstance(error, RftdError) else str(error)
+            problem = error.what if isinstance(error, RftdError) else str(error)
             name = f"weights {event.version} of generation {event.generation}"
-            found.append(Missing(event.path, f"{name}: {event.path}: {what}"))
-    return found
+            missing.append(Missing(event.path, f"{name}: {event.path}: {problem}"))
+    return missing
 
 
 def _with_index(report: VerifyReport, folder: Path) -> VerifyReport:
-    """The report with what is wrong with the index of ids; the first of it is shown."""
+    """Returns the report extended by faults of the id index, the first of them in full."""
     import msgspec
 
     from rftd.streams.sqlite.check import wrong_ids
@@ -151,15 +152,15 @@ def _with_index(report: VerifyReport, folder: Path) -> VerifyReport:
     from rftd.streams.verify.report import BrokenPromise
 
     rule = "ids-are-indexed"
-    found = [BrokenPromise(rule, None, what) for what in wrong_ids(folder)]
-    more = {rule: len(found) - SHOWN} if len(found) > SHOWN else {}
+    broken_promises = [BrokenPromise(rule, None, fault) for fault in wrong_ids(folder)]
+    more = {rule: len(broken_promises) - SHOWN} if len(broken_promises) > SHOWN else {}
     return msgspec.structs.replace(
-        report, findings=(*report.findings, *found[:SHOWN]), left_out={**report.left_out, **more}
+        report, findings=(*report.findings, *broken_promises[:SHOWN]), left_out={**report.left_out, **more}
     )
 
 
 def _books(experiment: VerifiedExperiment) -> str:
-    """The sum of an experiment's experiences: each is counted once."""
+    """Returns the sum of an experiment's experiences: each is counted once."""
     books = f"{experiment.produced} = {experiment.planned} planned + {experiment.retired_unused} retired"
     books += f" + {experiment.waiting} waiting"
     if experiment.retired_after_use:
@@ -181,7 +182,7 @@ def _text(report: VerifyReport) -> str:
             f"  groups {experiment.groups}, late experiences {experiment.late}, fenced records {experiment.void}",
         ]
         if experiment.not_looked_at:
-            kinds = ", ".join(f"{count} {what}" for what, count in experiment.not_looked_at.items())
+            kinds = ", ".join(f"{count} {file_kind}" for file_kind, count in experiment.not_looked_at.items())
             lines.append(f"  not looked at: {kinds}")
     for letter in report.dead_letters:
         state = "" if letter.state == "open" else f" ({letter.state})"

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.page_feed import PageFeed
 
 REDRAW_S: Final = 1.0
-"""The page is drawn anew this often although nothing happened: its ages and the time left go on."""
+"""Seconds between redraws without news, for the ages and the remaining time."""
 
-_ASKED_S: Final = 2.0
-"""Longest wait for what stands beside the page: a daemon that hangs must not stop the clock."""
+_QUERY_TIMEOUT_S: Final = 2.0
+"""Longest wait in seconds for figures beside the page: a hanging daemon must not stop the clock."""
 
 
 @click.command("watch")
@@ -51,7 +51,7 @@ def command(ctx: click.Context, name: str) -> None:
 def follow_to_end(
     client: Client, name: str, settings: Settings, *, after: str | None = None, handle: str | None = None
 ) -> int:
-    """Shows the experiment until it ended; the exit status that its end means."""
+    """Shows the experiment until its end, and returns the exit status for the outcome."""
     from rftd.daemon.http.client.page_feed import PageFeed
 
     last: ExperimentPage | None = None
@@ -71,7 +71,7 @@ def follow_to_end(
 
 
 def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
-    """Each page once it is on the screen: as JSON lines, as a live page, or as a line where no terminal is."""
+    """Yields each page once displayed: as JSON lines, as a live page, or as a line without a terminal."""
     console = console_of(settings)
     if console.is_terminal and not settings.machine_readable:
         yield from _live(client, feed, settings)
@@ -107,9 +107,9 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
     moment: Moment | None = None
     cut_off = False
     away_s: float | None = None
-    # Refreshed here only: rich's own thread would draw the same page four times a second.
+    # Refreshed only here: rich's own thread would draw the same page four times a second.
     with (
-        Client(replace(settings, timeout_s=min(settings.timeout_s, _ASKED_S))) as asked,
+        Client(replace(settings, timeout_s=min(settings.timeout_s, _QUERY_TIMEOUT_S))) as query_client,
         Live(console=console_of(settings), auto_refresh=False) as live,
     ):
         for news in feed.each(REDRAW_S):
@@ -120,20 +120,20 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
                 moment = Moment(news.value)
             if moment is None:
                 continue
-            known = None if cut_off else _asked(asked, moment)
-            if known is not None:
+            refreshed = None if cut_off else _refreshed(query_client, moment)
+            if refreshed is not None:
                 away_s = None
-                moment = known
+                moment = refreshed
             else:
                 away_s = time.monotonic() if away_s is None else away_s
-                moment = replace(moment, pace=None)  # nobody knows how far it is by now
+                moment = replace(moment, pace=None)  # the present progress is unknown
             live.update(render(moment, clock, _notes(client, away_s, settings)), refresh=True)
             if news is not None and not isinstance(news, Away):
                 yield news.value
 
 
-def _asked(client: Client, moment: Moment) -> Moment | None:
-    """The page as it was, with what is asked of the daemon now; None if it does not answer."""
+def _refreshed(client: Client, moment: Moment) -> Moment | None:
+    """Returns the old page with fresh figures from the daemon; None if it does not answer."""
     try:
         return moment_of(client, moment.page)
     except (UnreachableError, WaitTimeoutError):
@@ -153,10 +153,10 @@ def _gone(client: Client) -> str:
 
 
 def brief(page: ExperimentPage) -> str:
-    """The page in one line, for where no terminal is."""
+    """Returns the page as a line of text, for output without a terminal."""
     summary = page.experiment.summary
     curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
     return (
         f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
         f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
-    ) + (f"  {told}" if (told := signal_words(page.signal)) else "")
+    ) + (f"  {signal_text}" if (signal_text := signal_words(page.signal)) else "")

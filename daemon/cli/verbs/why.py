@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
 """Styles by a wait's level."""
 _WIDE: Final = 120
-"""The least columns in which five of them can be read beside each other."""
+"""Minimum terminal width in columns for five readable columns side by side."""
 _INDENT: Final = 4
 
 
@@ -46,13 +46,13 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
 
         return await why_offline(log, name, clock=SystemClock())
 
-    value, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
+    answer, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
     if not emitted(plain, settings):
-        _show(value, settings)
+        _show(answer, settings)
 
 
 def _show(why: Why, settings: Settings) -> None:
-    """Prints one line for each role; on a narrow terminal its text is below the line."""
+    """Prints a line for each role; on a narrow terminal, the texts are below the line."""
     live = "" if why.live else "; no daemon answers, this is what the log says"
     say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
     clock = SystemClock()

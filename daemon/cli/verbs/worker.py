@@ -1,4 +1,4 @@
-"""`rftd worker explorer|trainer`: one worker process. The daemon starts them; so can you, on any machine."""
+"""`rftd worker explorer|trainer`: one worker process, started by the daemon or by you, on any machine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def explorer(
     log_level: str,
 ) -> None:
     """Run rollouts of leased tasks."""
-    _begin(folders, log_level)
+    _prepare_process(folders, log_level)
     _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
 
 
@@ -82,11 +82,11 @@ def trainer(
     log_level: str,
 ) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
-    _begin(folders, log_level)
+    _prepare_process(folders, log_level)
     _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
 
 
-def _begin(folders: FolderAccess, log_level: str) -> None:
+def _prepare_process(folders: FolderAccess, log_level: str) -> None:
     from rftd.ops.logs import configure
 
     begin_process(folders)
@@ -128,7 +128,7 @@ async def _track(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) ->
     log = await connect_log(url, clock=clock, ids=SystemIds(clock))
     try:
         async with asyncio.TaskGroup() as tasks:
-            # A daemon that was killed leaves it behind, and the next one starts its own.
+            # A killed daemon leaves it behind, and the next one starts its own.
             orphaned = tasks.create_task(stop_when_orphaned(stop, clock))
             await run_tracker(
                 log,
@@ -173,7 +173,7 @@ def _run(
         raise UsageError(f"{experiment!r} is no id", field="--experiment", fix="see rftd ls --json") from None
     if role == "explorer":
         tune_collector()
-    else:  # a trainer's cycles may hold activations: they are looked for as often as Python does by itself
+    else:  # a trainer's cycles may hold activations: they are collected at Python's default rate
         gc.set_threshold(*PYTHONS_THRESHOLDS)
     started = StartedHere()
     if ended := started.end_of_the_dead():
@@ -229,8 +229,8 @@ async def _work(
         bound.warning("waiting", part="log", code=error.code, reason=error.what, fix=error.fix)
 
     try:
-        # A worker that was ordered ends if the log is away: whoever ordered it starts another one. One that nobody
-        # ordered has to wait by itself.
+        # A worker ordered by a daemon ends if the log is away: the daemon starts another one. A worker started by hand
+        # has to wait by itself.
         if isinstance(experiment, UUID):
             log = await connect_log(url, clock=clock, ids=ids)
         else:
@@ -240,12 +240,12 @@ async def _work(
             return
         raise
     connected.set()
-    same: dict[str, Any] = {"clock": clock, "ids": ids, "logger": bound, "tracer": tracer}
+    shared_arguments: dict[str, Any] = {"clock": clock, "ids": ids, "logger": bound, "tracer": tracer}
     try:
         if not isinstance(experiment, UUID):
-            await ExternalWorker(log, role, slot, **same, identity=await identity_at(url)).run(stop)
+            await ExternalWorker(log, role, slot, **shared_arguments, identity=await identity_at(url)).run(stop)
         else:
             work = run_trainer if role == "trainer" else partial(run_explorer, slot=slot)
-            await work(log, experiment, stop=stop, spine_offset=spine_offset, worker=worker, **same)
+            await work(log, experiment, stop=stop, spine_offset=spine_offset, worker=worker, **shared_arguments)
     finally:
         await log.close()
