@@ -1,4 +1,4 @@
-"""`AnswerTally`: lets the metrics count an answer of an explorer once it is certain that the explorer was asked."""
+"""`AnswerTally`: counts an explorer's answer in the metrics once the explorer is known to hold the lease."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import source_of
 
 _LEASES: Final = 16_384
-"""The newest leases, whose holders are remembered: more than are under way at once."""
+"""Number of newest leases with remembered holders: more than are under way at once."""
 _EXPLORERS: Final = 4096
-"""The explorers that are remembered: of a lease that is older than all this, any of them may be the holder."""
+"""Number of remembered explorers: the holder of a lease older than all remembered ones may be any of them."""
 _UNDECIDED: Final = 4096
-"""The most answers that wait until a lease of their writer is seen."""
+"""Maximum number of answers waiting for a lease of their writer."""
 
 
 class LeaseAnswer(NamedTuple):
-    """One record that answers a lease."""
+    """One record answering a lease: an experience, a failed rollout or scores, with its writer and log position."""
 
     experiment: UUID
     lease: UUID
@@ -31,18 +31,18 @@ class LeaseAnswer(NamedTuple):
 
 
 class AnswerTally:
-    """The holders of leases, as far as they were seen, and the answers of writers that were not seen yet."""
+    """The known holders of leases, and answers of writers not seen before."""
 
     def __init__(self, void: VoidRecords) -> None:
         self._void = void
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
         self._holders: Newest[int, str] = Newest(_LEASES)
         self._explorers: Newest[str, str] = Newest(_EXPLORERS)
-        """The explorers that were seen, each by its source: one text for all its leases."""
+        """Known explorers by source: one shared string for all leases of an explorer."""
         self._undecided: list[tuple[LeaseAnswer, Callable[[], None]]] = []
 
     def leased(self, event: TaskLeased | EvalLeased) -> None:
-        """Takes in a lease."""
+        """Records the explorer holding a new lease, so that later answers to the lease can be attributed."""
         source = source_of("explorer", event.worker)
         holder = self._explorers.get(source)
         if holder is None:
@@ -51,9 +51,9 @@ class AnswerTally:
         self._holders.put(event.lease.int, holder)
 
     def take(self, answer: LeaseAnswer, count: Callable[[], None]) -> None:
-        """Calls `count` for an answer of the holder of its lease; a stranger's is counted as a foreign record."""
+        """Calls `count` for an answer by its lease's holder; any other answer is counted as a foreign record."""
         if (mine := self._is_holders(answer)) is None:
-            # A daemon that has begun in the middle has not seen the leases before; an explorer has a next one soon.
+            # A daemon beginning in the middle has not seen earlier leases; an explorer gets its next one soon.
             self._undecided.append((answer, count))
         elif mine:
             count()
@@ -61,14 +61,16 @@ class AnswerTally:
             self._void.note_foreign(answer.experiment, answer.partition.stream, _described(answer))
 
     def settle(self) -> None:
-        """Looks once more at answers of writers that were not known."""
+        """Checks answers of previously unknown writers once more, keeping the newest 4,096 still undecided ones for the
+        next round.
+        """
         waiting = self._undecided[-_UNDECIDED:]
         self._undecided = []
         for answer, count in waiting:
             self.take(answer, count)
 
     def _is_holders(self, answer: LeaseAnswer) -> bool | None:
-        """True if the holder of its lease wrote it; None if nothing is known of either."""
+        """True if the lease's holder wrote the answer; None if neither lease nor writer is known."""
         holder = self._holders.get(answer.lease.int)
         if holder is not None:
             return holder == answer.source

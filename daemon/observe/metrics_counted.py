@@ -1,4 +1,4 @@
-"""`Counted`: the fields of an experience that the metrics count; `SeenPlans`: the plans that they count."""
+"""`Counted`: the fields of an experience used by the metrics; `SeenPlans`: the effective plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.streams.log.bounds import Count, Finite, Index, Seconds
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The shape of an array, without its bytes."""
+    """The dtype and shape of an array in an event, decoded without the array's bytes."""
 
     dtype: str
     shape: tuple[Count, ...]
@@ -23,7 +23,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Counted(Event, frozen=True, kw_only=True, gc=False):
-    """The fields of `experience.produced` that are counted, under the same names."""
+    """The fields of `experience.produced` used for counts, under the same names."""
 
     experience: UUID
     lease: UUID = UUID(int=0)
@@ -41,9 +41,9 @@ class _Planned:
 
     def __init__(self) -> None:
         self.last = -1
-        """The last step that is planned, or was executed."""
+        """Last step planned or executed."""
         self.open: dict[int, UUID] = {}
-        """The batches of steps that were not executed yet."""
+        """Batches of steps not executed yet."""
 
 
 class SeenPlans:
@@ -53,8 +53,8 @@ class SeenPlans:
         self._planned: dict[UUID, _Planned] = {}
 
     def counts(self, experiment: UUID, event: Event) -> bool:
-        """Takes in an effective event; False for a plan of a step that is planned already, or of one before it."""
-        # What lies before the feed's beginning is not known, so the first plan counts, whatever its step is.
+        """Records an effective event; returns False for a plan of a step planned already, or of an earlier step."""
+        # Records before the feed's beginning are unknown, so the first plan counts, whatever its step.
         match event:
             case BatchPlanned():
                 return self._plan(self._planned.setdefault(experiment, _Planned()), event)
@@ -67,7 +67,7 @@ class SeenPlans:
         return True
 
     def forget(self, experiment: UUID) -> None:
-        """Drops an experiment that ended."""
+        """Drops the recorded plans of an ended experiment, so that memory stays bounded."""
         self._planned.pop(experiment, None)
 
     def _plan(self, planned: _Planned, event: BatchPlanned) -> bool:
@@ -83,7 +83,7 @@ class SeenPlans:
             planned.last = max(planned.open, default=event.step - 1)
 
     def _complete(self, planned: _Planned, event: StepCompleted) -> None:
-        # A step that was executed had a plan that stands: if it is another one, what was taken for plans was none.
+        # An executed step had an effective plan: if its batch is another one, the recorded plans were void.
         if (event.step in planned.open and planned.open[event.step] != event.batch) or event.step > planned.last:
             planned.open.clear()
             planned.last = event.step

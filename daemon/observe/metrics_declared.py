@@ -1,4 +1,4 @@
-"""`Declared`: the part of an experiment's specification that its metrics are labelled with and held against."""
+"""`Declared`: the part of an experiment's specification used for labels and limits of its metrics."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStage:
-    """One stage."""
+    """The declared part of one stage: labels, bounds and working roles for its metrics."""
 
     taskset: str
-    """The name of its taskset as a label; empty if it has none."""
+    """Name of the taskset as a label; empty without one."""
     method: str
-    """The weight channel; empty where nobody loads what it trains."""
+    """Weight channel; empty if no explorer loads the trained weights."""
     capacity: int
-    """The most experiences that wait or rest at once; 0: any number."""
+    """Maximum number of waiting or cooling experiences; 0: unlimited."""
     max_staleness_versions: int | None
-    """The oldest experience that a batch may hold; None without such a bound."""
+    """Maximum staleness in a batch; None without a bound."""
     at_work: tuple[str, ...]
-    """The roles that finish work in it, whatever others do: who serves strangers, or evaluates only, waits for long."""
+    """Roles with continuous work in the stage; serving and evaluating roles may idle for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One experiment."""
+    """The declared part of one experiment: its stages, and the GPUs of its workers by role."""
 
     stages: tuple[DeclaredStage, ...]
     accelerators: Mapping[str, int]
-    """The GPUs that one worker holds, by role; 0: none."""
+    """Number of GPUs held by one worker, by role; 0: none."""
 
     def stage(self, number: int) -> DeclaredStage | None:
-        """The stage of this number; None where there is none."""
+        """Returns the stage with this number; None if there is none."""
         return self.stages[number] if 0 <= number < len(self.stages) else None
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The weight channels of its stages, each once."""
+        """Weight channels of the stages, in the order of the stages and without duplicates or empty names."""
         return tuple(dict.fromkeys(stage.method for stage in self.stages if stage.method))
 
 
 def declared_by(id: UUID, spec: ExperimentSpec) -> Declared:
-    """The metrics' own part of the specification of experiment `id`."""
-    # Without a stage, which no program of ours writes, it wants no workers.
+    """Returns the metrics' part of the specification of experiment `id`."""
+    # Without a stage, never written by rftd itself, it wants no workers.
     orders = worker_orders(id, spec, 0) if spec.stages else ()
     return Declared(tuple(map(_stage, spec.stages)), {order.role: order.devices for order in orders})
 

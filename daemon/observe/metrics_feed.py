@@ -1,6 +1,7 @@
-"""`MetricsFeed`: events to metrics. `rftd.daemon.observe.metrics_follower` shows it each record once, many at a time.
+"""`MetricsFeed`: events to metrics, fed with each record once, in large batches, by
+`rftd.daemon.observe.metrics_follower`.
 
-There are far more experiences than anything else: what is counted of them is added up first, and then added once.
+Experiences far outnumber other events: their figures are summed first, and then added once.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from rftd.streams.spec.spec import ExperimentSpec
 M = TypeVar("M", Counter, Gauge)
 
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
-"""Series of an experiment that ended stay for an hour, so that the last scrape sees its end."""
-_BORN: Final = 65_536
-"""The most experiences whose time of production is remembered, for their age when they are planned."""
+"""Series of an ended experiment stay for an hour, so that the last scrape sees its end."""
+_MOST_BIRTHS: Final = 65_536
+"""Maximum number of experiences with remembered production times, for their age when planned."""
 
 _ENDS: Final = (
     experiment.ExperimentRejected,
@@ -44,11 +45,11 @@ _ENDS: Final = (
     experiment.ExperimentCompleted,
     experiment.ExperimentFailed,
 )
-_THEN: Final = ("goes_on", "waits")
+_OVERDUE_OUTCOMES: Final = ("goes_on", "waits")
 
 
 class Exemplified(NamedTuple):
-    """A traced rollout, for the buckets that it falls into."""
+    """A traced rollout, for the buckets of its figures."""
 
     context: TraceContext
     time_ns: int
@@ -58,7 +59,7 @@ class Exemplified(NamedTuple):
 
 
 class _RolloutCounts:
-    """Experiences of one stage that have been shown and not been counted yet."""
+    """Experiences of one stage shown to the feed and not counted yet."""
 
     def __init__(self, id: UUID, stage: int) -> None:
         self.id = id
@@ -72,24 +73,24 @@ class _RolloutCounts:
         self.turns: list[float] = []
         self.rewards: list[float] = []
         self.exemplar: Exemplified | None = None
-        """The newest that is traced."""
+        """The newest traced one."""
 
 
 class MetricsFeed:
-    """Folds what the metrics need and the events do not carry: names, births, who was in which state."""
+    """Folds what the metrics need beyond single events: names, production times, worker states."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self._names: dict[UUID, str] = {}
         self._named = Counting[str]()
-        """The number of experiments that have had each name."""
+        """Number of experiments by name, over all time."""
         self.declared: dict[UUID, Declared] = {}
-        """The declared part of each experiment that it knows."""
+        """The declared part of each known experiment."""
         self._methods: dict[UUID, str] = {}
         self._ended_ns: dict[UUID, int] = {}
         self._rollouts: dict[tuple[bytes, int], _RolloutCounts] = {}
-        self._born: OrderedDict[int, int] = OrderedDict()
-        """Times of production by the id as a number: a UUID's hash is computed in Python, an int's in C."""
+        self._produced_ns: OrderedDict[int, int] = OrderedDict()
+        """Production times by the id as a number: a UUID's hash is computed in Python, an int's in C."""
         self._states: dict[UUID, tuple[str, int]] = {}
         self._beats: dict[UUID, worker.Heartbeat] = {}
         """The last heartbeat of each live worker."""
@@ -98,7 +99,7 @@ class MetricsFeed:
         self.void = VoidRecords(metrics)
         self.answers = AnswerTally(self.void)
         self._series: dict[tuple[object, ...], Any] = {}
-        """Series by metric and labels: looking one up in the metric itself costs more than counting."""
+        """Series by metric and labels: a lookup in the metric itself costs more than counting."""
         self._handlers: Final[dict[type[Event], Callable[[str, Decoded, Any], None]]] = {
             experience.RolloutFailed: self._failed,
             task.TaskLeased: self._leased,
@@ -117,13 +118,13 @@ class MetricsFeed:
         }
 
     def recall(self, decoded: Decoded) -> None:
-        """Takes in the name or the state of an experiment from a record of its past; counts nothing."""
+        """Records the name or the state of an experiment from a past record; counts nothing."""
         event = decoded.event
         id = decoded.head.experiment
         if id is None:
             return
         if id in self._ended_ns or (id in self._names and isinstance(event, experiment.ExperimentSubmitted)):
-            return  # nothing leaves an end, and the second submission is the other half
+            return  # an ended experiment stays ended, and the second submission is the other half
         if isinstance(event, experiment.ExperimentSubmitted):
             self._name(id, event.spec)
             self._begin(id)
@@ -132,7 +133,7 @@ class MetricsFeed:
             self.groups.ended(id)
 
     def remember(self, id: UUID, spine: Spine) -> None:
-        """Takes up an experiment whose past somebody else has read."""
+        """Adds an experiment with a past folded by the registry: label, declared part, and end, if it has ended."""
         if spine.spec is not None and spine.status is not None:
             self._name(id, spine.spec)
             if spine.status.ended:
@@ -141,14 +142,14 @@ class MetricsFeed:
                 self._begin(id)
 
     def _begin(self, id: UUID) -> None:
-        """Lets rare counts begin at zero: of a series that begins at one, Prometheus sees no increase."""
-        self._of(self.metrics.nonfinite_steps, self._label(id))
-        self._of(self.metrics.zero_variance_groups, self._label(id))
-        for then in _THEN:
-            self._of(self.metrics.weight_sync_overdue, self._label(id), then)
+        """Starts rare counts at zero: in a series beginning at one, Prometheus sees no increase."""
+        self._series_of(self.metrics.nonfinite_steps, self._label(id))
+        self._series_of(self.metrics.zero_variance_groups, self._label(id))
+        for then in _OVERDUE_OUTCOMES:
+            self._series_of(self.metrics.weight_sync_overdue, self._label(id), then)
         for method in self.declared[id].methods if id in self.declared else ():
             for reason in SyncFailure:
-                self._of(self.metrics.weight_sync_failures, self._label(id), method, reason.value)
+                self._series_of(self.metrics.weight_sync_failures, self._label(id), method, reason.value)
 
     def _name(self, id: UUID, spec: ExperimentSpec) -> None:
         if id in self._names:
@@ -164,12 +165,12 @@ class MetricsFeed:
         event: Counted | experience.ExperienceProduced,
         traceparent: str | None = None,
     ) -> None:
-        """Takes in an experience of experiment `id`; `settle` adds it to the metrics."""
+        """Records an experience of experiment `id`; `settle` adds it to the metrics."""
         length = len(event.tokens)
-        place = (id, event.stage)
-        rollouts = self._rollouts.get(place)
+        stage_key = (id, event.stage)
+        rollouts = self._rollouts.get(stage_key)
         if rollouts is None:
-            rollouts = self._rollouts[place] = _RolloutCounts(UUID(bytes=id), event.stage)
+            rollouts = self._rollouts[stage_key] = _RolloutCounts(UUID(bytes=id), event.stage)
         if event.finish == "stop":
             rollouts.stopped += 1
         elif event.finish == "prompt_truncated":
@@ -181,12 +182,12 @@ class MetricsFeed:
         if event.turns:
             rollouts.turns.append(event.turns)
         rollouts.rewards.append(event.reward)
-        self._born[event.experience.int] = time_ns
+        self._produced_ns[event.experience.int] = time_ns
         if (context := exported(traceparent)) is not None:
             rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, rollouts.lengths[-1])
 
     def observe(self, decoded: Decoded) -> None:
-        """Takes in one effective record, new in the log; an experience before what happened to it."""
+        """Records one effective record, new in the log; an experience must precede events about it."""
         event = decoded.event
         id = decoded.head.experiment
         if isinstance(event, worker.RecordDeadLettered):
@@ -208,34 +209,36 @@ class MetricsFeed:
             handler(self._label(id), decoded, event)
 
     def settle(self) -> None:
-        """Adds the experiences that it was shown to the metrics."""
+        """Adds the recorded experiences to the metrics, together with rollouts cancelled by closed groups and ended
+        experiments.
+        """
         self.answers.settle()
         for rollouts in self._rollouts.values():
             self._add(rollouts)
         self._rollouts.clear()
-        for id, stage, count in self.groups.settle(self._born):
-            self._of(self.metrics.rollouts, self._label(id), self._taskset(id, stage), "cancelled").inc(count)
-        # Bounded: an experience may wait for ever, and its entry would wait with it.
-        while len(self._born) > _BORN:
-            self._born.popitem(last=False)
+        for id, stage, count in self.groups.settle(self._produced_ns):
+            self._series_of(self.metrics.rollouts, self._label(id), self._taskset(id, stage), "cancelled").inc(count)
+        # Bounded: an experience may wait forever, and its entry would wait with it.
+        while len(self._produced_ns) > _MOST_BIRTHS:
+            self._produced_ns.popitem(last=False)
 
     def expire(self, now_ns: int) -> None:
-        """Drops the series of experiments that ended more than an hour ago."""
+        """Drops the series of experiments ended more than an hour ago, together with their names and declared parts."""
         for id in [id for id, ended_ns in self._ended_ns.items() if now_ns - ended_ns > KEPT_AFTER_END_NS]:
             self.metrics.forget(self._label(id))
-            # All of them, not only those of the experiment: keys hold its label at any place, and an end is rare.
+            # All series, not only the experiment's: keys contain its label at any position, and an end is rare.
             self._series.clear()
-            for known in (self._ended_ns, self._names, self.declared, self._methods):
-                known.pop(id, None)
+            for mapping in (self._ended_ns, self._names, self.declared, self._methods):
+                mapping.pop(id, None)
             self._plans.forget(id)
 
-    def _of(self, metric: M, *labels: str) -> M:
-        """The series of a metric with these labels."""
+    def _series_of(self, metric: M, *labels: str) -> M:
+        """Returns the series of a metric with these labels."""
         key = (metric, *labels)
-        found: M | None = self._series.get(key)
-        if found is None:
-            found = self._series[key] = metric.labels(*labels)
-        return found
+        series: M | None = self._series.get(key)
+        if series is None:
+            series = self._series[key] = metric.labels(*labels)
+        return series
 
     def _label(self, id: UUID) -> str:
         return self._names.get(id) or str(id)
@@ -243,11 +246,11 @@ class MetricsFeed:
     def _taskset(self, id: UUID | None, stage: int) -> str:
         assert id is not None
         declared = self.declared.get(id)
-        found = declared.stage(stage) if declared is not None else None
-        return found.taskset if found is not None else ""
+        declared_stage = declared.stage(stage) if declared is not None else None
+        return declared_stage.taskset if declared_stage is not None else ""
 
     def _method(self, id: UUID | None) -> str:
-        """The weight channel that carried the newest version, as far as this daemon knows."""
+        """Returns the weight channel of the newest version, as far as this daemon knows."""
         assert id is not None
         declared = self.declared.get(id)
         return self._methods.get(id) or next(iter(declared.methods if declared is not None else ()), "")
@@ -261,18 +264,20 @@ class MetricsFeed:
         outcomes = {"ok": rollouts.stopped, "truncated": truncated, "prompt_truncated": rollouts.prompts_cut}
         for outcome, ended in outcomes.items():
             if ended:
-                self._of(metrics.rollouts, name, taskset, outcome).inc(ended)
+                self._series_of(metrics.rollouts, name, taskset, outcome).inc(ended)
         metrics.rollout_duration.labels(name, taskset).observe(rollouts.durations_s)
         metrics.rollout_reward.labels(name, taskset).observe(rollouts.rewards)
         metrics.rollout_turns.labels(name, taskset).observe(rollouts.turns)
         metrics.response_tokens.labels(name).observe(rollouts.lengths)
         if rollouts.exemplar is not None:
             self._exemplify(name, taskset, rollouts.exemplar)
-        self._of(metrics.rollout_tokens, name, "prompt").inc(rollouts.prompt_tokens)
-        self._of(metrics.rollout_tokens, name, "completion").inc(max(0, rollouts.tokens - rollouts.prompt_tokens))
-        self._of(metrics.experiences, name, "produce", "ok").inc(count)
-        self._of(metrics.reward_gained, name).inc(sum(reward for reward in rollouts.rewards if reward > 0))
-        self._of(metrics.reward_lost, name).inc(-sum(reward for reward in rollouts.rewards if reward < 0))
+        self._series_of(metrics.rollout_tokens, name, "prompt").inc(rollouts.prompt_tokens)
+        self._series_of(metrics.rollout_tokens, name, "completion").inc(
+            max(0, rollouts.tokens - rollouts.prompt_tokens)
+        )
+        self._series_of(metrics.experiences, name, "produce", "ok").inc(count)
+        self._series_of(metrics.reward_gained, name).inc(sum(reward for reward in rollouts.rewards if reward > 0))
+        self._series_of(metrics.reward_lost, name).inc(-sum(reward for reward in rollouts.rewards if reward < 0))
 
     def _exemplify(self, name: str, taskset: str, traced: Exemplified) -> None:
         trace_id = f"{traced.context.trace_id:032x}"
@@ -285,49 +290,53 @@ class MetricsFeed:
     def _failed(self, name: str, decoded: Decoded, event: experience.RolloutFailed) -> None:
         self.groups.failed(event)
         outcome = "timeout" if event.code == RolloutTimeoutError.code else "error"
-        self._of(self.metrics.rollouts, name, self._taskset(decoded.head.experiment, event.stage), outcome).inc()
+        self._series_of(self.metrics.rollouts, name, self._taskset(decoded.head.experiment, event.stage), outcome).inc()
 
     def _leased(self, name: str, decoded: Decoded, event: task.TaskLeased) -> None:
         id = decoded.head.experiment
         assert id is not None
         if id not in self._ended_ns:
             self.groups.leased(id, event)
-        self._of(self.metrics.leases, name, "second" if event.reissue else "first").inc()
+        self._series_of(self.metrics.leases, name, "second" if event.reissue else "first").inc()
 
     def _closed(self, name: str, decoded: Decoded, event: task.GroupClosed) -> None:
         self.groups.closed(event)
         if event.code in GIVEN_UP:
-            self._of(self.metrics.groups_given_up, name, event.code).inc()
+            self._series_of(self.metrics.groups_given_up, name, event.code).inc()
         if len(event.members) > 1 and len({member.reward for member in event.members}) == 1:
-            self._of(self.metrics.zero_variance_groups, name).inc()
+            self._series_of(self.metrics.zero_variance_groups, name).inc()
 
     def _planned(self, name: str, decoded: Decoded, event: batch.BatchPlanned) -> None:
-        born_ns = [self._born.pop(item.experience.int, None) for item in event.experiences]
+        born_ns = [
+            self._produced_ns.pop(planned_experience.experience.int, None) for planned_experience in event.experiences
+        ]
         ages_s = [max(0.0, (event.decided_at_ns - then_ns) / 1e9) for then_ns in born_ns if then_ns is not None]
         self.metrics.age.labels(name).observe(ages_s)
-        self.metrics.staleness.labels(name).observe([item.staleness_versions for item in event.experiences])
-        self._of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
+        self.metrics.staleness.labels(name).observe(
+            [planned_experience.staleness_versions for planned_experience in event.experiences]
+        )
+        self._series_of(self.metrics.experiences, name, "plan", "ok").inc(len(event.experiences))
 
     def _retired(self, name: str, decoded: Decoded, event: batch.ExperienceRetired) -> None:
-        self._of(self.metrics.experiences, name, "retire", event.reason).inc(len(event.experiences))
+        self._series_of(self.metrics.experiences, name, "retire", event.reason).inc(len(event.experiences))
         for id in event.experiences:
-            self._born.pop(id.int, None)
+            self._produced_ns.pop(id.int, None)
 
     def _step(self, name: str, decoded: Decoded, event: step.StepCompleted) -> None:
         metrics = self.metrics
-        self._of(metrics.train_steps, name).inc()
+        self._series_of(metrics.train_steps, name).inc()
         metrics.train_step_duration.labels(name).observe([event.duration_s])
         if (context := exported(decoded.head.traceparent)) is not None:
             trace_id = f"{context.trace_id:032x}"
             metrics.train_step_duration.labels(name).exemplify(event.duration_s, trace_id, decoded.head.time_ns / 1e9)
-        self._of(metrics.train_tokens, name).inc(event.tokens)
+        self._series_of(metrics.train_tokens, name).inc(event.tokens)
         if event.skipped:
-            self._of(metrics.nonfinite_steps, name).inc()
+            self._series_of(metrics.nonfinite_steps, name).inc()
 
     def _published(self, name: str, decoded: Decoded, event: weights.WeightsPublished) -> None:
         assert decoded.head.experiment is not None
         self._methods[decoded.head.experiment] = event.method
-        self._of(self.metrics.weight_sync_bytes, name, event.method).inc(event.size_bytes)
+        self._series_of(self.metrics.weight_sync_bytes, name, event.method).inc(event.size_bytes)
         if event.duration_s:
             self.metrics.weight_sync_duration.labels(name, event.method, "publish").observe(event.duration_s)
 
@@ -335,60 +344,62 @@ class MetricsFeed:
         method = self._method(decoded.head.experiment)
         load_s = max(0.0, event.duration_s - event.transfer_s - event.resume_s)
         for phase, spent_s in (("transfer", event.transfer_s), ("load", load_s), ("resume", event.resume_s)):
-            if spent_s:  # an engine may not tell a phase
+            if spent_s:  # an engine may not report a phase
                 self.metrics.weight_sync_duration.labels(name, method, phase).observe(spent_s)
 
     def _weights_retired(self, name: str, decoded: Decoded, event: weights.WeightsRetired) -> None:
         if event.lost:
             method = self._method(decoded.head.experiment)
-            self._of(self.metrics.weight_sync_failures, name, method, SyncFailure.LOST.value).inc()
+            self._series_of(self.metrics.weight_sync_failures, name, method, SyncFailure.LOST.value).inc()
 
     def _saved(self, name: str, decoded: Decoded, event: checkpoint.CheckpointCommitted) -> None:
         if event.duration_s:
             self.metrics.checkpoint_duration.labels(name).observe([event.duration_s])
 
     def _overdue(self, name: str, decoded: Decoded, event: weights.WeightsOverdue) -> None:
-        self._of(self.metrics.weight_sync_overdue, name, _THEN[event.version < 0]).inc()
+        self._series_of(self.metrics.weight_sync_overdue, name, _OVERDUE_OUTCOMES[event.version < 0]).inc()
 
     def _heartbeat(self, name: str, decoded: Decoded, event: worker.Heartbeat) -> None:
         now_ns = decoded.head.time_ns
-        self._of(self.metrics.heartbeat_timestamp, name, event.role).set(now_ns / 1e9)
+        self._series_of(self.metrics.heartbeat_timestamp, name, event.role).set(now_ns / 1e9)
         state, since_ns = self._states.get(event.worker, (label_of_state(event.state), now_ns))
-        self._of(self.metrics.role_state_seconds, name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
+        self._series_of(self.metrics.role_state_seconds, name, event.role, state).inc(max(0, now_ns - since_ns) / 1e9)
         self._states[event.worker] = (label_of_state(event.state), now_ns)
-        self._used(name, self._method(decoded.head.experiment), event)
+        self._count_usage(name, self._method(decoded.head.experiment), event)
 
-    def _used(self, name: str, method: str, beat: worker.Heartbeat) -> None:
-        """Adds what the worker used since its last heartbeat; the first one seen is only where to begin."""
-        place = (beat.role, "" if beat.slot < 0 else str(beat.slot))
+    def _count_usage(self, name: str, method: str, beat: worker.Heartbeat) -> None:
+        """Adds the worker's usage since its last heartbeat; the first one seen is only the starting point."""
+        worker_labels = (beat.role, "" if beat.slot < 0 else str(beat.slot))
         before = self._beats.get(beat.worker, beat)
         self._beats[beat.worker] = beat
-        # Both may fall: a process that it started has ended, or an engine that counts was opened anew.
-        self._of(self.metrics.worker_cpu, name, *place).inc(max(0.0, beat.cpu_s - before.cpu_s))
-        self._of(self.metrics.worker_tokens, name, *place).inc(max(0, beat.tokens_total - before.tokens_total))
+        # Both may fall: a child process has ended, or a counting engine was reopened.
+        self._series_of(self.metrics.worker_cpu, name, *worker_labels).inc(max(0.0, beat.cpu_s - before.cpu_s))
+        self._series_of(self.metrics.worker_tokens, name, *worker_labels).inc(
+            max(0, beat.tokens_total - before.tokens_total)
+        )
         if beat.spans_dropped_total > before.spans_dropped_total:
             dropped = beat.spans_dropped_total - before.spans_dropped_total
-            self._of(self.metrics.spans_dropped, name, *place).inc(dropped)
+            self._series_of(self.metrics.spans_dropped, name, *worker_labels).inc(dropped)
         if beat.memory_bytes:
-            self._of(self.metrics.worker_memory, name, *place).set(beat.memory_bytes)
+            self._series_of(self.metrics.worker_memory, name, *worker_labels).set(beat.memory_bytes)
         counted = dict(before.sync_failures)
         for reason, count in beat.sync_failures:
-            failures = self._of(self.metrics.weight_sync_failures, name, method, label_of_failure(reason))
+            failures = self._series_of(self.metrics.weight_sync_failures, name, method, label_of_failure(reason))
             failures.inc(max(0, count - counted.get(reason, 0)))
 
     def _stopped(self, name: str, decoded: Decoded, event: worker.WorkerStopped) -> None:
-        self._left(name, event)
+        self._worker_gone(name, event)
         if event.code == NonFiniteLossError.code:
-            self._of(self.metrics.nonfinite_steps, name).inc()
+            self._series_of(self.metrics.nonfinite_steps, name).inc()
 
     def _lost(self, name: str, decoded: Decoded, event: worker.WorkerLost) -> None:
-        self._left(name, event)
+        self._worker_gone(name, event)
 
-    def _left(self, name: str, event: worker.WorkerStopped | worker.WorkerLost) -> None:
+    def _worker_gone(self, name: str, event: worker.WorkerStopped | worker.WorkerLost) -> None:
         self._states.pop(event.worker, None)
         beat = self._beats.pop(event.worker, None)
         if beat is not None and beat.memory_bytes:
-            self._of(self.metrics.worker_memory, name, beat.role, "" if beat.slot < 0 else str(beat.slot)).set(0)
+            self._series_of(self.metrics.worker_memory, name, beat.role, "" if beat.slot < 0 else str(beat.slot)).set(0)
 
 
 def _answer(experiment: UUID, decoded: Decoded, lease: UUID) -> LeaseAnswer:

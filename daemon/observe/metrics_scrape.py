@@ -1,7 +1,7 @@
-"""`Scrape`: the text of /metrics. However often somebody asks, its cost is bounded: it shows again what it just read.
+"""`Scrape`: the text of /metrics, at a bounded cost for any scrape rate: a recent reading is shown again.
 
-The tables are read again only if they have moved, and no sooner than `REST` times the processor time of the last
-reading. While they cannot be read, the figures of the last good reading stay, with their age.
+The tables are read again only after a change, and no sooner than `REST` times the processor time of the last reading.
+While they are unreadable, the figures of the last good reading stay, with their age.
 """
 
 from __future__ import annotations
@@ -34,49 +34,51 @@ from rftd.streams.sqlite.wal import HasWal
 T = TypeVar("T")
 
 REST: Final = 200
-"""A reading is shown again for this many times its processor time: at most 0.5 % of one core reads for scrapes."""
+"""A reading is shown again for this many times its processor time: scrapes use at most 0.5 % of one core."""
 RETRY_S: Final = 15.0
-"""The longest rest after a reading that failed."""
+"""Longest rest in seconds after a failed reading."""
 TIMEOUT_S: Final = 4.0
-"""The longest wait for the log, and for a look at the tables; Prometheus waits ten seconds."""
+"""Longest wait in seconds for the log, and for a look at the tables; Prometheus waits ten seconds."""
 COUNTING_S: Final = 2.0
-"""The longest that buffers are counted for one reading. Those that are left are counted at the next."""
+"""Longest time in seconds for counting buffers in one reading. Remaining ones are counted at the next."""
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
 
 
 class _Reading(NamedTuple):
-    """Everything that a reading of the tables found."""
+    """The figures found in one reading of the tables."""
 
     figures: list[Figures]
     held: list[Held]
-    """The resources that workers hold."""
+    """Resources held by workers."""
     filled_s: float | None
-    """The time in which the tables were filled."""
+    """Seconds for filling the tables."""
     buffers: dict[UUID, list[PlaceCount]]
 
 
 class Projected(Protocol):
-    """The position of the tables; the projector."""
+    """The position of the tables, kept by the projector."""
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset of each partition that is not in the tables yet."""
+        """The next offset of each partition not yet in the tables."""
         ...
 
     def applied_of(self, experiment: UUID) -> int:
-        """Records of one experiment in the tables: while their number is the same, so is what the tables say of it."""
+        """Returns the number of one experiment's records in the tables: an unchanged number means unchanged figures."""
         ...
 
 
 class PacedReading(Generic[T]):
-    """The newest good reading of the tables, and when they are read next."""
+    """The newest good reading of the tables, and the time of the next one."""
 
     def __init__(self, clock: Clock, processor_s: Callable[[], float] = time.process_time) -> None:
-        """`processor_s` is the processor time of this process: on a busy machine a reading takes much longer."""
+        """`processor_s` returns the processor time of this process: on a busy machine a reading's elapsed time is much
+        longer.
+        """
         self._clock = clock
         self._processor_s = processor_s
-        self._found: T | None = None
-        self._at: Hashable = None
+        self._last_reading: T | None = None
+        self._read_at: Hashable = None
         self._read_s: float | None = None
         self._next_s = 0.0
         self.failed = False
@@ -84,21 +86,23 @@ class PacedReading(Generic[T]):
 
     @property
     def age_s(self) -> float | None:
-        """The time since the last good reading ended; None before the first."""
+        """Seconds since the end of the last good reading; None before the first."""
         return None if self._read_s is None else self._clock.monotonic_s() - self._read_s
 
     async def of(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T | None:
-        """The result of `read`, or of the time before if the tables stand at the same place still or it is too soon.
+        """Returns a new reading by `read`, or the last one if the tables have not moved or it is too soon.
 
-        Also of the time before if it failed or took too long; None until it has worked once.
+        Also returns the last reading after a failure or a time-out; None before the first success.
         """
-        if (not self.failed and self._found is not None and at == self._at) or self._clock.monotonic_s() < self._next_s:
-            return self._found
+        if (
+            not self.failed and self._last_reading is not None and at == self._read_at
+        ) or self._clock.monotonic_s() < self._next_s:
+            return self._last_reading
         began_s = self._processor_s()
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                self._found = await read()
-            self._at = at
+                self._last_reading = await read()
+            self._read_at = at
             self._read_s = self._clock.monotonic_s()
             self.failed = False
         except _AWAY:
@@ -106,22 +110,22 @@ class PacedReading(Generic[T]):
             self.failed = True
         rest_s = REST * (self._processor_s() - began_s)
         self._next_s = self._clock.monotonic_s() + (min(rest_s, RETRY_S) if self.failed else rest_s)
-        return self._found
+        return self._last_reading
 
 
 class _CountedBuffer:
-    """The buffer of one experiment."""
+    """The buffer counts of one experiment."""
 
     def __init__(self, experiment: UUID) -> None:
         self.counter = BufferCounter(experiment)
         self.counts: list[PlaceCount] | None = None
-        """The counts found last; None before the first time, and after a count that was cut off."""
+        """Last counts; None before the first time, and after an interrupted count."""
         self.applied = -1
-        """The records of the experiment that the tables had then."""
+        """Number of the experiment's records in the tables at the last count."""
 
 
 class Scrape:
-    """Answers scrapes, one at a time."""
+    """Answers scrapes, one at a time, from the log's heads and the newest paced reading of the tables."""
 
     def __init__(
         self,
@@ -135,10 +139,10 @@ class Scrape:
         prices: Mapping[str, float] = MappingProxyType({}),
         processor_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """`prices` are dollars for an hour of an accelerator, by its kind."""
+        """`prices` are dollars per hour of an accelerator, by kind."""
         self._tracer = tracer
         self._spans_dropped = 0
-        """The daemon's own, as counted so far."""
+        """The daemon's own dropped spans, as counted so far."""
         self._feed = feed
         self._log = log
         self._engine = engine
@@ -146,24 +150,24 @@ class Scrape:
         self._clock = clock
         self._prices = prices
         self._tables = PacedReading[_Reading](clock, processor_s)
-        self._known: dict[str, tuple[int, Figures]] = {}
-        """Figures of experiments as read before, and the number of their records that the tables had then."""
+        self._known_figures: dict[str, tuple[int, Figures]] = {}
+        """Figures of experiments at the last reading, with the number of their records in the tables then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
         self._cut_off = 0
-        """Readings that ended before all buffers were counted."""
+        """Number of readings ended before all buffers were counted."""
         self._turn = asyncio.Lock()
 
     @property
     def names_traces(self) -> bool:
-        """True if OpenMetrics says more than Prometheus's own text: traces beside buckets."""
+        """True if OpenMetrics output differs from Prometheus's own text: traces beside buckets."""
         return self._tracer is not None
 
     def foreign_records(self, experiment: UUID) -> ForeignRecords | None:
-        """The records of strangers that name the experiment; None if none was seen."""
+        """Returns the foreign records naming the experiment; None if none was seen."""
         return self._feed.void.foreign.get(experiment)
 
     async def text(self, *, open_metrics: bool = False) -> bytes:
-        """Every metric, as Prometheus reads it. What does not answer in time is missing."""
+        """Returns every metric in Prometheus format. Figures not available in time are missing."""
         async with self._turn:
             self._feed.expire(self._clock.now_ns())
             await self._show_log()
@@ -173,7 +177,7 @@ class Scrape:
             return self._feed.metrics.expose(open_metrics=open_metrics)
 
     async def _show_log(self) -> None:
-        """Asked of the log at each scrape: a lag that was pushed would stand still together with what pushes it."""
+        """Asks the log at each scrape: a pushed lag would freeze together with its source."""
         produced = Counter[str]()
         consumed = Counter[str]()
         positions = self._applied.positions
@@ -205,7 +209,7 @@ class Scrape:
 
     async def _show_tables(self) -> None:
         metrics = self._feed.metrics
-        # A reading that was cut off goes on although nothing moves.
+        # An interrupted reading continues although nothing moves.
         at = (frozenset(self._applied.positions.items()), self._cut_off)
         read = await self._tables.of(at, self._read)
         metrics.state_readable.set(not self._tables.failed)
@@ -213,38 +217,41 @@ class Scrape:
         tables = read or _Reading([], [], None, {})
         if tables.filled_s is not None:
             metrics.rebuild_duration.labels("all").set(tables.filled_s)
-        found = AtScrape(
+        at_scrape = AtScrape(
             figures=tables.figures,
             buffers=tables.buffers,
             held=tables.held,
             declared=self._feed.declared,
             now_ns=self._clock.now_ns(),
         )
-        show_state(metrics, found, self._prices)
+        show_state(metrics, at_scrape, self._prices)
 
     async def _read(self) -> _Reading:
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
-        # Before the reading: what is added meanwhile may be in it or not, and is read again.
-        applied = {id: self._applied.applied_of(UUID(id)) for id in self._known}
-        unchanged = {id: figures for id, (number, figures) in self._known.items() if number == applied[id]}
+        # Before the reading: records added meanwhile may or may not be included, and are read again.
+        applied = {id: self._applied.applied_of(UUID(id)) for id in self._known_figures}
+        unchanged = {id: figures for id, (number, figures) in self._known_figures.items() if number == applied[id]}
         async with self._engine.connect() as connection, connection.begin():
             figures = await list_figures(connection, since_ns=since_ns, unchanged=unchanged)
-            held = await list_held(connection, since_ns=since_ns)
+            resources = await list_held(connection, since_ns=since_ns)
             filled_s = await read_filled(connection)
-        self._known = {each.standing.id: (applied.get(each.standing.id, -1), each) for each in figures}
-        ids = [UUID(each.standing.id) for each in figures]
+        self._known_figures = {
+            experiment_figures.standing.id: (applied.get(experiment_figures.standing.id, -1), experiment_figures)
+            for experiment_figures in figures
+        }
+        ids = [UUID(experiment_figures.standing.id) for experiment_figures in figures]
         self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id) for id in ids}
-        # A long history may not be counted in time; all else is told meanwhile.
+        # A long history may not be counted in time; all other figures are shown meanwhile.
         try:
             async with asyncio.timeout(COUNTING_S):
                 await self._count_buffers()
         except TimeoutError:
             self._cut_off += 1
         counted = {id: buffer.counts for id, buffer in self._buffers.items() if buffer.counts is not None}
-        return _Reading(figures, held, filled_s, counted)
+        return _Reading(figures, resources, filled_s, counted)
 
     async def _count_buffers(self) -> None:
-        """Counts those of experiments about which something was added to the tables."""
+        """Counts the buffers of experiments with new records in the tables."""
         for id, buffer in self._buffers.items():
             applied = self._applied.applied_of(id)
             if applied != buffer.applied:

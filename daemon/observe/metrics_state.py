@@ -1,4 +1,4 @@
-"""Gauges of state, set from the tables: a daemon that was just started shows what the one before it showed."""
+"""Gauges of state, set from the tables: a restarted daemon shows the figures of its predecessor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ QUANTILES: Final = (0.1, 0.5, 0.9)
 BANDS: Final = {1: "high", 0: "normal", -1: "low"}
 """Bands of priority tags, by their sign."""
 HEARD_S: Final = 5.0
-"""A worker is counted up to so long ago: by then its end would be in the tables, and what is counted never falls."""
+"""Seconds excluded at the end of a living worker's time: an earlier end would be in the tables, and counters never
+fall.
+"""
 _LOSSES: Final = {
     "actor/final_loss": "total",
     "actor/pg_loss": "pg",
@@ -36,7 +38,7 @@ _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 @dataclass(frozen=True, kw_only=True)
 class AtScrape:
-    """All that was found of the experiments at a scrape."""
+    """The figures of all experiments at a scrape: from the tables, the buffer counts and the declared parts."""
 
     figures: Sequence[Figures]
     buffers: Mapping[UUID, Sequence[PlaceCount]]
@@ -45,23 +47,23 @@ class AtScrape:
     now_ns: int
 
 
-def show_state(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
-    """Sets the gauges of state to what was found, and drops those of experiments that are not among it.
+def show_state(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float]) -> None:
+    """Sets the gauges of state to these figures, and drops the series of experiments not included.
 
-    `prices` are dollars for an hour of an accelerator, by its kind.
+    `prices` are dollars per hour of an accelerator, by kind.
     """
     metrics.begin_state()
-    for figures in found.figures:
-        _show(metrics, figures, found.now_ns)
+    for figures in at_scrape.figures:
+        _show(metrics, figures, at_scrape.now_ns)
         id = UUID(figures.standing.id)
-        for row in found.buffers.get(id, ()):
+        for row in at_scrape.buffers.get(id, ()):
             metrics.buffered.labels(_label(figures), row.state, BANDS[row.band]).set(row.count)
-        declared = found.declared.get(id)
+        declared = at_scrape.declared.get(id)
         stage = declared.stage(figures.standing.stage) if declared is not None else None
         if stage is not None:
             _show_declared(metrics, _label(figures), stage)
             _show_progress(metrics, figures, stage)
-    _show_held(metrics, found, prices)
+    _show_held(metrics, at_scrape, prices)
 
 
 def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
@@ -72,7 +74,7 @@ def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
 
 
 def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> None:
-    """Shows when each role that is at work finished something; at the earliest when it was to begin, or to go on."""
+    """Shows when each working role last finished work; at the earliest, the time of its start or resumption."""
     standing = figures.standing
     begun_ns = max(standing.state_ns, standing.stage_ns or 0) if standing.state == Status.RUNNING else 0
     done_ns = {"explorer": standing.produced_ns, "trainer": figures.step.completed_ns if figures.step else None}
@@ -82,20 +84,20 @@ def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> 
             metrics.progress_timestamp.labels(_label(figures), role).set(last_ns / 1e9)
 
 
-def _show_held(metrics: Metrics, found: AtScrape, prices: Mapping[str, float]) -> None:
-    names = {figures.standing.id: _label(figures) for figures in found.figures}
+def _show_held(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float]) -> None:
+    names = {figures.standing.id: _label(figures) for figures in at_scrape.figures}
     seconds: dict[tuple[str, ...], float] = {}
-    for row in found.held:
-        declared = found.declared.get(UUID(row.experiment))
+    for row in at_scrape.held:
+        declared = at_scrape.declared.get(UUID(row.experiment))
         if declared is None or row.experiment not in names:
             continue
         devices = declared.accelerators.get(row.role, 0)
         lived_s = row.seconds
         if row.alive_since_ns is not None:
-            lived_s = row.workers * max(0.0, (found.now_ns - row.alive_since_ns) / 1e9 - HEARD_S)
-        place = (names[row.experiment], row.role, "gpu" if devices else "cpu")
-        seconds[place] = seconds.get(place, 0.0) + lived_s * max(1, devices)
-    # A role has one kind alone: what its workers hold is declared for all of them.
+            lived_s = row.workers * max(0.0, (at_scrape.now_ns - row.alive_since_ns) / 1e9 - HEARD_S)
+        worker_labels = (names[row.experiment], row.role, "gpu" if devices else "cpu")
+        seconds[worker_labels] = seconds.get(worker_labels, 0.0) + lived_s * max(1, devices)
+    # A role has only one kind: the accelerators of its workers are declared for all of them.
     cost: dict[tuple[str, ...], float] = {
         (name, role): held_s / 3600 * prices[kind] for (name, role, kind), held_s in seconds.items() if kind in prices
     }
@@ -114,7 +116,7 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
     metrics.state_timestamp.labels(name).set(standing.state_ns / 1e9)
     metrics.train_step.labels(name).set(standing.step)
     metrics.train_steps_planned.labels(name).set(standing.total_steps)
-    told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
+    gauge_rows: list[tuple[Gauge, tuple[str, ...], float | None]] = [
         (metrics.queue_position, (), standing.queue_position),
         (metrics.queue_wait, (), _queue_wait_s(standing, now_ns)),
         (metrics.weight_version, ("trainer",), standing.published_version),
@@ -122,9 +124,9 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
         (metrics.checkpoint_timestamp, (), _seconds(standing.checkpoint_ns)),
         *((metrics.eval_score, (shortened(taskset), "score"), score) for taskset, score in figures.scores.items()),
     ]
-    for gauge, labels, value in told:
-        if value is not None:
-            gauge.labels(name, *labels).set(value)
+    for gauge, labels, gauge_number in gauge_rows:
+        if gauge_number is not None:
+            gauge.labels(name, *labels).set(gauge_number)
     if standing.signal_cause == SOLVED:
         metrics.signal_solved.labels(name).set(1)
     elif standing.signal_cause:
@@ -138,7 +140,7 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
 
 
 def _queue_wait_s(standing: Standing, now_ns: int) -> float | None:
-    """The time that it waited for its turn; None of one that ended without."""
+    """Returns the seconds waited in the queue; None for an experiment ended without a turn."""
     if standing.queue_wait_ns is None and standing.state != Status.QUEUED:
         return None
     wait_ns = now_ns - standing.submitted_ns if standing.queue_wait_ns is None else standing.queue_wait_ns
@@ -150,29 +152,29 @@ def _seconds(time_ns: int | None) -> float | None:
 
 
 def _quantile(ascending: Sequence[float], quantile: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """Returns the smallest number not exceeded by at least this share of the numbers."""
     return ascending[min(len(ascending) - 1, int(quantile * len(ascending)))]
 
 
 def _show_step(metrics: Metrics, name: str, step: LastStep) -> None:
-    said = {key: value for key, value in step.metrics.items() if value is not None}
-    # Where the loss takes another policy for the old one, ppo_kl is not about that which drew the tokens.
-    behaviour = said.get("mismatch/k3/mean", said.get("actor/ppo_kl"))
+    reported = {key: figure for key, figure in step.metrics.items() if figure is not None}
+    # With a separate old policy in the loss, ppo_kl does not refer to the sampling policy.
+    behaviour = reported.get("mismatch/k3/mean", reported.get("actor/ppo_kl"))
     single: dict[Gauge, float | None] = {
-        metrics.train_effective: said.get("mismatch/ess"),
-        metrics.train_entropy: said.get("actor/entropy"),
-        metrics.train_grad_norm: said.get("actor/grad_norm"),
-        metrics.train_learning_rate: said.get("actor/lr"),
+        metrics.train_effective: reported.get("mismatch/ess"),
+        metrics.train_entropy: reported.get("actor/entropy"),
+        metrics.train_grad_norm: reported.get("actor/grad_norm"),
+        metrics.train_learning_rate: reported.get("actor/lr"),
     }
-    for gauge, value in single.items():
-        if value is not None:
-            gauge.labels(name).set(value)
-    for key in SHARES & said.keys():
-        metrics.signal_share.labels(name, key.removeprefix("signal/")).set(said[key])
+    for gauge, figure in single.items():
+        if figure is not None:
+            gauge.labels(name).set(figure)
+    for key in SHARES & reported.keys():
+        metrics.signal_share.labels(name, key.removeprefix("signal/")).set(reported[key])
     if behaviour is not None:
         metrics.train_kl.labels(name, "behaviour").set(behaviour)
-    # In the loss, or taken from the rewards.
-    reference = said.get("actor/kl_loss", said.get("critic/kl"))
+    # From the loss, or from the rewards.
+    reference = reported.get("actor/kl_loss", reported.get("critic/kl"))
     if reference is not None:
         metrics.train_kl.labels(name, "reference").set(reference)
     for gauge, labels in (
@@ -180,5 +182,5 @@ def _show_step(metrics: Metrics, name: str, step: LastStep) -> None:
         (metrics.train_clip_ratio, _CLIPS),
         (metrics.train_masked, _MASKED),
     ):
-        for key in labels.keys() & said.keys():
-            gauge.labels(name, labels[key]).set(said[key])
+        for key in labels.keys() & reported.keys():
+            gauge.labels(name, labels[key]).set(reported[key])

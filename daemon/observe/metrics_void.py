@@ -1,4 +1,4 @@
-"""`VoidRecords`: counts records without effect, those of replaced processes apart from those of strangers."""
+"""`VoidRecords`: counts records without effect, separately for replaced processes and for strangers."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ FOREIGN: Final = "foreign"
 
 
 _EXPERIMENTS: Final = 1024
-"""The experiments whose foreign records are remembered: strangers can name any."""
+"""Maximum number of experiments with remembered foreign records: strangers can name any."""
 
 
 class ForeignRecords(NamedTuple):
-    """The records of strangers that name one experiment, since the daemon began."""
+    """The foreign records naming one experiment, since the daemon began."""
 
     number: int
     newest: str
-    """Type, writer and place in the log of the newest foreign record."""
+    """Type, writer and position of the newest foreign record."""
 
 
 def foreign_wait(records: ForeignRecords) -> Wait:
-    """The line of `rftd why` about strangers' records: they change nothing, and somebody should know."""
+    """Returns the line of `rftd why` about foreign records: without effect, but worth knowing."""
     count = f"{records.number} record{'s' if records.number > 1 else ''} of strangers"
-    what = f"has {count} that count nowhere, seen since this daemon began; the newest is {records.newest}"
+    description = f"has {count} that count nowhere, seen since this daemon began; the newest is {records.newest}"
     ends = "see rftd verify, and who may write to the topics: docs/production.md"
-    return Wait("log", "foreign_records", what, "you", ends, Level.WORKS)
+    return Wait("log", "foreign_records", description, "you", ends, Level.WORKS)
 
 
 class VoidRecords:
-    """The count of records that a fence, or the lack of one, made void, and of answers to leases of others."""
+    """Counts of records made void by a fence, or by the lack of one, and of answers to foreign leases."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._holders = Holders()
         self.foreign: Newest[UUID, ForeignRecords] = Newest(_EXPERIMENTS)
-        """Those of strangers, by experiment."""
+        """Foreign records by experiment."""
 
     def take(self, decoded: Decoded, fences: FenceView, *, effective: bool) -> None:
-        """Takes in a record that was held against the fences."""
+        """Records the outcome of checking a record against the fences."""
         if effective and not isinstance(decoded.event, Fence):
             return
         role = Role(decoded.head.experiment, decoded.head.role)
@@ -56,14 +56,14 @@ class VoidRecords:
         if not effective:
             if objection:
                 where = f"{decoded.partition}@{decoded.offset}"
-                what = f"{decoded.head.type} of {decoded.head.source!r} at {where}, which {objection}"
-                self.note_foreign(decoded.head.experiment, decoded.partition.stream, what)
+                description = f"{decoded.head.type} of {decoded.head.source!r} at {where}, which {objection}"
+                self.note_foreign(decoded.head.experiment, decoded.partition.stream, description)
             else:
                 self._metrics.void_records.labels(decoded.partition.stream, REPLACED).inc()
 
-    def note_foreign(self, experiment: UUID | None, stream: str, what: str) -> None:
-        """Counts a record that a stranger must have written."""
+    def note_foreign(self, experiment: UUID | None, stream: str, description: str) -> None:
+        """Counts a record certainly written by a stranger, and remembers the newest one of each named experiment."""
         self._metrics.void_records.labels(stream, FOREIGN).inc()
         if experiment is not None:
             before = self.foreign.get(experiment)
-            self.foreign.put(experiment, ForeignRecords(1 if before is None else before.number + 1, what))
+            self.foreign.put(experiment, ForeignRecords(1 if before is None else before.number + 1, description))

@@ -1,12 +1,12 @@
-"""`rftd doctor`: are this machine, its daemon and an experiment fit to work? In reading order:
+"""`rftd doctor`: whether this machine, its daemon and an experiment are ready for work. In reading order:
 
 machine      python, packages, clock, limits
-folder       the data folder, its disk, artifacts, the log's socket
-access       what other users of the machine could read or replace
-engines      devices, which engines can run on them, and which see them
-cluster      the log and the database that lie elsewhere
-daemon       the port, the daemon that should be there, its token, its metrics, what it keeps
+folder       the data folder, the disk, artifacts, the log's socket
+access       files readable or replaceable by other users of the machine
+engines      devices, and the engines able to run on each device and to see it
+cluster      a log and a database on servers
+daemon       the port, the expected daemon, token, metrics, keeping rules
 experiment   an experiment file: fields, model, tokenizer
-prompts      its tasks and rows: columns, chat template, lengths
-checkpoints  the place of its files, and the space there
+prompts      tasks and rows: columns, chat template, lengths
+checkpoints  the experiment's folder, and the space for checkpoints
 """

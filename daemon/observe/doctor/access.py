@@ -1,4 +1,4 @@
-"""Checks that other users of this machine can neither read what the daemon keeps nor put something in its place."""
+"""Checks that other users of this machine can neither read nor replace the daemon's files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rftd.ops.errors import ConflictError
 from rftd.ops.health import Diagnosis
 from rftd.ops.own_folder import OTHERS, PASSAGE, check_own_folder
 
-_STRANGERS: Final = 0o007
+_OTHER_USERS: Final = 0o007
 _NAMED: Final = 3
-"""Open files that are named; the others are counted."""
+"""Maximum number of open files listed by name; further ones are counted."""
 
 
 def check_access(folder: Path) -> list[Diagnosis]:
-    """Checks owner and modes of the data folder and of what lies in it."""
+    """Checks owner and modes of the data folder and its contents."""
     if not folder.is_dir():
         return []
     return [*_of_folder(folder.resolve()), *_of_files(DataFolder(folder))] or [
@@ -28,7 +28,7 @@ def check_access(folder: Path) -> list[Diagnosis]:
 
 
 def check_socket_access(folder: Path) -> list[Diagnosis]:
-    """Checks that nobody else has made the folder of the log's socket, in which workers trust what they find."""
+    """Checks that the folder of the log's socket, trusted by workers, was created by no other user."""
     home = DataFolder(folder).socket.parent
     try:
         check_own_folder(home)
@@ -45,28 +45,28 @@ def _of_folder(root: Path) -> Iterator[Diagnosis]:
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        what = f"{root} belongs to user {status.st_uid}, not to this one: rftd cannot close it to others"
-        yield Diagnosis("access", "warn", what, "give --data a folder of the user that runs the daemon")
+        problem = f"{root} belongs to user {status.st_uid}, not to this one: rftd cannot close it to others"
+        yield Diagnosis("access", "warn", problem, "give --data a folder of the user that runs the daemon")
     elif mode & OTHERS & ~PASSAGE:
-        what = f"{root} is open to other users (mode {mode:04o})"
-        yield Diagnosis("access", "warn", what, f"chmod 700 {root}; rftd serve does so when it starts")
+        problem = f"{root} is open to other users (mode {mode:04o})"
+        yield Diagnosis("access", "warn", problem, f"chmod 700 {root}; rftd serve does so when it starts")
     for above in root.parents:
         mode = above.stat().st_mode
-        # With the sticky bit, as on /tmp, nobody can take away what another user made there.
+        # With the sticky bit, as on /tmp, nobody can remove another user's files.
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            what = f"{above} can be written by everybody: the folder in it can be replaced by another one"
-            yield Diagnosis("access", "warn", what, f"chmod o-w {above}, or give another --data")
+            problem = f"{above} can be written by everybody: the folder in it can be replaced by another one"
+            yield Diagnosis("access", "warn", problem, f"chmod o-w {above}, or give another --data")
 
 
-def _of_files(data: DataFolder) -> Iterator[Diagnosis]:
-    """The finding of files that others could read if they came as far as the folder."""
-    # Those of `rftd stack` are its servers' own.
-    files = [path for path in (*data.root.glob("*"), *data.log.glob("*")) if path.name != "stack"]
-    # With `--folders group` the group has rights to files that the closed folder keeps from it.
-    rights = OTHERS if data.root.stat().st_mode & OTHERS else _STRANGERS
+def _of_files(folder: DataFolder) -> Iterator[Diagnosis]:
+    """Yields a finding about files readable by others once they reach the folder."""
+    # The files of `rftd stack` belong to its servers.
+    files = [path for path in (*folder.root.glob("*"), *folder.log.glob("*")) if path.name != "stack"]
+    # With `--folders group` the group has rights to files protected by the closed folder.
+    rights = OTHERS if folder.root.stat().st_mode & OTHERS else _OTHER_USERS
     opened = [path for path in files if not path.is_symlink() and path.lstat().st_mode & rights]
     if opened:
         named = ", ".join(str(path) for path in sorted(opened)[:_NAMED])
         more = f" and {len(opened) - _NAMED} more" if len(opened) > _NAMED else ""
-        what = f"open to other users: {named}{more}"
-        yield Diagnosis("access", "warn", what, f"chmod -R go-rwx {data.root}; rftd serve does so when it starts")
+        problem = f"open to other users: {named}{more}"
+        yield Diagnosis("access", "warn", problem, f"chmod -R go-rwx {folder.root}; rftd serve does so when it starts")

@@ -1,4 +1,4 @@
-"""Checks of the place of an experiment's files: whether it can be written, and has room for its checkpoints."""
+"""Checks of an experiment's folder: whether it is writable, and has room for the checkpoints."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from rftd.workers.devices.device_memory import elements_of
 _FLOAT32_BYTES: Final = 4
 _MOMENTS: Final = 2
 _VERSIONS: Final = 6
-"""Published versions of the weights that are kept at a time, or so."""
+"""Approximate number of published weight versions existing at a time."""
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 _MEMORY: Final = "memory"
 _HALF_AS_WIDE: Final = ("bfloat16", "float16")
-"""Dtypes of a model whose folder for transformers lies beside the trainer's float32 tensors."""
+"""Dtypes of a model with a transformers folder beside the trainer's float32 tensors."""
 
 
 def check_checkpoints(spec: ExperimentSpec) -> Iterator[Diagnosis]:
-    """The findings of the experiment's folder, which is not made."""
+    """Yields the findings about the experiment's folder, without creating it."""
     job = Path(spec.job_dir)
-    written = check_store(job, "checkpoints")
-    if written.status != "ok":
-        yield written
+    write_check = check_store(job, "checkpoints")
+    if write_check.status != "ok":
+        yield write_check
         return
     trained = [stage for stage in spec.stages if _has_weights(stage)]
-    each = max((_checkpoint_bytes(stage) for stage in trained), default=0)
+    checkpoint_bytes = max((_checkpoint_bytes(stage) for stage in trained), default=0)
     count = sum(_checkpoints(stage) for stage in trained)
-    if each:
-        yield _of_room(job, each, count)
+    if checkpoint_bytes:
+        yield _of_room(job, checkpoint_bytes, count)
     in_memory = [stage for stage in trained if stage.synchronizer.sync_method == _MEMORY]
     if in_memory:
         yield _of_memory(in_memory)
@@ -50,7 +50,9 @@ def _has_weights(stage: StageSpec) -> bool:
 
 
 def _checkpoint_bytes(stage: StageSpec) -> int:
-    """The size of one checkpoint: float32 weights, and moments of what is learnt; without a fresh adapter's few."""
+    """Returns the size of one checkpoint: float32 weights, and moments of trained tensors; a fresh adapter's few are
+    ignored.
+    """
     elements = elements_of(Path(stage.model.path))
     learnt = 0 if stage.model.lora is not None else elements
     moments = 0 if stage.algorithm.optimizer.optimizer_type == "sgd" else _MOMENTS * learnt
@@ -61,37 +63,37 @@ def _checkpoint_bytes(stage: StageSpec) -> int:
 
 
 def _checkpoints(stage: StageSpec) -> int:
-    """Checkpoints that are kept of a stage: as many as it makes, or as may be kept."""
+    """Returns the number of a stage's checkpoints existing at once: all it makes, or the configured limit."""
     interval = stage.trainer.save_interval
-    made = max(1, math.ceil(stage.total_steps / interval)) if interval else 1
+    made_count = max(1, math.ceil(stage.total_steps / interval)) if interval else 1
     most = stage.trainer.max_checkpoints_to_keep
-    return min(made, most) if most else made
+    return min(made_count, most) if most else made_count
 
 
 def _of_room(job: Path, each_bytes: int, count: int) -> Diagnosis:
     volume = LocalDisk().volume(nearest(job))
     free_bytes = volume.free_bytes - DiskLimits().reserve_of(volume)
     needed = f"{count} checkpoint{'s' if count > 1 else ''} of {size(each_bytes)}"
-    there = f"{size(max(0, free_bytes))} can be used at {nearest(job)}"
+    available = f"{size(max(0, free_bytes))} can be used at {nearest(job)}"
     fix = "free some space, set trainer.max_checkpoints_to_keep, save less often, or give another checkpoint_root_dir"
     if each_bytes > free_bytes:
-        return Diagnosis("checkpoints", "fail", f"not one checkpoint of {size(each_bytes)} has room: {there}", fix)
+        return Diagnosis("checkpoints", "fail", f"not one checkpoint of {size(each_bytes)} has room: {available}", fix)
     if each_bytes * count > free_bytes:
-        return Diagnosis("checkpoints", "warn", f"there is no room for {needed}: {there}", fix)
-    return Diagnosis("checkpoints", "ok", f"there is room for {needed}: {there}")
+        return Diagnosis("checkpoints", "warn", f"there is no room for {needed}: {available}", fix)
+    return Diagnosis("checkpoints", "ok", f"there is room for {needed}: {available}")
 
 
 def _of_memory(stages: list[StageSpec]) -> Diagnosis:
-    """The finding of the folder in memory through which weights go."""
+    """Returns the finding about the shared-memory folder of the weights."""
     folder = Path(stages[0].synchronizer.memory_dir or _SHARED_MEMORY)
     need_bytes = _VERSIONS * max(_FLOAT32_BYTES * elements_of(Path(stage.model.path)) for stage in stages)
     check = "weights in memory"
     if not folder.is_dir():
-        what = f"there is no {folder}: each version is written as a file"
-        return Diagnosis(check, "warn", what, "set synchronizer.memory_dir, or sync_method: checkpoint")
+        finding = f"there is no {folder}: each version is written as a file"
+        return Diagnosis(check, "warn", finding, "set synchronizer.memory_dir, or sync_method: checkpoint")
     free_bytes = LocalDisk().volume(folder).free_bytes
-    what = f"{_VERSIONS} versions take {size(need_bytes)}, and {folder} has {size(free_bytes)} free"
+    finding = f"{_VERSIONS} versions take {size(need_bytes)}, and {folder} has {size(free_bytes)} free"
     if free_bytes < need_bytes:
         fix = "give it more (docker run --shm-size), or set synchronizer.sync_method: checkpoint"
-        return Diagnosis(check, "warn", f"{what}: the rest is written as files", fix)
-    return Diagnosis(check, "ok", what)
+        return Diagnosis(check, "warn", f"{finding}: the rest is written as files", fix)
+    return Diagnosis(check, "ok", finding)

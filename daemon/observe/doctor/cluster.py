@@ -1,4 +1,4 @@
-"""Checks of the log and the database that lie elsewhere and that the daemon is to use."""
+"""Checks of a log and a database on servers, intended for the daemon."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TIMEOUT_S: Final = 60.0
 
 
 def check_log(url: LogUrl | None) -> list[Diagnosis]:
-    """The findings of the backend of a log that lies elsewhere; of the embedded one, when it acknowledges."""
+    """Returns the findings of an external log's backend; for the embedded log, its durability."""
     if url is None or not url.text:
-        what = "embedded, one copy: a record is synced to this machine's disk before it is acknowledged"
-        return [Diagnosis("durability", "ok", what, f"for copies on several machines: rftd serve {SHARED}")]
+        durability = "embedded, one copy: a record is synced to this machine's disk before it is acknowledged"
+        return [Diagnosis("durability", "ok", durability, f"for copies on several machines: rftd serve {SHARED}")]
     try:
         return asyncio.run(backend_of(url).diagnose(url.text))
     except RftdError as error:
@@ -26,24 +26,24 @@ def check_log(url: LogUrl | None) -> list[Diagnosis]:
 
 
 def check_postgres(url: str | None) -> list[Diagnosis]:
-    """Checks that the database answers and lets us make tables."""
+    """Checks that the database answers and allows creating tables."""
     if not url:
         return []
     from rftd.daemon.cli.daemon_file import checked_postgres_url
 
     try:
-        what = asyncio.run(asyncio.wait_for(_ask(checked_postgres_url(url)), _TIMEOUT_S))
+        finding = asyncio.run(asyncio.wait_for(_query_server(checked_postgres_url(url)), _TIMEOUT_S))
     except TimeoutError:
         return [Diagnosis("postgres", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the server runs")]
     except RftdError as error:
         return [Diagnosis("postgres", "fail", error.what, error.fix or "see rftd explain " + error.code)]
-    except Exception as error:  # the driver's errors have many classes; their text names no password
+    except Exception as error:  # the driver's errors have many classes; their text contains no password
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         return [Diagnosis("postgres", "fail", reason, "check address, user and PGPASSWORD")]
-    return [what]
+    return [finding]
 
 
-async def _ask(url: str) -> Diagnosis:
+async def _query_server(url: str) -> Diagnosis:
     from sqlalchemy import text
 
     from rftd.storage.database.engine import open_database
@@ -53,12 +53,12 @@ async def _ask(url: str) -> Diagnosis:
     try:
         async with engine.connect() as connection:
             version = await connection.scalar(text("SHOW server_version"))
-            # The tables are in a schema of their own, which whoever comes first makes.
-            there = await connection.scalar(text(f"SELECT to_regnamespace('{SCHEMA}')"))
-            asked = f"has_schema_privilege('{SCHEMA}', 'CREATE')"
-            if there is None:
-                asked = "has_database_privilege(current_database(), 'CREATE')"
-            may = await connection.scalar(text(f"SELECT {asked}"))
+            # The tables are in a separate schema, created by the first user.
+            schema = await connection.scalar(text(f"SELECT to_regnamespace('{SCHEMA}')"))
+            privilege = f"has_schema_privilege('{SCHEMA}', 'CREATE')"
+            if schema is None:
+                privilege = "has_database_privilege(current_database(), 'CREATE')"
+            may = await connection.scalar(text(f"SELECT {privilege}"))
     finally:
         await engine.dispose()
     if not may:

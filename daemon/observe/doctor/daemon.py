@@ -1,4 +1,4 @@
-"""Checks of the daemon that should be there: its port, its readiness, its token, its clock, its metrics."""
+"""Checks of the expected daemon: port, readiness, token, clock, metrics and keeping rules."""
 
 from __future__ import annotations
 
@@ -29,31 +29,35 @@ _CHECK = "keeping"
 
 _TIMEOUT_S: Final = 5.0
 SKEW_S: Final = 10.0
-"""Clocks that differ by more show times of events and leases that confuse people; nothing is decided by them."""
+"""Tolerated clock difference in seconds: larger ones make times of events and leases confusing; no decision depends on
+them.
+"""
 _VARIABLE: Final = "RFTD_TOKEN"
 _REFUSED: Final = "RFTD-API-001"
 _MOST_EXPERIMENTS: Final = 20
-"""Experiments under way whose trackers are looked at, the newest first."""
+"""Number of experiments under way with inspected trackers, the newest first."""
 _NAMED: Final = 8
-"""Names of an allow-list that are shown; the others are counted."""
+"""Number of names shown of an allow-list; further ones are counted."""
 
 
 def check_keeping(client: Client) -> Iterator[Diagnosis]:
-    """The findings of the rules: what goes when, and where one rule defeats another."""
+    """Yields the findings about the keeping rules: their effects, and conflicts between rules."""
     try:
         rules = client.ask(read_keeping).value
-    except RftdError:  # a daemon of another release, which is told beside
+    except RftdError:  # a daemon of another release, reported separately
         return
     yield Diagnosis(_CHECK, "ok", f"{_of_payloads(rules)}; {_of_files(rules)}")
     if rules.archives_lack_payloads:
-        what = "tokens go before what ended is archived, so archives lack them, and rftd restore cannot bring them back"
+        conflict = (
+            "tokens go before what ended is archived, so archives lack them, and rftd restore cannot bring them back"
+        )
         fix = "let tokens go later than --archive-after, or leave that to the archive: it takes them out of the log"
-        yield Diagnosis(_CHECK, "warn", what, fix)
+        yield Diagnosis(_CHECK, "warn", conflict, fix)
     if rules.log_excess_bytes and rules.drop_payloads_above_bytes is not None:
         limit = size(rules.drop_payloads_above_bytes)
-        what = f"the log takes {size(rules.log_excess_bytes)} more than {limit}, and no tokens are left that may go"
+        conflict = f"the log takes {size(rules.log_excess_bytes)} more than {limit}, and no tokens are left that may go"
         fix = "archive or remove what ended, end forks, or serve with a larger --drop-payloads-above"
-        yield Diagnosis(_CHECK, "warn", what, fix)
+        yield Diagnosis(_CHECK, "warn", conflict, fix)
 
 
 def _of_payloads(rules: KeepingRules) -> str:
@@ -78,9 +82,9 @@ def _of_files(rules: KeepingRules) -> str:
 
 
 def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -> list[Diagnosis]:
-    """Checks that a daemon answers, is ready and takes the token; if nobody answers, that its port is free.
+    """Checks that a daemon answers, is ready and accepts the token; without an answer, that its port is free.
 
-    Raises UsageError for an address that is none.
+    Raises UsageError for an invalid address.
     """
     try:
         client = Client(replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S)), environ)
@@ -103,7 +107,7 @@ def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -
 
 
 def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
-    """The findings where no daemon answers: it is not started, or another program has its port."""
+    """Yields the findings without a daemon: not started, or its port in use by another program."""
     if isinstance(error, OtherDaemonError):
         yield Diagnosis("daemon", "warn", error.what, error.fix or "")
         return
@@ -112,11 +116,11 @@ def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
         yield Diagnosis("port", "ok", f"nobody listens at {url}")
         return
     if isinstance(error, WaitTimeoutError):
-        what = f"somebody listens at {url} and gives no answer: {error.what}"
-        yield Diagnosis("daemon", "fail", what, "see the daemon's log; one that hangs may be ended at any time")
+        problem = f"somebody listens at {url} and gives no answer: {error.what}"
+        yield Diagnosis("daemon", "fail", problem, "see the daemon's log; one that hangs may be ended at any time")
         return
-    other = "give rftd serve another --port, or name the daemon's address with --server"
-    yield Diagnosis("port", "fail", f"another program listens at {url}: {error.what}", other)
+    fix = "give rftd serve another --port, or name the daemon's address with --server"
+    yield Diagnosis("port", "fail", f"another program listens at {url}: {error.what}", fix)
 
 
 def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterator[Diagnosis]:
@@ -132,18 +136,18 @@ def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterato
 
 
 def _of_clock(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosis]:
-    """The finding of the daemon's clock, which may be another machine's."""
+    """Yields the finding about the daemon's clock, possibly another machine's."""
     if readiness.clock_s is None:
         return
     ahead_s = readiness.clock_s - clock.now_ns() / 1e9
     if abs(ahead_s) > SKEW_S:
         way = "ahead of" if ahead_s > 0 else "behind"
-        what = f"the daemon at {url} is {abs(ahead_s):.0f} s {way} this machine's clock"
-        yield Diagnosis("clock", "warn", what, "let both follow one time server (timedatectl set-ntp true)")
+        difference = f"the daemon at {url} is {abs(ahead_s):.0f} s {way} this machine's clock"
+        yield Diagnosis("clock", "warn", difference, "let both follow one time server (timedatectl set-ntp true)")
 
 
 def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """The findings of a daemon that is ready: its token, its release, its metrics."""
+    """Yields the findings about a ready daemon: token, release, metrics, allow-lists and trackers."""
     try:
         release = client.ask(read_version).value.version
         metrics = client.metrics()
@@ -151,9 +155,9 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
         if error.code == _REFUSED:
             token = environ.get(_VARIABLE)
             lack = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
-            had = f"refuses the token in {_VARIABLE}" if token else f"asks for a token, and {lack}"
+            refusal = f"refuses the token in {_VARIABLE}" if token else f"asks for a token, and {lack}"
             fix = f"export {_VARIABLE} with a token of this daemon: rftd token add NAME, where it runs"
-            yield Diagnosis("token", "fail", f"the daemon at {client.url} {had}", fix)
+            yield Diagnosis("token", "fail", f"the daemon at {client.url} {refusal}", fix)
         else:
             yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
         return
@@ -163,19 +167,19 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     yield from _of_trackers(client)
     mine = release_of("rftd")
     if release != mine:
-        what = f"the daemon is of release {release}, and this program of {mine}"
-        yield Diagnosis("release", "warn", what, "install one release for both")
+        mismatch = f"the daemon is of release {release}, and this program of {mine}"
+        yield Diagnosis("release", "warn", mismatch, "install one release for both")
     series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
     access = "with a token of role read" if client.has_token else "without a token"
     yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {access}")
 
 
 def _of_trackers(client: Client) -> Iterator[Diagnosis]:
-    """Warns of each tracker of a running experiment that cannot write, with the reason."""
+    """Yields a warning, with the reason, for each tracker of a running experiment unable to write."""
     try:
         listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
         pages = [client.ask(experiments.one, name=summary.id).value for summary in listed]
-    except RftdError:  # a daemon of another release, which is told beside
+    except RftdError:  # a daemon of another release, reported separately
         return
     waiting = [(page, row) for page in pages for row in page.trackers if row.error]
     for page, row in waiting:
@@ -188,44 +192,46 @@ def _of_trackers(client: Client) -> Iterator[Diagnosis]:
 
 
 def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """The findings of the token in use, and of those that others have, as far as it may see them."""
+    """Yields the findings about the token in use, and about other tokens visible to it."""
     try:
-        held = client.ask(read_tokens).value
-    except RftdError:  # a daemon of another release, which is told beside
+        token_list = client.ask(read_tokens).value
+    except RftdError:  # a daemon of another release, reported separately
         return
     if not client.has_token:
-        what = "none is asked for: the daemon takes everybody for its owner"
-        yield Diagnosis("token", "warn", what, "start it without --unsafe-allow-unauthenticated")
+        problem = "none is asked for: the daemon takes everybody for its owner"
+        yield Diagnosis("token", "warn", problem, "start it without --unsafe-allow-unauthenticated")
         return
     origin = f"in {_VARIABLE}" if environ.get(_VARIABLE) else "found by itself"
-    yield Diagnosis("token", "ok", f"that of {held.asker}, with the role {held.role}, {origin}")
-    for item in held.items:
-        until = "no end" if item.expires_ns is None else f"until {iso(item.expires_ns)[:16]}"
-        taken = (
-            f"{item.submitted} of {item.submissions_per_hour} submissions this hour, "
-            f"{item.waiting} of {item.queued} in the queue, "
-            f"{item.streaming} of {item.streams} streams, {item.connected} of {item.connections} connections"
+    yield Diagnosis("token", "ok", f"that of {token_list.asker}, with the role {token_list.role}, {origin}")
+    for token in token_list.items:
+        until = "no end" if token.expires_ns is None else f"until {iso(token.expires_ns)[:16]}"
+        usage = (
+            f"{token.submitted} of {token.submissions_per_hour} submissions this hour, "
+            f"{token.waiting} of {token.queued} in the queue, "
+            f"{token.streaming} of {token.streams} streams, {token.connected} of {token.connections} connections"
         )
-        yield Diagnosis("tokens", "ok", f"{item.name}: {item.role}, {until}; {taken}")
+        yield Diagnosis("tokens", "ok", f"{token.name}: {token.role}, {until}; {usage}")
 
 
 def _of_allowances(client: Client) -> Iterator[Diagnosis]:
-    """The findings of the daemon's allow-lists: the names they allow, and folders in them that are links or missing."""
+    """Yields the findings about the daemon's allow-lists: allowed names, and folders that are links or missing."""
     try:
         lists = client.ask(read_allowances).value.items
-    except RftdError:  # the token's role is smaller
+    except RftdError:  # the token's role is too small
         return
-    for item in lists:
-        names = ", ".join(item.allows[:_NAMED]) or "nothing"
-        more = f" and {len(item.allows) - _NAMED} more" if len(item.allows) > _NAMED else ""
-        yield Diagnosis("allowed", "ok", f"{item.line}: others than the owner may name {names}{more}")
-        for folder in item.faulty:
-            what = f"{item.line}: {folder} is no folder, or is reached by a link: nothing below it is allowed"
-            yield Diagnosis("allowed", "warn", what, "make the folder, or give its real path, and restart rftd serve")
+    for allow_list in lists:
+        names = ", ".join(allow_list.allows[:_NAMED]) or "nothing"
+        more = f" and {len(allow_list.allows) - _NAMED} more" if len(allow_list.allows) > _NAMED else ""
+        yield Diagnosis("allowed", "ok", f"{allow_list.line}: others than the owner may name {names}{more}")
+        for folder in allow_list.faulty:
+            problem = f"{allow_list.line}: {folder} is no folder, or is reached by a link: nothing below it is allowed"
+            yield Diagnosis(
+                "allowed", "warn", problem, "make the folder, or give its real path, and restart rftd serve"
+            )
 
 
 def check_tokens(folder: Path) -> list[Diagnosis]:
-    """Checks that the files of tokens in the data folder can be read, and by nobody else."""
+    """Checks that the token files in the data folder are readable by this user only."""
     file = TokenFile(folder)
     findings = []
     for read in (file.read, file.owner_token):
@@ -239,7 +245,7 @@ def check_tokens(folder: Path) -> list[Diagnosis]:
 
 
 def check_endpoint(folder: Path) -> list[Diagnosis]:
-    """Checks that the daemon which the folder names is alive."""
+    """Checks that the daemon named in the folder is alive."""
     path = folder / ENDPOINT_FILE
     try:
         pid = int(json.loads(path.read_text())["pid"])
@@ -248,7 +254,7 @@ def check_endpoint(folder: Path) -> list[Diagnosis]:
     except (OSError, ValueError, KeyError, TypeError):
         return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
     try:
-        # Signal 0 reaches nobody: the kernel only says whether the process exists.
+        # Signal 0 has no effect: the kernel only reports whether the process exists.
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return [Diagnosis("endpoint", "warn", f"{path} names process {pid}, which is gone", "start it: rftd serve")]

@@ -1,6 +1,7 @@
-"""The devices of this machine, and which engines can run on them. Nothing heavy is imported.
+"""The devices of this machine, and the engines able to run on them. Nothing heavy is imported.
 
-Only beside a GPU is torch asked, in a process of its own, whether it sees it: a driver may list what torch cannot use.
+Only beside a GPU is torch asked, in a separate process, whether it sees the GPU: a driver may list devices unusable by
+torch.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _RAY_TIMEOUT_S: Final = 5.0
 
 
 def check_devices(host: Host) -> list[Diagnosis]:
-    """One finding for each device that workers of this machine are given; and why there is no GPU, if none is."""
-    found = [Diagnosis("device", "ok", _shown(device)) for device in host.devices]
+    """Returns one finding per device available to workers of this machine; and the reason if there is no GPU."""
+    findings = [Diagnosis("device", "ok", _shown(device)) for device in host.devices]
     if not host.gpus:
-        found.append(Diagnosis("device", "ok", host.named()))
-    return found
+        findings.append(Diagnosis("device", "ok", host.named()))
+    return findings
 
 
 def check_engines(host: Host) -> list[Diagnosis]:
-    """One finding for each engine: that it can run here, or why not. One that is missing for a GPU is a warning."""
+    """Returns one finding per engine: ready here, or the reason why not. A missing engine for a GPU is a warning."""
     where = "the GPUs, and deterministic experiments on the CPU" if host.gpus else "the CPU"
     return [_torch(host, where), _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
 
@@ -48,13 +49,13 @@ def _torch(host: Host, where: str) -> Diagnosis:
     check = "engine torch"
     if missing := [name for name in PACKAGES[TORCH] if name not in host.packages]:
         verb = "are" if len(missing) > 1 else "is"
-        what = f"cannot generate or train here, nor read a tokenizer: {', '.join(missing)} {verb} not installed"
-        return Diagnosis(check, "warn", what, f"pip install 'rftd[{TORCH}]', if workers run here")
+        problem = f"cannot generate or train here, nor read a tokenizer: {', '.join(missing)} {verb} not installed"
+        return Diagnosis(check, "warn", problem, f"pip install 'rftd[{TORCH}]', if workers run here")
     return Diagnosis(check, "ok", f"can generate and train on {where}")
 
 
 def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
-    """The findings whether the service Tinker can train and generate for workers of here; the service is not asked.
+    """Returns the findings about training and generating with the service Tinker, without asking the service.
 
     Of a key only the variable is named.
     """
@@ -72,59 +73,59 @@ def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
 
 
 class SeenGpus(NamedTuple):
-    """The answer of torch to the question which GPUs it sees, or why there is none."""
+    """The number of GPUs seen by torch, or the reason for seeing none."""
 
     number: int
     why: str
 
 
-def check_gpus(host: Host, seen: SeenGpus | None = None) -> list[Diagnosis]:
-    """One finding for each engine that is installed: whether it sees the GPUs that workers are given; none without."""
-    if not host.gpus or TORCH not in host.packages:  # that it is not installed is a finding of its own
+def check_gpus(host: Host, seen_gpus: SeenGpus | None = None) -> list[Diagnosis]:
+    """Returns one finding per installed engine: whether it sees the workers' GPUs; none without GPUs."""
+    if not host.gpus or TORCH not in host.packages:  # a missing package has its own finding
         return []
     # vLLM's CUDA build and verl compute through the torch of the same environment.
-    seen = seen or ask_torch()
+    seen_gpus = seen_gpus or ask_torch()
     build = vllm_build(host)
-    found = [_seen("torch", host, seen)]
+    findings = [_gpu_finding("torch", host, seen_gpus)]
     if not isinstance(build, NoBuild):
-        ours = seen if build.device == "cuda" else SeenGpus(0, f"{build.package} is the CPU build")
-        found.append(_seen("vllm", host, ours))
+        ours = seen_gpus if build.device == "cuda" else SeenGpus(0, f"{build.package} is the CPU build")
+        findings.append(_gpu_finding("vllm", host, ours))
     if "verl" in host.packages:
-        found.append(_seen("verl", host, seen))
-    return found
+        findings.append(_gpu_finding("verl", host, seen_gpus))
+    return findings
 
 
 def ask_torch() -> SeenGpus:
-    """The GPUs that torch sees, asked in a process of its own: this one is not to hold any."""
+    """Returns the GPUs seen by torch, asked in a separate process, because this process must not hold any."""
     command = [sys.executable, "-P", "-c", _ASK_TORCH]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return SeenGpus(0, f"torch did not say within {_ASK_TIMEOUT_S:g} s")
     try:
-        told = json.loads(done.stdout)
-        number = int(told["count"])
+        torch_info = json.loads(done.stdout)
+        number = int(torch_info["count"])
     except (ValueError, KeyError, TypeError):
         lines = done.stderr.strip().splitlines()
         return SeenGpus(0, f"torch cannot be imported: {lines[-1] if lines else f'exit {done.returncode}'}")
     if number:
         return SeenGpus(number, "")
-    built = f"is built for CUDA {told['cuda']}" if told.get("cuda") else "is a CPU build"
-    return SeenGpus(0, f"torch {told['torch']} {built}")
+    built = f"is built for CUDA {torch_info['cuda']}" if torch_info.get("cuda") else "is a CPU build"
+    return SeenGpus(0, f"torch {torch_info['torch']} {built}")
 
 
-def _seen(engine: str, host: Host, seen: SeenGpus) -> Diagnosis:
-    there = len(host.gpus)
-    what = f"{engine} sees {seen.number} of {host.named()}"
-    if seen.number >= there:
-        return Diagnosis(f"gpu {engine}", "ok", what)
+def _gpu_finding(engine: str, host: Host, seen_gpus: SeenGpus) -> Diagnosis:
+    gpu_count = len(host.gpus)
+    finding = f"{engine} sees {seen_gpus.number} of {host.named()}"
+    if seen_gpus.number >= gpu_count:
+        return Diagnosis(f"gpu {engine}", "ok", finding)
     fix = f"for the CUDA builds {CUDA_ENVIRONMENT}; with them, compare the driver's CUDA (nvidia-smi) with torch's"
     status: Literal["warn", "fail"] = "warn" if engine == "vllm" else "fail"
-    return Diagnosis(f"gpu {engine}", status, f"{what}: {seen.why or 'the driver lists more'}", fix)
+    return Diagnosis(f"gpu {engine}", status, f"{finding}: {seen_gpus.why or 'the driver lists more'}", fix)
 
 
 def check_ray(host: Host, address: str = "", environ: Mapping[str, str] | None = None) -> list[Diagnosis]:
-    """The findings whether this daemon can place workers on a Ray cluster; the one at `address` is looked for."""
+    """Returns the findings about placing workers on a Ray cluster; the cluster at `address` is contacted."""
     defaults = open_defaults(environ or {}, address) if address else []
     warnings = [Diagnosis(f"ray {default.subject}", "warn", default.what, default.fix) for default in defaults]
     return [_ray_package(host), *_ray_cluster(address), *warnings]
@@ -143,8 +144,8 @@ def _ray_cluster(address: str) -> list[Diagnosis]:
         fix = "give --ray-address HOST:PORT, of ray start --head"
         return [Diagnosis(check, "fail", f"{address!r} is no address", fix)]
     if not somebody_listens(url, timeout_s=_RAY_TIMEOUT_S):
-        what = f"nobody listens at {address}"
-        return [Diagnosis(check, "fail", what, "start it there: ray start --head; or correct --ray-address")]
+        problem = f"nobody listens at {address}"
+        return [Diagnosis(check, "fail", problem, "start it there: ray start --head; or correct --ray-address")]
     return [Diagnosis(check, "ok", f"somebody listens at {address}")]
 
 
@@ -152,8 +153,8 @@ def _ray_package(host: Host) -> Diagnosis:
     check = "launcher ray"
     version = host.packages.get(RAY)
     if version is None:
-        what = "not installed, and needed for rftd serve --workers ray alone"
-        return Diagnosis(check, "ok", what, how_to_install(RAY))
+        state = "not installed, and needed for rftd serve --workers ray alone"
+        return Diagnosis(check, "ok", state, how_to_install(RAY))
     return Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")
 
 
@@ -166,7 +167,7 @@ def _vllm(host: Host) -> Diagnosis:
     check = "engine vllm"
     build = vllm_build(host)
     if isinstance(build, NoBuild):
-        # Without a GPU the torch engine is the faster one, so there is nothing to repair.
+        # Without a GPU the torch engine is faster, so nothing needs fixing.
         return Diagnosis(check, "warn" if host.gpus else "ok", f"cannot generate: {build.why}", build.fix)
     where = "the GPUs" if build.device == "cuda" else "the CPU"
     return Diagnosis(check, "ok", f"{build.package} {build.version} can generate on {where}")
@@ -176,8 +177,8 @@ def _verl(host: Host) -> Diagnosis:
     check = "engine verl"
     version = host.packages.get("verl")
     if version is None:
-        what = "cannot train: verl is not installed"
-        return Diagnosis(check, "warn" if host.gpus else "ok", what, how_to_install("verl"))
+        problem = "cannot train: verl is not installed"
+        return Diagnosis(check, "warn" if host.gpus else "ok", problem, how_to_install("verl"))
     where = f"the ranks of {host.named()}" if host.gpus else "ranks on the CPU, where a file writes it"
     return Diagnosis(check, "ok", f"verl {version} can train on {where}")
 
@@ -187,25 +188,25 @@ def _flash_attention(host: Host) -> Diagnosis:
     version = host.packages.get("flash-attn")
     for_what = "verl's texts without padding and sequences that ranks share"
     if not host.gpus:
-        had = "not installed" if version is None else f"flash-attn {version} is installed"
-        return Diagnosis(check, "ok", f"{had}, and there is no GPU for it: texts are padded")
+        state = "not installed" if version is None else f"flash-attn {version} is installed"
+        return Diagnosis(check, "ok", f"{state}, and there is no GPU for it: texts are padded")
     if version is None:
-        what = f"not installed, and needed for {for_what}: texts are padded"
-        return Diagnosis(check, "ok", what, "pip install flash-attn, built for the torch that is installed")
+        state_needed = f"not installed, and needed for {for_what}: texts are padded"
+        return Diagnosis(check, "ok", state_needed, "pip install flash-attn, built for the torch that is installed")
     return Diagnosis(check, "ok", f"flash-attn {version} is there for {for_what}")
 
 
 def _megatron(host: Host) -> Diagnosis:
     check = "strategy megatron"
-    found = {name: host.packages.get(name) for name in ("megatron-core", "mbridge")}
-    if missing := [name for name, version in found.items() if version is None]:
-        what = f"{' and '.join(missing)} not installed: trainer.trainer_strategy: megatron is refused"
-        return Diagnosis(check, "ok", what, how_to_install("megatron"))
-    had = " and ".join(f"{name} {version}" for name, version in found.items())
+    versions = {name: host.packages.get(name) for name in ("megatron-core", "mbridge")}
+    if missing := [name for name, version in versions.items() if version is None]:
+        state = f"{' and '.join(missing)} not installed: trainer.trainer_strategy: megatron is refused"
+        return Diagnosis(check, "ok", state, how_to_install("megatron"))
+    installed = " and ".join(f"{name} {version}" for name, version in versions.items())
     kernels = host.packages.get("transformer-engine")
     if not host.gpus:
-        return Diagnosis(check, "ok", f"{had} are there; texts are padded, for there is no GPU")
+        return Diagnosis(check, "ok", f"{installed} are there; texts are padded, for there is no GPU")
     if kernels is None:
-        what = f"{had} are there; texts are padded, and whole on each rank: transformer-engine is not installed"
-        return Diagnosis(check, "ok", what, "pip install transformer-engine[pytorch], built for the torch there")
-    return Diagnosis(check, "ok", f"{had} are there, with transformer-engine {kernels}")
+        state = f"{installed} are there; texts are padded, and whole on each rank: transformer-engine is not installed"
+        return Diagnosis(check, "ok", state, "pip install transformer-engine[pytorch], built for the torch there")
+    return Diagnosis(check, "ok", f"{installed} are there, with transformer-engine {kernels}")

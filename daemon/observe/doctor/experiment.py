@@ -1,4 +1,4 @@
-"""Checks of one experiment file: what it names, read as its workers would read it. Nothing is trained or kept."""
+"""Checks of one experiment file, and of everything it names, read as by its workers. Nothing is trained or kept."""
 
 from __future__ import annotations
 
@@ -34,61 +34,65 @@ from rftd.workers.devices.host import Host
 from rftd.workers.models.model_folder import check_weights
 
 _NAMED: Final = {"model": "model", "buffer": "dataset"}
-"""Checks that errors of a section belong to; the rest are those of the file."""
+"""Checks for errors of a section; other errors belong to the file."""
 
 
 def check_file(submission: Submission, host: Host) -> list[Diagnosis]:
-    """The findings of an experiment for workers on `host`: file, models, datasets, prompts, space for checkpoints."""
+    """Returns the findings about an experiment for workers on `host`: file, models, datasets, prompts, space for
+    checkpoints.
+    """
     spec = submission.spec
     warned = [_warning(text) for text in submission.warnings]
     if submission.wrong is not None:
         wrong = with_files(submission.wrong)
         say_where(wrong, submission.source)
         return [*of_errors(wrong.errors), *warned]
-    with ExitStack() as held:
+    with ExitStack() as temporary_files:
         try:
-            config = _with_files(spec.config, held)
+            config = _with_files(spec.config, temporary_files)
             if config != spec.config:
                 spec = check_config(config, host=host)
         except RftdError as error:
             say_where(error, submission.source)
             return [*of_errors(getattr(error, "errors", (error,))), *warned]
-        found = [
+        findings = [
             Diagnosis("file", "ok", f"{submission.source.origin}: {spec.project}/{spec.name} can be read"),
             *warned,
         ]
-        return _looked_at(spec, found, submission.source, host)
+        return _preflight_findings(spec, findings, submission.source, host)
 
 
-def _with_files(config: dict[str, Any], held: ExitStack) -> dict[str, Any]:
-    """The configuration with a folder for each name on the hub, and a file for each table of a database.
+def _with_files(config: dict[str, Any], temporary_files: ExitStack) -> dict[str, Any]:
+    """Returns the configuration with a folder for each name on the hub, and a file for each table of a database.
 
-    The files are gone once `held` is left. Raises what reading a table raises.
+    The files are deleted on leaving `temporary_files`. Raises the errors of reading a table.
     """
     if names_tables(config):
-        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="rftd-doctor-"))
+        folder = temporary_files.enter_context(tempfile.TemporaryDirectory(prefix="rftd-doctor-"))
         judge = SubmissionJudge(OWNER, NOTHING_MORE)
         config = SqlTables(os.environ, judge, KeptTables(None)).read(config, Path(folder))
     return with_snapshots(config, HubCache.of(os.environ))
 
 
-def _looked_at(spec: ExperimentSpec, found: list[Diagnosis], source: SourceMap, host: Host) -> list[Diagnosis]:
+def _preflight_findings(
+    spec: ExperimentSpec, findings: list[Diagnosis], source: SourceMap, host: Host
+) -> list[Diagnosis]:
     try:
         counted = preflight(spec, host)
     except (ConfigErrors, ConfigError, DataError) as error:
         say_where(error, source)
-        found += of_errors(getattr(error, "errors", (error,)))
-        # What is right of it may have more to say: a model may be there whose dataset is not.
+        findings += of_errors(getattr(error, "errors", (error,)))
+        # The valid parts may yield more findings: a model may exist while its dataset is missing.
         counted = spec
-    found += _of_memory(counted)
-    said = {each.check for each in found if each.status == "fail"}
+    findings += _of_memory(counted)
+    failed_checks = {finding.check for finding in findings if finding.status == "fail"}
     for stage in counted.stages:
-        of_model = [] if "model" in said else list(_of_model(stage))
-        found += of_model
-        can_encode = not any(each.check == "tokenizer" and each.status == "fail" for each in of_model)
-        if can_encode and not said & {"model", "dataset", "chat template"}:
-            found += check_prompts(stage)
-    return [*_once(found), *check_checkpoints(counted)]
+        of_model = [] if "model" in failed_checks else list(_of_model(stage))
+        findings += of_model
+        can_encode = not any(finding.check == "tokenizer" and finding.status == "fail" for finding in of_model)
+        if can_encode and not failed_checks & {"model", "dataset", "chat template"}:
+            findings += check_prompts(stage)
+    return [*_without_duplicates(findings), *check_checkpoints(counted)]
 
 
 def _warning(text: str) -> Diagnosis:
@@ -98,23 +102,23 @@ def _warning(text: str) -> Diagnosis:
 
 
 def of_errors(errors: Iterable[RftdError]) -> list[Diagnosis]:
-    """One failed finding for each error of a file, under what it concerns."""
+    """Returns one failed finding for each error of a file, under the check it concerns."""
     return [_finding(error) for error in errors]
 
 
 def _finding(error: RftdError) -> Diagnosis:
     path: FieldPath = (parse(error.field) if error.field else None) or ()
-    sections = [str(part) for part in path if str(part) in _NAMED]
+    sections = [str(section) for section in path if str(section) in _NAMED]
     check = _NAMED[sections[0]] if sections else "file"
     if NO_TEMPLATE in error.what:
         check = "chat template"
-    place = ", ".join(filter(None, (error.where, error.field)))
+    position = ", ".join(filter(None, (error.where, error.field)))
     fix = error.fix or f"see rftd explain {error.code}"
-    return Diagnosis(check, "fail", f"{place}: {error.what}" if place else error.what, fix)
+    return Diagnosis(check, "fail", f"{position}: {error.what}" if position else error.what, fix)
 
 
 def _of_memory(spec: ExperimentSpec) -> Iterator[Diagnosis]:
-    """The memory of the workers against their devices; a warning for what may not fit together."""
+    """Yields the memory of the workers against their devices; a warning if it may not fit."""
     for row in rows_of(spec.memory):
         fits = row.workers * row.size_bytes <= row.device_bytes
         fix = "" if fits else "take a smaller model, shorter texts, or trainer.engine_args.gradient_checkpointing"
@@ -122,7 +126,7 @@ def _of_memory(spec: ExperimentSpec) -> Iterator[Diagnosis]:
 
 
 def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:
-    """The findings of the weights and the tokenizer of a stage's model."""
+    """Yields the findings about the weights and the tokenizer of a stage's model."""
     if stage.trainer.engine == "fake" or not stage.model.path or stage.rollout.engine == SERVICE:
         return
     folder = Path(stage.model.path)
@@ -150,6 +154,6 @@ def _of_weights(folder: Path) -> Iterator[Diagnosis]:
     yield Diagnosis("model", "ok", f"{folder}: {elements_of(folder):,} weights in {where}")
 
 
-def _once(found: list[Diagnosis]) -> list[Diagnosis]:
-    """The findings without those that two stages share."""
-    return list(dict.fromkeys(found))
+def _without_duplicates(findings: list[Diagnosis]) -> list[Diagnosis]:
+    """Returns the findings without duplicates from stages sharing a section."""
+    return list(dict.fromkeys(findings))

@@ -1,4 +1,4 @@
-"""Checks of the data folder and of the disk below it. Nothing is changed: what is tried is undone."""
+"""Checks of the data folder and its disk. Nothing is changed: every trial is undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PREFIX: Final = ".rftd-doctor-"
 
 
 def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
-    """Checks that the data folder can be written to, durably, has room, and holds nothing that stops a daemon."""
+    """Checks that the data folder is durably writable, has room, and contains nothing preventing a daemon's start."""
     home = nearest(folder)
     if not home.is_dir():
         return [Diagnosis("folder", "fail", f"{home} is no folder", "give another --data")]
@@ -55,22 +55,22 @@ def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
 
 
 def check_store(home: Path, check: str = "artifacts") -> Diagnosis:
-    """Checks that what is too large for an event, a checkpoint too, can be written below `home` and read back."""
-    data = os.urandom(4096)
+    """Checks that contents too large for an event, such as a checkpoint, can be written below `home` and read back."""
+    random_bytes = os.urandom(4096)
     try:
         with tempfile.TemporaryDirectory(dir=nearest(home), prefix=_PREFIX) as folder:
             store = ArtifactStore(Path(folder))
-            same = store.read(store.put(data)) == data
+            is_same = store.read(store.put(random_bytes)) == random_bytes
     except (OSError, RftdError) as error:
         why = error.what if isinstance(error, RftdError) else error.strerror
         return Diagnosis(check, "fail", f"{home} cannot be written and read: {why}", "give a folder that can be")
-    if not same:
+    if not is_same:
         return Diagnosis(check, "fail", f"{home} gives back other bytes than it took", "check the disk")
     return Diagnosis(check, "ok", f"written, synced and read back at {home}")
 
 
 def check_socket(folder: Path) -> list[Diagnosis]:
-    """Checks that workers of this machine can reach the embedded log: its socket has a short folder of its own."""
+    """Checks that workers of this machine can reach the embedded log through its socket in a short folder path."""
     path = DataFolder(folder).socket
     try:
         check_path(path)
@@ -87,35 +87,37 @@ def check_socket(folder: Path) -> list[Diagnosis]:
 
 def _of_time(home: Path, ahead_s: float) -> Iterator[Diagnosis]:
     if abs(ahead_s) > _CLOCK_S:
-        what = f"the file system of {home} is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this clock"
+        difference = (
+            f"the file system of {home} is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this clock"
+        )
         fix = "let this machine and its file server follow one time server (timedatectl set-ntp true)"
-        yield Diagnosis("clock", "warn", what, fix)
+        yield Diagnosis("clock", "warn", difference, fix)
 
 
 def _disk(home: Path) -> Diagnosis:
     free = shutil.disk_usage(home).free / _GIB
-    what = f"{free:.1f} GiB free at {home}"
+    free_space = f"{free:.1f} GiB free at {home}"
     if free < NO_DISK_GIB:
-        return Diagnosis("disk", "fail", what, "free some space: the log refuses appends when it is full")
+        return Diagnosis("disk", "fail", free_space, "free some space: the log refuses appends when it is full")
     if free < LOW_DISK_GIB:
-        return Diagnosis("disk", "warn", what, "free some space: checkpoints and the log grow")
-    return Diagnosis("disk", "ok", what)
+        return Diagnosis("disk", "warn", free_space, "free some space: checkpoints and the log grow")
+    return Diagnosis("disk", "ok", free_space)
 
 
-def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
-    """The findings of what lies in the folder and would stop a daemon, or an experiment."""
-    if data.importing.exists():
-        what = f"{data.importing}: an import was interrupted, and rftd serve refuses the folder"
-        yield Diagnosis("import", "fail", what, "repeat it: rftd import FILE; it goes on where it was")
-    if data.unfinished.exists():
-        what = f"{data.root} is a backup that was cut off, and rftd serve refuses the folder"
-        yield Diagnosis("backup", "fail", what, "make another one: rftd backup")
-    yield from _of_backup(data)
-    if data.losses.exists():
-        what = f"{data.losses}: the log lost records that were acknowledged"
+def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
+    """Yields the findings about folder contents preventing a daemon's start, or an experiment."""
+    if folder.importing.exists():
+        problem = f"{folder.importing}: an import was interrupted, and rftd serve refuses the folder"
+        yield Diagnosis("import", "fail", problem, "repeat it: rftd import FILE; it goes on where it was")
+    if folder.unfinished.exists():
+        problem = f"{folder.root} is a backup that was cut off, and rftd serve refuses the folder"
+        yield Diagnosis("backup", "fail", problem, "make another one: rftd backup")
+    yield from _of_backup(folder)
+    if folder.losses.exists():
+        problem = f"{folder.losses}: the log lost records that were acknowledged"
         fix = "rftd ls shows the experiments that wait; put the newest log back, or rftd serve --accept-loss NAME"
-        yield Diagnosis("log", "warn", what, fix)
-    file = data.log / "log.db"
+        yield Diagnosis("log", "warn", problem, fix)
+    file = folder.log / "log.db"
     try:
         head = _head(file)
     except FileNotFoundError:
@@ -125,24 +127,26 @@ def _of_content(data: DataFolder) -> Iterator[Diagnosis]:
         return
     # SQLite begins a database with an empty file.
     if head not in (b"", _SQLITE):
-        what = f"{file} is no log: it does not begin as a database does"
-        yield Diagnosis("log", "fail", what, "restore the whole data folder from a backup, or give another --data")
+        problem = f"{file} is no log: it does not begin as a database does"
+        yield Diagnosis("log", "fail", problem, "restore the whole data folder from a backup, or give another --data")
 
 
-def _of_backup(data: DataFolder) -> Iterator[Diagnosis]:
-    """The last backup of a folder that has one."""
+def _of_backup(folder: DataFolder) -> Iterator[Diagnosis]:
+    """Yields the last backup of the folder, if there is one."""
     try:
-        last = json_decoder(LastBackup).decode(data.backed_up.read_bytes())
+        last = json_decoder(LastBackup).decode(folder.backed_up.read_bytes())
     except FileNotFoundError:
         return
     except (OSError, msgspec.MsgspecError) as error:
-        yield Diagnosis("backup", "warn", f"{data.backed_up} cannot be read: {error}", "make a backup: rftd backup TO")
+        yield Diagnosis(
+            "backup", "warn", f"{folder.backed_up} cannot be read: {error}", "make a backup: rftd backup TO"
+        )
         return
     if Path(last.folder).is_dir():
         yield Diagnosis("backup", "ok", f"made at {last.created}, in {last.folder}")
     else:
-        what = f"made at {last.created}, and {last.folder} is not there"
-        yield Diagnosis("backup", "warn", what, "make another one: rftd backup TO")
+        state = f"made at {last.created}, and {last.folder} is not there"
+        yield Diagnosis("backup", "warn", state, "make another one: rftd backup TO")
 
 
 def _head(file: Path) -> bytes:

@@ -16,32 +16,32 @@ from rftd.ops.health import Diagnosis
 ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
 NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "sqlmodel", "uvicorn")
 _RELEASED_NS: Final = 1_735_689_600 * 10**9
-"""2025-01-01: a clock that says less was never set."""
+"""2025-01-01: an earlier clock was never set."""
 _OPEN_FILES: Final = 1024
 
 
 def check_python(version: tuple[int, int] | None = None, *, optimised: bool | None = None) -> list[Diagnosis]:
-    """The interpreter: its version, and that assertions are on."""
+    """Checks the version of the interpreter, and that assertions are on."""
     version = version or sys.version_info[:2]
     name = ".".join(map(str, version))
-    found = [
+    findings = [
         Diagnosis("python", "ok", f"{name} at {sys.executable}")
         if version >= (3, 11)
         else Diagnosis("python", "fail", f"{name} is too old", "install Python 3.11 or newer")
     ]
     if sys.flags.optimize > 0 if optimised is None else optimised:
-        found.append(
+        findings.append(
             Diagnosis(
                 "assertions", "fail", "off (-O or PYTHONOPTIMIZE): broken invariants would pass", "run without -O"
             )
         )
     else:
-        found.append(Diagnosis("assertions", "ok", "on"))
-    return found
+        findings.append(Diagnosis("assertions", "ok", "on"))
+    return findings
 
 
 def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Diagnosis]:
-    """Checks that no room is imported under its bare name: a second copy would not know the first one's types."""
+    """Checks that no room is imported under its bare name: a second copy would not recognise the first one's types."""
     modules = dict(sys.modules) if modules is None else modules
     doubles = [name for name in ROOMS if (module := modules.get(name)) is not None and _is_ours(module, modules, name)]
     if doubles:
@@ -57,7 +57,7 @@ def check_identity(modules: dict[str, ModuleType] | None = None) -> list[Diagnos
 
 
 def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
-    """Checks that the packages rftd needs are installed; nothing is imported."""
+    """Checks that the packages required by rftd are installed; nothing is imported."""
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         return [Diagnosis("packages", "fail", f"missing: {', '.join(missing)}", "install the lock: make .venv/.ready")]
@@ -65,28 +65,32 @@ def check_packages(needed: tuple[str, ...] = NEEDED) -> list[Diagnosis]:
 
 
 def check_clock(clock: Clock) -> list[Diagnosis]:
-    """The finding of this machine's clock: whether it was ever set."""
+    """Returns the finding about this machine's clock: whether it was ever set."""
     now = iso(clock.now_ns())
     if clock.now_ns() < _RELEASED_NS:
-        what = f"says {now}, which is before this release was written"
-        return [Diagnosis("clock", "fail", what, "set it (timedatectl set-ntp true): certificates and times go by it")]
+        problem = f"says {now}, which is before this release was written"
+        return [
+            Diagnosis("clock", "fail", problem, "set it (timedatectl set-ntp true): certificates and times go by it")
+        ]
     return [Diagnosis("clock", "ok", f"says {now}")]
 
 
 def check_limits() -> list[Diagnosis]:
-    """The finding of the limits of processes that are started here: the files that one may have open."""
-    # The hard one: daemon and workers raise their own as far as that.
+    """Returns the finding about the limit of open files for processes started here."""
+    # The hard limit: daemon and workers raise their own up to it.
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files < _OPEN_FILES and open_files != resource.RLIM_INFINITY:
-        what = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
-        return [Diagnosis("limits", "warn", what, f"ulimit -n {_OPEN_FILES} before rftd serve")]
+        problem = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
+        return [Diagnosis("limits", "warn", problem, f"ulimit -n {_OPEN_FILES} before rftd serve")]
     many = "any number of" if open_files == resource.RLIM_INFINITY else f"{open_files:,}"
     return [Diagnosis("limits", "ok", f"a process may have {many} files open")]
 
 
 def _is_ours(module: ModuleType, modules: dict[str, ModuleType], name: str) -> bool:
-    """A stranger's package may be called `ops` too; a second copy of ours has the same files."""
+    """True if the module is a second copy of rftd's package: a foreign package may be called `ops` too, but has other
+    files.
+    """
     ours = modules.get(f"rftd.{name}")
     paths = {os.path.realpath(path) for path in getattr(module, "__path__", ())}
-    known = {os.path.realpath(path) for path in getattr(ours, "__path__", ())} if ours is not None else set()
-    return bool(paths & known) or (ours is None and any((Path(path) / "py.typed").exists() for path in paths))
+    our_paths = {os.path.realpath(path) for path in getattr(ours, "__path__", ())} if ours is not None else set()
+    return bool(paths & our_paths) or (ours is None and any((Path(path) / "py.typed").exists() for path in paths))

@@ -22,10 +22,10 @@ from rftd.workers.datasets.train_row import TrainRow, row_faults
 from rftd.workers.workflows.first_prompts import FirstPrompts
 
 _LOOKED_AT: Final = 500
-"""Rows of a dataset that are read, spread over all of it: a second for a tokenizer of the usual speed."""
+"""Number of rows read per dataset, spread evenly: about a second for a tokenizer of average speed."""
 _DATASET: Final = "dataset"
 _SHOWN: Final = 60
-"""Characters at each end of a text that is shown."""
+"""Number of characters shown at each end of a text."""
 
 
 _LONGER: Final = "raise model.max_model_len, or shorten the rows"
@@ -34,11 +34,11 @@ _FAULTS: Final = {
     ROW_ANSWERS_CUT: ("an answer that loses its end: no end is learned of them", _LONGER),
     EQUAL_PAIRS: ("two answers of the same tokens: nothing is learned of them", "leave such rows out, or correct them"),
 }
-"""The figures that count rows of a dataset which teach less than they should: what that means, and what to do."""
+"""Counts of rows teaching less than they should, by figure: the meaning, and the fix."""
 
 
 def check_prompts(stage: StageSpec) -> Iterator[Diagnosis]:
-    """The findings of the stage's tasksets and of the rows that it trains on; its model and tokenizer can be read."""
+    """Yields the findings about the stage's tasksets and training rows, once its model and tokenizer are readable."""
     if stage.trainer.engine == "fake" or stage.rollout.engine == SERVICE or not stage.model.path:
         return
     served = stage.taskset if stage.serving is not None else None
@@ -65,16 +65,16 @@ def _of_tasks(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
                 answers += bool(task.truth)
     except DataError as error:
         template = "chat template" in error.what
-        place = f"{error.where}: " if error.where else ""
-        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        position = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{position}{error.what}", error.fix or "")
         return
-    except ConfigError:  # a part that is not here: its worker may have it, and says so if not
+    except ConfigError:  # a missing part: its worker may have it, and reports its absence
         return
     named = f"taskset {spec.name!r}"
     yield Diagnosis(_DATASET, "ok", f"{named}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
     if spec.format.response_key and not answers:
-        what = f"{named}: no row has an answer in {spec.format.response_key!r}"
-        yield Diagnosis(_DATASET, "fail", what, "correct format.response_key, or the rows")
+        problem = f"{named}: no row has an answer in {spec.format.response_key!r}"
+        yield Diagnosis(_DATASET, "fail", problem, "correct format.response_key, or the rows")
     yield _of_lengths(named, lengths, most, cut=model.enable_prompt_truncation)
 
 
@@ -85,9 +85,9 @@ def _of_lengths(named: str, lengths: list[int], most: int, *, cut: bool) -> Diag
         return Diagnosis("prompts", "ok", f"{named}: up to {longest} tokens, of {most} that fit")
     happens = "is cut and trains nothing" if cut else "fails"
     whose = "every prompt" if over == len(lengths) else f"{over} of {len(lengths)} prompts"
-    what = f"{named}: {whose} has more than {most} tokens (the longest {longest}), and {happens}"
+    problem = f"{named}: {whose} has more than {most} tokens (the longest {longest}), and {happens}"
     fix = f"raise model.max_prompt_tokens to {longest}, and model.max_model_len with it, or shorten the rows"
-    return Diagnosis("prompts", "fail" if over == len(lengths) else "warn", what, fix)
+    return Diagnosis("prompts", "fail" if over == len(lengths) else "warn", problem, fix)
 
 
 def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
@@ -101,25 +101,27 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
                 sequences = taskset.train_rows(row, tokenizer=tokenizer, max_model_len=stage.model.max_model_len)
                 first = first or sequences
                 faults.update(row_faults(sequences))
-    except NotInstalledError:  # of the tokenizer, which has a finding of its own
+    except NotInstalledError:  # of the tokenizer, which has its own finding
         return
     except DataError as error:
         template = "chat template" in error.what
-        place = f"{error.where}: " if error.where else ""
-        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{place}{error.what}", error.fix or "")
+        position = f"{error.where}: " if error.where else ""
+        yield Diagnosis("chat template" if template else _DATASET, "fail", f"{position}{error.what}", error.fix or "")
         return
     yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
     for name, (fault, fix) in _FAULTS.items():
         if count := faults[name]:
-            what = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows that were read have {fault}"
+            problem = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows that were read have {fault}"
             teaches_nothing = count == len(rows) and name != ROW_ANSWERS_CUT
-            yield Diagnosis(_DATASET, "fail" if teaches_nothing else "warn", what, fix)
+            yield Diagnosis(_DATASET, "fail" if teaches_nothing else "warn", problem, fix)
     for sequence in first:
         yield Diagnosis("first row", "ok", _shown(sequence, tokenizer))
 
 
 def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
-    """A trained row for people: its text, with learned tokens in brackets, and its ids, each cut in the middle."""
+    """Returns a training row for people: its text, with learned tokens in brackets, and its ids, each cut in the
+    middle.
+    """
     tokens = row.tokens.tolist()
     learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
     text = ""
@@ -131,12 +133,12 @@ def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
 
 
 def _ends(text: str) -> str:
-    """The text, or its beginning and its end."""
+    """Returns a short text whole, and of a long text the beginning and the end."""
     return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
 
 
 def _spread(rows: int) -> range:
-    """Rows from the first to the last, as many as are looked at."""
+    """Returns the inspected rows, evenly spread from the first to the last."""
     return range(0, rows, max(1, -(-rows // _LOOKED_AT)))
 
 
