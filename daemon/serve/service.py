@@ -193,7 +193,7 @@ def _supervisor(
         ids=ids,
         logger=logger,
         archives=folder.archives,
-        known=folder.known,
+        snapshots=folder.known,
         lost_after_s=options.worker_lost_after_s,
         release_after_s=options.release_after_s,
         roles=options.launching.roles,
