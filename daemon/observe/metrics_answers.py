@@ -61,9 +61,7 @@ class AnswerTally:
             self._void.note_foreign(answer.experiment, answer.partition.stream, _described(answer))
 
     def settle(self) -> None:
-        """Checks answers of previously unknown writers once more, keeping the newest 4,096 still undecided ones for the
-        next round.
-        """
+        """Checks answers of previously unknown writers once more, keeping at most 4,096 undecided ones."""
         waiting = self._undecided[-_UNDECIDED:]
         self._undecided = []
         for answer, count in waiting:

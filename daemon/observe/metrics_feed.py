@@ -209,9 +209,7 @@ class MetricsFeed:
             handler(self._label(id), decoded, event)
 
     def settle(self) -> None:
-        """Adds the recorded experiences to the metrics, together with rollouts cancelled by closed groups and ended
-        experiments.
-        """
+        """Adds recorded experiences to the metrics, with rollouts cancelled by closed groups or ended experiments."""
         self.answers.settle()
         for rollouts in self._rollouts.values():
             self._add(rollouts)

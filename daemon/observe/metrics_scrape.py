@@ -72,9 +72,7 @@ class PacedReading(Generic[T]):
     """The newest good reading of the tables, and the time of the next one."""
 
     def __init__(self, clock: Clock, processor_s: Callable[[], float] = time.process_time) -> None:
-        """`processor_s` returns the processor time of this process: on a busy machine a reading's elapsed time is much
-        longer.
-        """
+        """`processor_s` returns this process's processor time: on a busy machine a reading's elapsed time is longer."""
         self._clock = clock
         self._processor_s = processor_s
         self._last_reading: T | None = None

@@ -21,9 +21,7 @@ QUANTILES: Final = (0.1, 0.5, 0.9)
 BANDS: Final = {1: "high", 0: "normal", -1: "low"}
 """Bands of priority tags, by their sign."""
 HEARD_S: Final = 5.0
-"""Seconds excluded at the end of a living worker's time: an earlier end would be in the tables, and counters never
-fall.
-"""
+"""Seconds excluded at the end of a living worker's time: an older end is in the tables, and counters never fall."""
 _LOSSES: Final = {
     "actor/final_loss": "total",
     "actor/pg_loss": "pg",

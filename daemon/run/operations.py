@@ -1,6 +1,4 @@
-"""`Operations`: the commands of a daemon for the HTTP API and, through the API, for the CLI. Reads go to
-`storage.queries`.
-"""
+"""`Operations`: a daemon's commands for the HTTP API and, through that, the CLI. Reads go to `storage.queries`."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ class Operations(Protocol):
         ...
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
-        """Returns the specification `submit` would append now, after the same checks. Appends nothing. Raises as
-        `submit`.
-        """
+        """Returns the specification `submit` would append, after equal checks; appends nothing. Raises as `submit`."""
         ...
 
     async def fork(
@@ -167,9 +163,7 @@ class Operations(Protocol):
         ...
 
     async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
-        """Changes the priority of an experiment before its end; higher priorities leave the queue first. Raises as
-        `pause`.
-        """
+        """Changes an experiment's priority before its end; higher ones leave the queue first. Raises as `pause`."""
         ...
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
@@ -213,9 +207,7 @@ class Operations(Protocol):
         ...
 
     def spent(self, experiment: UUID) -> Spent | None:
-        """Returns the spent part of an experiment's budgets; None without budgets, or if the experiment is unknown
-        here.
-        """
+        """Returns the spent part of an experiment's budgets; None without budgets, or for an unknown experiment."""
         ...
 
     def opening(self, experiment: UUID) -> list[Wait]:
@@ -289,9 +281,7 @@ class Operations(Protocol):
         ...
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """Retries a dead letter so that its task takes effect after all. Raises ConflictError where a retry is unsound,
-        NotFoundError.
-        """
+        """Retries a dead letter's task. Raises NotFoundError, and ConflictError where a retry is unsound."""
         ...
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:

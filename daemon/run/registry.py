@@ -96,9 +96,7 @@ class Registry:
     """Folds life events and generations of every experiment, without decoding payloads of plans and steps."""
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
-        """With a `folder`, the registry continues from the newest snapshot in the folder and writes new snapshots
-        there.
-        """
+        """With a `folder`, the registry continues from its newest snapshot and writes new snapshots there."""
         self._partitions = [partition for partition in topics.TRUTH if partition.stream in _READ]
         self._log = log
         self.fences = FenceView()

@@ -45,9 +45,7 @@ _BY_CHANCE: Final = ("4", "5")
 
 
 def short(id: str) -> str:
-    """Returns the beginning of an id, sufficient for verbs to find it; the whole id for versions with common
-    beginnings.
-    """
+    """Returns the beginning of an id, sufficient for verbs; the whole id for versions with common beginnings."""
     return id[:ID_DIGITS] if id[_VERSION_DIGIT : _VERSION_DIGIT + 1] in _BY_CHANCE else id
 
 

@@ -72,9 +72,7 @@ def fitted(text: str, width: int, *, indent: int | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """Returns the text without terminal control characters except line feeds and tabs, each replaced by Python's
-    notation.
-    """
+    """Returns the text with terminal control characters except line feeds and tabs in Python's notation."""
     return _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], text)
 
 

@@ -185,7 +185,9 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
 def _ids(
     client: Client, name: str, low: float | None, high: float | None, stage: int | None, *, by_group: bool
 ) -> Iterator[str]:
-    """The ids of experiences with a reward from `low` to `high`, the oldest first; `by_group` one group at a time."""
+    """Yields the ids of experiences with a reward from `low` to `high`, oldest first; with `by_group` one group at a
+    time.
+    """
     groups: dict[str, list[ExperienceRow]] = {}
     offset: int | None = 0
     while offset is not None:
@@ -324,9 +326,7 @@ def _page(page: ExperienceView) -> Iterator[str]:
 
 
 def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
-    """Yields prompt, answer and truth, without terminal control characters even if no terminal is there: the text may
-    reach one.
-    """
+    """Yields prompt, answer and truth, always without terminal control characters: a pipe may end at a terminal."""
     # A table of the tokens shows the ids, too.
     for ids in transcript.ids if page.tokens is None else ():
         yield labelled("prompt ids", " ".join(map(str, ids.prompt)))

@@ -253,12 +253,8 @@ def _answer(done: ImportReport, settings: Settings) -> None:
     name = done.manifest.name
     id = done.manifest.experiment
     state = done.manifest.state
-    ended = state in (
-        "completed",
-        "failed",
-        "cancelled",
-        "rejected",
-    )  # an unfinished experiment reads models and datasets
+    # An unfinished experiment reads models and datasets.
+    ended = state in ("completed", "failed", "cancelled", "rejected")
     needed = () if ended else inputs_of(done.spec)
     missing = sorted(path for path in needed if not (os.path.exists(path) or glob.glob(path, recursive=True)))
     if settings.machine_readable:

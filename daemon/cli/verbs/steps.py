@@ -139,7 +139,9 @@ def _default_columns(rows: Sequence[StepRow]) -> Iterator[Cells]:
 
 
 def _reward(row: StepRow) -> float | None:
-    """The mean reward of a step: of the batch's experiences, or of recorded rollouts as the trainer reports it."""
+    """Returns the mean reward of a step: of the batch's experiences, or of recorded rollouts as reported by the
+    trainer.
+    """
     return reward_of(row.metrics) if row.reward_mean is None else row.reward_mean
 
 
@@ -227,9 +229,7 @@ def _nothing(step: str | None, newest: int) -> str:
 
 
 def _text(figure: float | None, digits: int = 6) -> str:
-    """Returns a figure in few characters, `-` for None: a large one without decimals, else with `digits` significant
-    digits.
-    """
+    """Returns a figure in few characters, `-` for None: a large one without decimals, else with `digits` digits."""
     if figure is None:
         return "-"
     if abs(figure) >= 10**digits or float(figure).is_integer():

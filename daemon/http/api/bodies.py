@@ -53,9 +53,7 @@ class Body(Generic[B]):
 
 
 async def read_body(request: Request, command: CommandRoute[B, Any]) -> Body[B]:
-    """Reads the request's body as required by the command. Raises UsageError, ConfigErrors, TooLargeError,
-    MediaTypeError.
-    """
+    """Reads the request's body for the command. Raises UsageError, ConfigErrors, TooLargeError, MediaTypeError."""
     body = await request.body()
     media = request.headers.get("content-type", "")
     # In a thread: four megabytes of JSON would hold up the loop, and with it every append of the workers.
@@ -63,9 +61,7 @@ async def read_body(request: Request, command: CommandRoute[B, Any]) -> Body[B]:
 
 
 def body_of(body: bytes, content_type: str, command: CommandRoute[B, Any], *, field: str) -> Body[B]:
-    """Decodes a body of this media type as required by the command; `field` names the type's field. Raises as
-    `read_body`.
-    """
+    """Decodes a body of this media type for the command; `field` names the type's field. Raises as `read_body`."""
     if not body and command.optional:
         return Body(command.body())
     media = content_type.partition(";")[0].strip().lower()

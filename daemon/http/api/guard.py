@@ -28,9 +28,7 @@ HEADERS: Final = {
 
 
 class Guard:
-    """The middleware around the whole application: authenticates, counts connections, and limits the body before any
-    route runs.
-    """
+    """The middleware around the whole application: authenticates, counts connections, and limits the body size."""
 
     def __init__(self, app: ASGIApp, *, doorkeeper: Doorkeeper, uses: QuotaUses | None) -> None:
         self._app = app

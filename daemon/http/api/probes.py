@@ -53,9 +53,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/metrics", responses={200: {"description": "Prometheus text.", "content": _TEXT}})
     async def metrics(request: Request) -> Response:
-        """Every metric as Prometheus text; as OpenMetrics, with the traces of some rollouts, if requested and
-        available.
-        """
+        """Every metric as Prometheus text, or as OpenMetrics with the traces of some rollouts, if requested."""
         asker_of(request, AccessRole.READ)
         is_open_requested = "application/openmetrics-text" in request.headers.get("accept", "")
         open_metrics = is_open_requested and services.scrape.names_traces

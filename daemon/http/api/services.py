@@ -158,9 +158,7 @@ class Services:
             yield connection
 
     def waiting(self, experiment: UUID) -> str | None:
-        """Returns why the experiment does not progress, whatever the tables say: a failure of the log, else opening
-        engines.
-        """
+        """Returns why the experiment stands still, whatever the tables say: a log failure, else opening engines."""
         failure = self.operations.stopped(experiment) or self.log.failure
         if failure is not None:
             return f"{failure.code}: {failure.what}; fix: {failure.fix}"

@@ -29,9 +29,7 @@ INTERVAL_S: Final = 0.5
 # Clients and proxies give up on a silent connection after 30 to 60 s.
 KEEP_ALIVE_S: Final = 15.0
 COUNTED_PER_S: Final = 5_000
-"""Counting books costs a look at each experience: this many are counted once a second, ten times as many every ten
-seconds.
-"""
+"""Counting books costs a look at each experience: this many once a second, ten times as many every ten seconds."""
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {

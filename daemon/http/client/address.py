@@ -124,9 +124,7 @@ def _own_daemon(environ: Mapping[str, str]) -> Address | None:
 
 
 def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) -> str:
-    """Returns the owner's token for exactly this URL: from the folder with this address, else from this user's daemon
-    there.
-    """
+    """Returns the owner's token for exactly this URL: from the folder with it, else from this user's daemon there."""
     token = ""
     if announced is not None and announced.url == url:
         with suppress(FileNotFoundError, TokenFileError):

@@ -149,9 +149,8 @@ class Client:
 
     def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
         """Yields the page of an experiment after every change, until the experiment has ended."""
-        timeout = httpx.Timeout(
-            self._timeout_s, read=max(self._timeout_s, 60.0)
-        )  # the daemon sends at least every 15 s
+        # The daemon sends at least every 15 s.
+        timeout = httpx.Timeout(self._timeout_s, read=max(self._timeout_s, 60.0))
         path, query = url_of(STREAM, {"name": name, "after": after})
         request = self._http.build_request("GET", path, params=_set_parameters(query), timeout=timeout)
         answer = self._send(request, stream=True)

@@ -36,11 +36,11 @@ class RolloutRow(RecordedRollout, frozen=True, kw_only=True):
 
     experience: str
     version: int
-    """The oldest weight version with a token of the answer."""
+    """Oldest weight version that sampled a token of the answer."""
 
 
 def experience_row(spec: ExperimentSpec, shown: ExperienceView) -> RolloutRow | None:
-    """Makes a row of an experience with its tokens, for off-policy training; None without a reward."""
+    """Returns a row for off-policy training, made of an experience with its tokens; None without a reward."""
     row = shown.experience
     if row.reward is None:
         return None

@@ -46,8 +46,7 @@ class TextTurn:
     """The prompt without the marks of the chat template."""
     answer: str
     passages: tuple[Passage, ...] = ()
-    """The answer in pieces if the workflow wrote part of it, for example a tool's output; empty if the model wrote all.
-    """
+    """The answer in pieces if the workflow wrote some, for example a tool's output; empty if the model wrote all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,7 @@ async def comparison(
     points: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = 5,
     after: After = None,
 ) -> Comparison:
-    """Experiments side by side after equal numbers of steps, trained tokens or seconds, as far as all of them have
-    come.
-    """
+    """Experiments side by side after equal numbers of steps, trained tokens or seconds, as far as all have come."""
     names = name or []
     if not 2 <= len(names) <= MOST_COMPARED:
         fix = f"name two to {MOST_COMPARED} experiments"

@@ -209,9 +209,7 @@ class _Tail:
         self._mine = mine
 
     async def fill(self) -> int:
-        """Searches further back for matching records until some are found or none are left; returns the number of
-        records read.
-        """
+        """Searches back until matching records are found or none are left; returns the number of records read."""
         scanned = 0
         while not self.wanted and self.before > 0 and scanned < SCANNED_RECORDS:
             end = self.before

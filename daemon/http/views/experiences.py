@@ -112,7 +112,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     reward: float
     step_reward: float | None = None
-    """The reward of the step itself; null if the workflow gave none."""
+    """Reward of the step alone; null without one from the workflow."""
     state: str = ""
     """Equal for steps with the same state of their environment at the start; empty if unknown."""
 
@@ -206,9 +206,7 @@ async def prioritize(daemon: Daemon, body: Tag, key: UUID, name: Name, experienc
     summary="Give up",
 )
 async def give_up(daemon: Daemon, body: Reason, key: UUID, name: Name, experience: ExperienceId) -> Receipt:
-    """Retire an experience with a permanently lost payload; a batch holding the experience is abandoned, and planned
-    anew.
-    """
+    """Retire an experience with a permanently lost payload; a batch holding it is abandoned, and planned anew."""
     id = await daemon.find(name)
     async with daemon.read() as connection:
         experience_id = await find_experience(connection, id, experience)

@@ -30,9 +30,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int | None
     """Resident memory of the largest living worker, libraries included, at its last heartbeat."""
     peak_bytes: int | None = None
-    """Largest resident memory of an ended worker of the role, over all stages; null if none has ended, or none
-    reported.
-    """
+    """Largest resident memory of an ended worker of the role, over all stages; null if none has ended or reported."""
 
 
 def rows_of(memory: Iterable[WorkerMemory], used_bytes: Mapping[tuple[str, str], int] | None = None) -> list[MemoryRow]:
@@ -58,9 +56,7 @@ def with_peaks(rows: Iterable[MemoryRow], peak_bytes: Mapping[str, int]) -> list
 
 
 def memory_line(row: MemoryRow) -> str:
-    """Returns the row in one line: `trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients 513.1 MiB
-    + ...`.
-    """
+    """Returns the row in one line: `trainer of rft: 2.7 GiB of 23.4 GiB of CPU: weights 513.1 MiB + gradients ...`."""
     several = f"{row.workers} x " if row.workers > 1 else ""
     needs = " + ".join(f"{need} {size(size_bytes)}" for need, size_bytes in row.needs.items())
     device = f"{size(row.device_bytes)} of {row.device}"

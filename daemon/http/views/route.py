@@ -122,9 +122,7 @@ class Daemon(Protocol):
         ...
 
     def waiting(self, experiment: UUID) -> str | None:
-        """Returns why the experiment does not progress (a failure of the log, or opening engines), whatever the tables
-        say; else None.
-        """
+        """Returns why the experiment stands still (log failure or opening engines), whatever the tables say."""
         ...
 
     def strangers(self, experiment: UUID) -> list[Wait]:

@@ -244,9 +244,7 @@ async def _figures(
     figures: dict[str, float | None] = {}
     if summary is not None and summary.reward_mean is not None:
         figures[REWARD] = summary.reward_mean
-    for scored in await list_evals(
-        connection, experiment
-    ):  # in the order of versions, so that the newest score remains
+    for scored in await list_evals(connection, experiment):  # ordered by version: the newest score remains
         if scored.score is not None:
             figures[f"{HELD_OUT}{scored.taskset}"] = scored.score
         if (accuracy := scored.metrics.get(_ACCURACY)) is not None:

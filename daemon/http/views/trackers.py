@@ -34,9 +34,7 @@ def rows_of(cursors: Mapping[str, Cursor]) -> list[TrackerRow]:
 
 
 def tracker_line(row: TrackerRow, step: int) -> str:
-    """Returns the tracker in one line: `wandb: 120 points up to step 40, 2 steps behind; WORK: MLflow at ... does not
-    answer`.
-    """
+    """Returns the tracker in one line: `wandb: 120 points up to step 40, 2 steps behind; WORK: ... does not answer`."""
     behind = max(0, step - row.step)
     late = f", {behind} step{'s' if behind > 1 else ''} behind" if behind else ""
     state = ", all of it" if row.ended else late

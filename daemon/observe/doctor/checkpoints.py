@@ -50,9 +50,7 @@ def _has_weights(stage: StageSpec) -> bool:
 
 
 def _checkpoint_bytes(stage: StageSpec) -> int:
-    """Returns the size of one checkpoint: float32 weights, and moments of trained tensors; a fresh adapter's few are
-    ignored.
-    """
+    """Returns the size of one checkpoint: float32 weights, and moments of trained tensors, except an adapter's few."""
     elements = elements_of(Path(stage.model.path))
     learnt = 0 if stage.model.lora is not None else elements
     moments = 0 if stage.algorithm.optimizer.optimizer_type == "sgd" else _MOMENTS * learnt

@@ -29,9 +29,7 @@ _CHECK = "keeping"
 
 _TIMEOUT_S: Final = 5.0
 SKEW_S: Final = 10.0
-"""Tolerated clock difference in seconds: larger ones make times of events and leases confusing; no decision depends on
-them.
-"""
+"""Tolerated clock difference in seconds: larger ones show confusing times; no decision depends on clocks."""
 _VARIABLE: Final = "RFTD_TOKEN"
 _REFUSED: Final = "RFTD-API-001"
 _MOST_EXPERIMENTS: Final = 20

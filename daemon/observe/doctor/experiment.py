@@ -38,9 +38,7 @@ _NAMED: Final = {"model": "model", "buffer": "dataset"}
 
 
 def check_file(submission: Submission, host: Host) -> list[Diagnosis]:
-    """Returns the findings about an experiment for workers on `host`: file, models, datasets, prompts, space for
-    checkpoints.
-    """
+    """Returns the findings about an experiment for workers on `host`: file, models, datasets, prompts, space."""
     spec = submission.spec
     warned = [_warning(text) for text in submission.warnings]
     if submission.wrong is not None:

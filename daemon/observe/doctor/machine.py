@@ -87,9 +87,7 @@ def check_limits() -> list[Diagnosis]:
 
 
 def _is_ours(module: ModuleType, modules: dict[str, ModuleType], name: str) -> bool:
-    """True if the module is a second copy of rftd's package: a foreign package may be called `ops` too, but has other
-    files.
-    """
+    """True for a second copy of rftd's package: a foreign package may be called `ops` too, but has other files."""
     ours = modules.get(f"rftd.{name}")
     paths = {os.path.realpath(path) for path in getattr(module, "__path__", ())}
     our_paths = {os.path.realpath(path) for path in getattr(ours, "__path__", ())} if ours is not None else set()

@@ -119,9 +119,7 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
 
 
 def _shown(row: TrainRow, tokenizer: Tokenizer) -> str:
-    """Returns a training row for people: its text, with learned tokens in brackets, and its ids, each cut in the
-    middle.
-    """
+    """Returns a training row for people: text, with learned tokens in brackets, and ids, both cut in the middle."""
     tokens = row.tokens.tolist()
     learned = [False] * row.prompt_tokens + [bool(mask) for mask in row.loss_mask]
     text = ""

@@ -64,9 +64,7 @@ class Desk:
             await self._letters.catch_up(self._log)
 
     async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
-        """Retries a dead letter so that its task takes effect after all. Raises ConflictError, NotFoundError where a
-        retry is unsound.
-        """
+        """Retries a dead letter's task. Raises ConflictError, NotFoundError where a retry is unsound."""
         id = dead.letter.id
         if dead.letter.state is State.RETRIED:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
@@ -91,9 +89,7 @@ class Desk:
 async def watch_dead_letters(
     operations: Operations, engine: AsyncEngine, projector: Projector, metrics: Metrics, clock: Clock
 ) -> None:
-    """Updates the gauge of open dead letters until cancelled; while log or tables do not answer, the gauge keeps its
-    number.
-    """
+    """Updates the gauge of open dead letters until cancelled; keeps the number while log or tables do not answer."""
     counted_positions: object = None
     while True:
         positions = {

@@ -120,9 +120,7 @@ def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit
 
 
 def meant(dead: list[Dead], name_or_id: str) -> Dead:
-    """Returns the letter named by its id, task or group; of a repeatedly failed task the newest. Raises NotFoundError,
-    UsageError.
-    """
+    """Returns the letter with this id, task or group; of repeats the newest. Raises NotFoundError, UsageError."""
     # Newest first: of a task failing again after its retry, the open letter is meant, not the decided one.
     for letter in dead:
         if name_or_id in (letter.letter.id, letter.letter.task):

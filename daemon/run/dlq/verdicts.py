@@ -20,9 +20,7 @@ from rftd.streams.log.envelope import Draft, Record
 from rftd.streams.spec.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
-"""Streams written by roles that decide on earlier records: a record taking effect late would contradict later
-decisions.
-"""
+"""Streams of roles deciding on earlier records: a record taking effect late would contradict later decisions."""
 
 
 def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
@@ -58,9 +56,7 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
 
 
 def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictError | NotFoundError:
-    """Returns the error refusing to retry a record: readers already use every readable record, so a retry could add
-    nothing.
-    """
+    """Returns the error refusing to retry a record: readers use every readable record, so a retry adds nothing."""
     drop = "drop it with rftd dlq drop"
     if record is None:
         return NotFoundError(f"the log holds nothing at {record_place} any more", fix=drop)

@@ -213,9 +213,9 @@ class RequestDesk:
 
         def commands() -> list[str]:
             # New ones stand at the end: however many older ones are still open, none is inspected again.
-            new = list(takewhile(lambda position: position not in tried, reversed(requests.commands)))
-            tried.update(new)
-            return new[::-1]
+            new_commands = list(takewhile(lambda position: position not in tried, reversed(requests.commands)))
+            tried.update(new_commands)
+            return new_commands[::-1]
 
         for task in chain([position for position in requests.open if position not in requests.commands], [""]):
             for position in chain(commands(), [task]):
@@ -225,9 +225,7 @@ class RequestDesk:
         yield from (request for position, request in not_found_once.items() if position in requests.open)
 
     async def find(self, name_or_id: str) -> UUID:
-        """Returns the experiment named by a request, by the log alone, since the tables may lag. Raises as
-        `named_entry`.
-        """
+        """Returns the experiment named by a request, from the log because tables may lag. Raises as `named_entry`."""
         return named_entry(await self._caught_up(), name_or_id).id
 
     async def _answer(self, request: OpenRequest, *, patient: bool) -> None:
@@ -241,9 +239,7 @@ class RequestDesk:
             await self._answer_event(request, event, patient=patient)
 
     def _span(self, request: OpenRequest, event: CloudEvent) -> AbstractContextManager[object]:
-        """Returns the span of an answer: in the producer's trace (and by the producer's sampling) if the request names
-        a trace.
-        """
+        """Returns the span of an answer: in the producer's trace, sampled as there, if the request names a trace."""
         if self._tracer is None:
             return nullcontext()
         partition = request.position.partition

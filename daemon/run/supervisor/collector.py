@@ -54,9 +54,7 @@ class Collector:
         self._logger = logger
 
     async def collect(self, *, every: bool) -> int:
-        """Removes unreferenced files and returns the freed bytes. Unless `every`, searches only folders with
-        interrupted tidying.
-        """
+        """Removes unreferenced files; returns the freed bytes. Unless `every`, only after interrupted tidying."""
         freed = 0
         for entry in list(self._experiments().values()):
             if entry.spine.ended and entry.spine.kept is Kept.HERE:

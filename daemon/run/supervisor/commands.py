@@ -158,9 +158,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._ask(order, experiment, event, patient=True)
 
     async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
-        """Carries out an order that requires a run under way; a `patient` caller is told to ask again before the run
-        begins.
-        """
+        """Carries out an order requiring a run under way; a `patient` caller may ask again before the run begins."""
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
@@ -376,9 +374,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def _refresh(self, position: Position | None = None) -> None:
-        """Reads the registry up to the log's present heads, one reader at a time; the first call also hears the
-        survivors.
-        """
+        """Reads the registry up to the present heads, one reader at a time; the first call hears the survivors."""
         async with self._reading:
             await (self._registry.catch_up() if position is None else self._registry.reach(position))
             await self._hearing.hear(self._registry.entries, self.runs.stop)

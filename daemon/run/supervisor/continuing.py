@@ -29,9 +29,7 @@ from rftd.workers.devices.host import Host
 
 
 def earlier(experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
-    """Returns the experiments of the specification's folder and their continuations, oldest first; none unless the file
-    continues.
-    """
+    """Returns the experiments of the specification's folder, oldest first; none unless the file continues."""
     if spec.half != "both" or not _continues(spec) or is_bench(spec):
         return []
     return of_folder(experiments, spec)
@@ -77,20 +75,22 @@ async def continued(
 async def based(
     log: EventLog, base: Entry, spec: ExperimentSpec, host: Host
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """The specification as a fork of `base` at step 0, whose evaluations it shares, and the event that says so.
+    """Returns the specification as a fork of `base` at step 0 sharing its evaluations, and the event recording the
+    fork.
 
-    There is no event, and the specification stays, if a held-out taskset is not answered there or no fork can be made.
+    Without an event the specification is unchanged: `base` has not evaluated every held-out taskset, or no fork is
+    possible.
     """
     try:
         check_parent(base.name, base.spine)
         shared = await shared_history(log, base.id, 0)
-        own = await asyncio.to_thread(continued_spec, spec, shared, host)
+        forked_spec = await asyncio.to_thread(continued_spec, spec, shared, host)
     except (ConfigError, ConflictError):
         return spec, None
-    answered = evaluated(own, shared)
-    if len(answered) < len(own.stages[0].evals):
+    evaluated_tasksets = evaluated(forked_spec, shared)
+    if len(evaluated_tasksets) < len(forked_spec.stages[0].evals):
         return spec, None
-    return own, msgspec.structs.replace(shared.forked, evaluated=answered)
+    return forked_spec, msgspec.structs.replace(shared.forked, evaluated=evaluated_tasksets)
 
 
 def is_bench(spec: ExperimentSpec) -> bool:

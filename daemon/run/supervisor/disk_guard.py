@@ -194,9 +194,7 @@ class DiskGuard:
         return judge(reading, self._allowed, short=self.shortage is not None)
 
     async def _measured(self, subject: str, measure: Callable[[], T], timeout_s: float) -> T:
-        """Returns the outcome of `measure`, run in a thread. Raises TimeoutError; the next call then waits for the
-        running measurement.
-        """
+        """Returns the outcome of `measure`, run in a thread. Raises TimeoutError; the next call awaits that thread."""
         # A thread in a system call on a hanging file system cannot be cancelled: a time-out ends only the waiting. One
         # more thread with every look would use up the loop's pool, needed by requests and snapshots too.
         running = self._measuring.get(subject)
@@ -210,9 +208,7 @@ class DiskGuard:
                 self._measuring.pop(subject, None)
 
     def _counted(self) -> list[Path]:
-        """Returns the data folder and the experiments' folders outside it; folders inside are counted with the data
-        folder.
-        """
+        """Returns the data folder and the experiments' folders outside; folders inside are counted along."""
         data_folder = self._data.absolute()
         job_folders = {folder.absolute() for folder in self.folders()}
         return [data_folder, *sorted(folder for folder in job_folders if not folder.is_relative_to(data_folder))]

@@ -70,9 +70,7 @@ class Fleet:
         self._berths: list[Berth] = []
 
     def take_up(self, spec: ExperimentSpec) -> None:
-        """Creates the berths for `spec`, and takes over workers shown as live by the log if their process runs (rule
-        13).
-        """
+        """Creates the berths for `spec`, and takes over the log's live workers if their processes run (rule 13)."""
         if not self._berths:
             self._spec = spec
             self._berths = list(self._berths_of(spec))

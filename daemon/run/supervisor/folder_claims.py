@@ -51,9 +51,7 @@ class FolderClaims:
             await asyncio.to_thread(self._claim_readable, local)
 
     def claim(self, entry: Entry) -> OtherLogError | None:
-        """Claims the experiment's folder; returns the reason for writing nothing there, or None once the folder is this
-        log's. Blocks.
-        """
+        """Claims the experiment's folder; returns the reason for writing nothing there, or None if claimed. Blocks."""
         error = self.look(entry)
         if error is None and self.own is not None:
             self._write(Path(entry.job_dir), self.own)

@@ -1,6 +1,4 @@
-"""`Hearing`: hears every survivor of the log before the first append, and stops the experiments hit by a loss (rule
-10).
-"""
+"""`Hearing`: hears every survivor of the log before the first append, and stops experiments hit by a loss (rule 10)."""
 
 from __future__ import annotations
 
@@ -226,9 +224,7 @@ class Hearing:
             raise error
 
     async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
-        """Compares some more of a run's older heads, and removes them from `older`. Raises LogLossError: the run must
-        stop.
-        """
+        """Compares more of a run's older heads, removing them from `older`. Raises LogLossError: the run must stop."""
         batch = {ref: older.pop(ref) for ref in list(islice(older, HEADS_IN_A_TURN))}
         if not await self._note(batch, of=entry.id):
             self._compared_heads.update(batch)
@@ -299,9 +295,7 @@ class Hearing:
                 self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
 
     async def take_over(self, names: Collection[str]) -> None:
-        """Gives the folders of these experiments, or of `EVERY` experiment, to this log. Raises NotFoundError,
-        UsageError.
-        """
+        """Gives this log the folders of these experiments, or of `EVERY` one. Raises NotFoundError, UsageError."""
         every = await every_entry(self._log) if EVERY in names else []
         for entry in [*every, *[await find_entry(self._log, name) for name in names if name != EVERY]]:
             try:

@@ -46,9 +46,7 @@ AGAIN_S: Final = 30.0
 
 
 class Tending:
-    """One experiment as seen by a daemon starting its workers, whoever decides on it: the folded state, and the
-    workers.
-    """
+    """One experiment as seen by a daemon starting its workers: the folded state, and the workers."""
 
     def __init__(
         self,
@@ -234,9 +232,7 @@ class Hosting(Tending):
         return self._stopping or self.state.spine.ended or self.state.spine.released
 
     async def _judge_grants(self) -> None:
-        """Compares the grants given by another daemon with this daemon's allow-lists, because the workers would run on
-        this machine.
-        """
+        """Checks another daemon's grants against this daemon's allow-lists, because the workers would run here."""
         grants = self.state.spine.grants
         withdrawn = await asyncio.to_thread(lambda: list(self._allowances.withdrawn(grants)))
         self._allowed = not withdrawn

@@ -247,9 +247,7 @@ class Intake:
             raise _disagreement(entry.name, joined_spec if isinstance(joined_spec, Disagreement) else half_difference)
 
     async def fork(self, request: WantedFork, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Position:
-        """See `Operations.fork`, for workers on `host`; `id` becomes the submission's id. Returns the position of the
-        last event.
-        """
+        """See `Operations.fork`, for workers on `host`; `id` becomes the submission's. Returns the last position."""
         child = made_by(key)
         registered = self._experiments.get(child)
         if registered is None or registered.status is Status.SUBMITTED:
@@ -280,9 +278,7 @@ class Intake:
     async def _forked(
         self, request: WantedFork, host: Host, judge: SubmissionJudge
     ) -> tuple[ExperimentSpec, life.ExperimentForked]:
-        """Returns the fork's specification and shared history. Raises NotFoundError, ConfigError, DataError,
-        ConflictError.
-        """
+        """Returns the fork's spec and shared history. Raises NotFoundError, ConfigError, DataError, ConflictError."""
         experiment = request.experiment
         at_step = request.at_step
         entry = self._experiments.get(experiment)
@@ -404,9 +400,7 @@ def submitted_by(asker: Asker, spec: ExperimentSpec) -> life.ExperimentSubmitted
 
 
 def made_by(key: UUID) -> UUID:
-    """Returns the id of the experiment created under this key: submission and fork of one key lie on one spine, in
-    order.
-    """
+    """Returns the id of the experiment created under this key: its submission and fork lie on one spine, in order."""
     return derive(key, "experiment")
 
 

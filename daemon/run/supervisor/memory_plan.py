@@ -92,9 +92,7 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
 
 
 def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str]) -> tuple[StageSpec, ...]:
-    """Returns the stages with layer recomputation in all of them, if one does not fit otherwise: the torch engine loads
-    its model once.
-    """
+    """Enables layer recomputation in all stages if one does not fit otherwise: the torch engine loads a model once."""
     tight = [stage for stage in stages if _is_tight(stage, host)]
     if not tight or any(_RECOMPUTED in stage.trainer.engine_args for stage in stages):
         return stages

@@ -148,9 +148,8 @@ class PayloadKeeper:
         if through <= begun:
             return
         older: Mapping[int, int] = {}
-        if (
-            begun + 1 in spine.batches.steps and begun + 1 not in spine.plan_offsets
-        ):  # the fold has only the newest offsets
+        # The fold has only the newest offsets.
+        if begun + 1 in spine.batches.steps and begun + 1 not in spine.plan_offsets:
             older = await plan_offsets(self._log, entry.id, first=begun + 1)
         over: dict[UUID, GroupClosed] = {}
         for step in range(begun + 1, through + 1):

@@ -20,9 +20,7 @@ _NOT_ELSEWHERE: Final = (
 
 
 def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
-    """Returns the specification as accepted by a daemon starting workers of the `roles`; changes are described by a new
-    warning.
-    """
+    """Returns the specification for a daemon starting workers of the `roles`; a new warning describes changes."""
     if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
         return spec
     if not roles:  # the operator starting the workers knows where they run
@@ -32,9 +30,7 @@ def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
 
 
 def _in_memory(stage: StageSpec) -> bool:
-    """True if weights travel in the explorers' machine memory; explorers taking turns on a device share a machine
-    anyway.
-    """
+    """True if weights travel in the explorers' machine memory; sides sharing a device share a machine anyway."""
     return stage.kind == "both" and stage.synchronizer.sync_method == _MEMORY and not stage.turns
 
 

@@ -36,9 +36,7 @@ def relocated(spec: ExperimentSpec, spine: Spine) -> ExperimentSpec:
 
 
 def imported_from(spec: ExperimentSpec, experiments: Iterable[Entry]) -> Entry | None:
-    """Returns the newest imported experiment that had the specification's job folder before its import; None without
-    one.
-    """
+    """Returns the newest imported experiment with the specification's job folder before its import, or None."""
     imported: Entry | None = None
     for experiment in experiments:
         if experiment.job_dir == spec.job_dir:  # the folder is in use under its old name

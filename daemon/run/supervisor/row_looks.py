@@ -110,22 +110,24 @@ def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
 
 
 def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
-    """Returns if each row that was looked at is a recorded rollout for the stage's model, and groups are neighbours.
+    """Checks that inspected rows are recorded rollouts for the stage's model, and that rows of a group are neighbours.
 
     Raises DataError, with file and row.
     """
     vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size") if stage.trainer.engine != "fake" else 0
-    groups: dict[str | int, int] = {}
-    last: str | int | None = None
+    first_rows: dict[str | int, int] = {}
+    last_group: str | int | None = None
     for row in _looks(taskset):
         rollout = taskset.recorded(row, max_model_len=stage.model.max_model_len)
         if vocabulary and (highest := max(rollout.tokens)) >= vocabulary:
             raise taskset.fault(row, f"has token {highest}, and the model has a vocabulary of {vocabulary}")
-        if rollout.group != last and rollout.group in groups:
-            what = f"has group {rollout.group!r} of row {groups[rollout.group]}, and rows of other groups lie between"
-            raise taskset.fault(row, what)
-        groups.setdefault(rollout.group, row)
-        last = rollout.group
+        if rollout.group != last_group and rollout.group in first_rows:
+            fault = (
+                f"has group {rollout.group!r} of row {first_rows[rollout.group]}, and rows of other groups lie between"
+            )
+            raise taskset.fault(row, fault)
+        first_rows.setdefault(rollout.group, row)
+        last_group = rollout.group
 
 
 def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:

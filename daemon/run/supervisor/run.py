@@ -47,9 +47,7 @@ from rftd.workers.control.obstacle import Trouble, of_decision
 from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01
-"""Minimum seconds between two turns: records arriving meanwhile are decided on together, because a turn costs more than
-a record.
-"""
+"""Minimum seconds between turns: records arriving meanwhile share a turn, which costs more than a record."""
 LOOK_S = 0.5
 
 
@@ -159,9 +157,7 @@ class Run(Tending):
         return self._watch.waits(scene)
 
     def _need_bytes(self) -> int:
-        """Returns the bytes of a checkpoint and weights as large as the newest: workers may write them before a pause
-        takes effect.
-        """
+        """Returns the size of the newest checkpoint and weights: workers may write that much before a pause acts."""
         saved = next(reversed(self.state.checkpoints.values()), None)
         published = next(reversed(self.state.weights.published.values()), None)
         return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)

@@ -19,9 +19,7 @@ _SHARE: Final = 20
 
 
 class Snapshotter:
-    """Writes due snapshots after each turn of the run; failed writes are logged and retried later, since a snapshot is
-    a cache.
-    """
+    """Writes due snapshots after each turn of the run; a failed write is retried later, since a snapshot is a cache."""
 
     def __init__(
         self, state: RunState, follower: Follower, folder: SnapshotFolder, *, clock: Clock, logger: Logger

@@ -135,9 +135,7 @@ class Submissions:
     def _with_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
-        """As `_checked`, with tables of databases read into `folder`, or into a folder below the checkpoint root.
-        Blocks.
-        """
+        """As `_checked`, with database tables read into `folder`, or below the checkpoint root. Blocks."""
         tables = SqlTables(os.environ, judge, self.tables)
         spec = self._checked(tables.read(config, folder), judge, experiments)
         return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))

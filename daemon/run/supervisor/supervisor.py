@@ -82,16 +82,10 @@ class Supervisor(AskedCommands):
         self._owner = owner
         self._clock = clock
         self._logger = logger
-        self._run_arguments: dict[str, Any] = {
-            "owner": owner,
-            "clock": clock,
-            "ids": ids,
-            "logger": logger,
-            "roles": roles,
-        }
-        self._run_arguments["lost_after_s"] = lost_after_s
-        self._deciding_arguments: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
-        self._deciding_arguments["release_after_s"] = release_after_s
+        self._run_args: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
+        self._run_args["lost_after_s"] = lost_after_s
+        self._deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
+        self._deciding_args["release_after_s"] = release_after_s
         self._allowances = allowances
         self._registry = Registry(log, snapshots, logger=logger)
         self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
@@ -169,9 +163,7 @@ class Supervisor(AskedCommands):
         )
 
     async def collect(self, *, every: bool = False) -> None:
-        """Removes files named by no event from the folders of ended experiments; unless `every`, only after interrupted
-        tidying.
-        """
+        """Removes unreferenced files of ended experiments; unless `every`, only after interrupted tidying."""
         await self._refresh()
         if self._decides:
             await self._collector.collect(every=every)
@@ -179,9 +171,8 @@ class Supervisor(AskedCommands):
 
     async def _collect_tables(self) -> None:
         experiments = list(self._registry.entries.values())
-        if any(
-            self._hearing.bereft(experiment) for experiment in experiments
-        ):  # the events naming a file may be the lost ones
+        # The events naming a file may be the lost ones.
+        if any(self._hearing.bereft(experiment) for experiment in experiments):
             return
         for unused in await asyncio.to_thread(
             self._submissions.tables.unused, experiments, now_ns=self._clock.now_ns()
@@ -260,15 +251,15 @@ class Supervisor(AskedCommands):
         await self._refresh()
 
     def _run_of(self, entry: Entry) -> UnderWay:
-        shared_arguments = {**self._run_arguments, "spine_offset": entry.spine_offset}
+        shared_args = {**self._run_args, "spine_offset": entry.spine_offset}
         if not self._decides:
-            return Hosting(self._log, entry.id, self._executor, **shared_arguments, allowances=self._allowances)
+            return Hosting(self._log, entry.id, self._executor, **shared_args, allowances=self._allowances)
         return Run(
             self._log,
             entry.id,
             self._executor,
-            **shared_arguments,
-            **self._deciding_arguments,
+            **shared_args,
+            **self._deciding_args,
             survivors=Survivors(self._hearing, entry, self._executor, self._clock),
             allowances=self._allowances,
         )

@@ -367,7 +367,7 @@ def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
 
 
 def _base_of(spec: ExperimentSpec) -> tuple[Any, ...] | None:
-    """What an evaluation of the first weights follows from; None where a run must make it by itself."""
+    """Returns the settings deciding an evaluation of the first weights; None if each run must evaluate them itself."""
     stage = spec.stages[0]
     if stage.kind != "both" or stage.serving is not None or not (stage.evals and eval_due(stage, 0)):
         return None
@@ -379,13 +379,13 @@ def _base_of(spec: ExperimentSpec) -> tuple[Any, ...] | None:
 
 
 def _is_seeded(stage: StageSpec) -> bool:
-    """True if the first weights may depend on the seed: those of an adapter, a critic, or another party's engine."""
+    """True if the first weights may depend on the seed: with an adapter, a critic or an engine outside this project."""
     critic = lookup(stage.algorithm.kind).needs.critic
     return stage.trainer.engine not in ("torch", "verl") or stage.model.lora is not None or critic
 
 
 def _is_based(entry: Entry) -> bool:
-    """True if every held-out taskset of the first stage is answered by the weights before the first step."""
+    """True if every held-out taskset of the first stage is scored with the weights before the first step."""
     tasksets = entry.spec.stages[0].evals
     return bool(tasksets) and all(0 in entry.scores.get(taskset.name, {}) for taskset in tasksets)
 

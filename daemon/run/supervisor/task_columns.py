@@ -54,9 +54,7 @@ def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
 
 
 def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
-    """Raises ConfigError for a selector that cannot be built, or whose draws would make a deterministic run depend on
-    timing.
-    """
+    """Raises ConfigError for an unbuildable selector, or for timing-dependent draws in a deterministic run."""
     if not draws(spec.selector):
         return
     try:

@@ -85,9 +85,7 @@ class Watch:
         self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
 
     def scene(self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0) -> Scene:
-        """Returns the experiment's present scene. `last_decided`: the deciders' last decisions; None if they do not
-        decide here.
-        """
+        """Returns the present scene. `last_decided`: the deciders' last decisions; None if they do not decide here."""
         now_s = self._clock.monotonic_s()
         return Scene(
             state=self._state,
@@ -105,9 +103,7 @@ class Watch:
         )
 
     def waits(self, scene: Scene) -> list[Wait]:
-        """Returns the waits of each role, with `since_ns` filled in; states dated by the log keep their date over
-        restarts.
-        """
+        """Returns the waits of each role, with `since_ns` filled in; dates from the log persist over restarts."""
         return self.dated(waits_of(scene), scene.now_ns)
 
     def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
