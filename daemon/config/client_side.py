@@ -1,4 +1,4 @@
-"""The client's part: secrets stay there, as `{env: NAME}`; paths become absolute; the daemon is elsewhere."""
+"""Client-side preparation: secrets stay on the client as `{env: NAME}`, and paths become absolute for the daemon."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NO_SECRET: Final = frozenset({"", "EMPTY"})
-"""Values of a secret field that say that there is none, as in the guide's defaults."""
+"""Values of a secret field meaning "no secret", as in the guide's defaults."""
 
 
 def is_secret_path(path: FieldPath) -> bool:
-    """True if the field, or a section around it, holds a secret."""
-    names = [part for part in path if isinstance(part, str)]
+    """True if the field, or a section around the field, holds a secret."""
+    names = [key for key in path if isinstance(key, str)]
     return any(is_secret_field(name) for name in names) or any(is_secret_map(name) for name in names[:-1])
 
 
 def is_env_variable(path: FieldPath) -> bool:
-    """True if the field is a variable of the environment of workers, as those of `explorer.env_vars` are."""
+    """True if the field is an environment variable of workers, as in `explorer.env_vars`."""
     return len(path) > 1 and isinstance(path[-2], str) and is_secret_map(path[-2])
 
 
-def is_no_secret(value: object) -> bool:
-    """True for what a secret field may hold openly."""
-    return value is None or isinstance(value, bool) or (isinstance(value, str) and value in _NO_SECRET)
+def is_no_secret(content: object) -> bool:
+    """True for values allowed openly in a secret field."""
+    return content is None or isinstance(content, bool) or (isinstance(content, str) and content in _NO_SECRET)
 
 
 def env_reference(name: str) -> dict[str, str]:
-    """The form in which a secret travels."""
+    """Returns the reference sent instead of a secret."""
     return {"env": name}
 
 
-def refusal(path: FieldPath, what: str = "a secret must not be written into the file") -> Issue:
-    """The issue of a secret that would travel as a value."""
-    # Workers read such a variable by its own name, as `explorer.env_vars` has it: there is no name to choose.
+def refusal(path: FieldPath, problem: str = "a secret must not be written into the file") -> Issue:
+    """Returns the issue of a secret written as a plain value."""
+    # Workers read the variable under the name written in `explorer.env_vars`: no other name can be chosen.
     name = str(path[-1]) if is_env_variable(path) else _suggestion(path)
-    return Issue(path, what, f"export {name}=... and write {show(path[-1:])}: {{env: {name}}}", SecretIssue)
+    return Issue(path, problem, f"export {name}=... and write {show(path[-1:])}: {{env: {name}}}", SecretIssue)
 
 
 def withhold_secrets(tree: dict[str, Any], source: SourceMap) -> list[Issue]:
-    """Replaces every literal secret in `tree` by a reference, and reports each."""
+    """Replaces every literal secret in `tree` by a reference, and returns an issue for each."""
     issues: list[Issue] = []
     _withhold(tree, (), source, issues, secret=False)
     return issues
@@ -60,27 +60,30 @@ def withhold_secrets(tree: dict[str, Any], source: SourceMap) -> list[Issue]:
 def _withhold(
     node: dict[str, Any] | list[Any], path: FieldPath, source: SourceMap, issues: list[Issue], *, secret: bool
 ) -> None:
-    items = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
-    for key, value in items:
-        here: FieldPath = (*path, key)
+    children = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
+    for key, value in children:
+        child_path: FieldPath = (*path, key)
         named = is_secret_field(key) if isinstance(key, str) else False
         in_map = isinstance(node, dict) and bool(path) and isinstance(path[-1], str) and is_secret_map(path[-1])
-        # All below a secret section is secret, whatever it is called: a token may lie in a list in a mapping.
+        # Everything below a secret section is secret under any name: a token may lie in a list in a mapping.
         below = secret or named or in_map or (isinstance(key, str) and is_secret_map(key))
         issue: Issue | None = None
         if below and isinstance(value, dict) and set(value) == {"env"}:
-            issue = _check_reference(value["env"], here, must_equal=str(key) if in_map else None)
+            issue = _check_reference(value["env"], child_path, must_equal=str(key) if in_map else None)
         elif isinstance(value, dict | list):
-            _withhold(value, here, source, issues, secret=below)
+            _withhold(value, child_path, source, issues, secret=below)
         elif in_map and is_plain_variable(str(key), value):
             pass
         elif (below and not is_no_secret(value)) or (isinstance(value, str) and has_url_credentials(value)):
-            issue = refusal(here) if below else refusal(here, "a URL with a password must not be written into the file")
+            issue = (
+                refusal(child_path)
+                if below
+                else refusal(child_path, "a URL with a password must not be written into the file")
+            )
         if issue is not None:
-            source.cover(here)
+            source.cover(child_path)
             issues.append(issue)
-            # The value goes even though the file is refused: messages, logs and reports of bugs show the
-            # tree.
+            # The value is removed even though the file is refused: messages, logs and bug reports show the tree.
             put(node, key, None)
 
 
@@ -88,31 +91,31 @@ def _check_reference(name: object, path: FieldPath, must_equal: str | None) -> I
     if not isinstance(name, str) or not ENV_NAME.fullmatch(name):
         return refusal(path, "`env` must name an environment variable")
     if must_equal is not None and name != must_equal:
-        what = f"a worker reads {must_equal} from its own environment, it cannot be renamed from another variable"
-        return Issue(path, what, f"write {must_equal}: {{env: {must_equal}}}", SecretIssue)
+        problem = f"a worker reads {must_equal} from its own environment, it cannot be renamed from another variable"
+        return Issue(path, problem, f"write {must_equal}: {{env: {must_equal}}}", SecretIssue)
     return None
 
 
 def _suggestion(path: FieldPath) -> str:
-    words = [str(part) for part in path if isinstance(part, str)][-1:]
+    words = [str(key) for key in path if isinstance(key, str)][-1:]
     name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
     return name if ENV_NAME.fullmatch(name) else "MY_SECRET"
 
 
-# `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk tells.
+# `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk can tell.
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".txt")
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
-_Named: TypeAlias = tuple[FieldPath, Any, Any]
-"""The field of a path, the mapping or list that holds it, and its key or number there."""
+_PathField: TypeAlias = tuple[FieldPath, Any, Any]
+"""The field of a path, the mapping or list containing the text, and the key or index there."""
 
 
 def absolute_paths(
     tree: dict[str, Any], *, cwd: Path, environ: Mapping[str, str], exists: Callable[[str], bool] = os.path.exists
 ) -> None:
-    """Rewrites in `tree` the checkpoint root and every field that the schema declares as a `LocalPath`.
+    """Makes the checkpoint root and every field declared as `LocalPath` absolute in `tree`.
 
-    `owner/name` is a name on a hub unless something of that name exists below `cwd`; a URL stays as it is.
+    `owner/name` is a name on a hub unless a file or folder of that name exists below `cwd`; a URL is unchanged.
     """
     root = tree.get("checkpoint_root_dir")
     if root is None or root == "":
@@ -124,29 +127,29 @@ def absolute_paths(
 
 
 def change_paths(config: dict[str, Any], change: Callable[[str], str]) -> None:
-    """Rewrites in a valid config every field that the schema declares as a `LocalPath`."""
+    """Rewrites every field declared as `LocalPath` in a valid config."""
     for _, node, key in _paths(Experiment, config, ()):
         node[key] = change(node[key])
 
 
-def named_paths(tree: dict[str, Any]) -> Iterator[_Named]:
-    """Every text that the schema declares as a `LocalPath`: its field, what holds it, and its key or number there."""
+def named_paths(tree: dict[str, Any]) -> Iterator[_PathField]:
+    """Yields every text declared as `LocalPath`: the field, the container, and the key or index in the container."""
     return _paths(Experiment, tree, ())
 
 
 def relative_paths(tree: dict[str, Any]) -> list[Issue]:
-    """An issue for each path in `tree` that is relative to the sender's folder, which a daemon does not know."""
+    """Returns an issue for each path in `tree` relative to the sender's folder, unknown to the daemon."""
     return [
         Issue(path, f"{value!r} is relative, and the daemon does not know to which folder", "give an absolute path")
-        for path, value in _given_paths(tree)
-        # What may be the name of a model or of data on a hub is taken as one.
+        for path, value in _written_paths(tree)
+        # A possible name of a model or dataset on a hub is accepted as a name.
         if isinstance(value, str)
         and not value.startswith("/")
         and _absolute(value, Path("/"), exists=lambda _: False) != value
     ]
 
 
-def _given_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
+def _written_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
     root = tree.get("checkpoint_root_dir")
     if root:
         yield ("checkpoint_root_dir",), root
@@ -154,20 +157,20 @@ def _given_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
         yield path, holder[key]
 
 
-def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[_Named]:
-    """The paths below a section: the field of each, what holds it and its key or number; values are unchecked."""
+def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[_PathField]:
+    """Yields the paths below a section: field, container, and key or index; values are unchecked."""
     for name, field in kind.model_fields.items() if isinstance(node, dict) else ():
         value = node.get(name)
         # The tree is not validated yet: any value may have any type.
-        mark = next((each for each in field.metadata if isinstance(each, LocalPath)), None)
+        mark = next((metadatum for metadatum in field.metadata if isinstance(metadatum, LocalPath)), None)
         if mark is not None:
             yield from _texts_of(node, name, mark, at)
         else:
             yield from _paths_below(field.annotation, value, (*at, name))
 
 
-def _texts_of(node: dict[str, Any], name: str, mark: LocalPath, at: FieldPath) -> Iterator[_Named]:
-    """The texts that are not empty of a field of paths: its own, those of its list, or that of an argument."""
+def _texts_of(node: dict[str, Any], name: str, mark: LocalPath, at: FieldPath) -> Iterator[_PathField]:
+    """Yields the non-empty texts of a path field: the value, the elements of a list, or one argument."""
     value = node.get(name)
     if mark.argument:
         if isinstance(value, dict) and isinstance(value.get(mark.argument), str) and value[mark.argument]:
@@ -180,28 +183,28 @@ def _texts_of(node: dict[str, Any], name: str, mark: LocalPath, at: FieldPath) -
         yield (*at, name), node, name
 
 
-def _paths_below(annotation: Any, value: Any, at: FieldPath) -> Iterator[_Named]:
-    """Paths of the sections that a field may hold, by itself or in a list or a mapping."""
+def _paths_below(annotation: Any, node: Any, at: FieldPath) -> Iterator[_PathField]:
+    """Yields paths of the sections in a field, directly or in a list or a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield from _paths(annotation, value, at)
+        yield from _paths(annotation, node, at)
         return
     origin = get_origin(annotation)
-    # The arguments of a Literal are words, no types; of a mapping only the values' type can hold a section.
-    parts = get_args(annotation) if origin is not Literal else ()
+    # The arguments of a Literal are words, not types; in a mapping, only the type of the values can be a section.
+    inner_types = get_args(annotation) if origin is not Literal else ()
     if origin in (list, dict):
-        parts = parts[-1:]
-        held = list(enumerate(value)) if isinstance(value, list) else []
-        held += list(value.items()) if isinstance(value, dict) else []
-        inner = [((*at, key), each) for key, each in held]
+        inner_types = inner_types[-1:]
+        children = list(enumerate(node)) if isinstance(node, list) else []
+        children += list(node.items()) if isinstance(node, dict) else []
+        inner = [((*at, key), child_node) for key, child_node in children]
     else:
-        inner = [(at, value)]
-    for part in parts:
-        for path, each in inner:
-            yield from _paths_below(part, each, path)
+        inner = [(at, node)]
+    for inner_type in inner_types:
+        for path, inner_node in inner:
+            yield from _paths_below(inner_type, inner_node, path)
 
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
-    # A NUL would make every call of the operating system raise ValueError: check_plain reports it with its field.
+    # A NUL would raise ValueError in every system call: check_plain reports the field.
     if "://" in text or "\0" in text:
         return text
     on_hub = _HUB_NAME.fullmatch(text) is not None or HubId.parse(text) is not None

@@ -1,4 +1,4 @@
-"""The name of a field of an experiment file: a path of keys and indices, and its text."""
+"""Paths of fields of an experiment file, made of keys and indices, and their text form."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, TypeAlias
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 
-# At most six digits: more than any list may have items, and int() raises ValueError for thousands of them.
+# At most six digits: more than the longest list may need; int() raises ValueError for thousands of digits.
 _PART = re.compile(r"\[(\d{1,6})\]|\.?([^.\[\]]+)")
 
 
 def show(path: FieldPath) -> str:
-    """The text of a path, such as `buffer.explorer_input.eval_tasksets[0].name`."""
+    """Returns the text of a path, such as `buffer.explorer_input.eval_tasksets[0].name`."""
     text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
         else:
-            text += f".{part}" if text else part
+            text += f".{key}" if text else key
     return text
 
 
 def parse(text: str) -> FieldPath | None:
-    """The path that `text` names, with `[0]` or `.0` for an item of a list; None if it names none."""
+    """Parses the path named by `text`, with `[0]` or `.0` for a list index; None if the text is not a path."""
     parts: list[str | int] = []
     position = 0
     while position < len(text):
@@ -34,15 +34,14 @@ def parse(text: str) -> FieldPath | None:
         if index is not None:
             parts.append(int(index))
         else:
-            # A digit of another script is a digit to isdigit(), and int() reads it: only `0` to `9` may
-            # name an item.
+            # isdigit() accepts digits of other scripts, and int() reads them: only `0` to `9` may be an index.
             parts.append(int(name) if name.isascii() and name.isdigit() and len(name) <= 6 else name)
         position = match.end()
     return tuple(parts) or None
 
 
 def child(node: Any, key: str | int) -> Any:
-    """The item of a mapping or a list; None if there is none."""
+    """Returns the element of a mapping or a list at `key`; None if absent."""
     if isinstance(node, dict):
         return node.get(key)
     if isinstance(node, list) and isinstance(key, int) and 0 <= key < len(node):
@@ -50,14 +49,16 @@ def child(node: Any, key: str | int) -> Any:
     return None
 
 
-def put(node: dict[str, Any] | list[Any], key: str | int, value: Any) -> None:
-    """Sets one item of a mapping or a list."""
+def put(node: dict[str, Any] | list[Any], key: str | int, content: Any) -> None:
+    """Sets one element of a mapping or a list."""
     if isinstance(node, dict):
-        node[str(key)] = value
+        node[str(key)] = content
     else:
-        node[int(key)] = value
+        node[int(key)] = content
 
 
 def matches(pattern: FieldPath, path: FieldPath) -> bool:
-    """True if `path` has the shape of `pattern`, in which `*` stands for any one part."""
-    return len(pattern) == len(path) and all(p in ("*", part) for p, part in zip(pattern, path, strict=True))
+    """True if `path` has the shape of `pattern`, where `*` matches any single key or index."""
+    return len(pattern) == len(path) and all(
+        expected in ("*", key) for expected, key in zip(pattern, path, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""`gap_issues` refuses values that somebody still has to fill in: `???`, as OmegaConf and imports write them."""
+"""`gap_issues` refuses values still to be filled in: `???`, as written by OmegaConf and imports."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _FIX: Final = "write the value; in an imported file the comment beside it says w
 
 
 def gap_issues(tree: dict[str, Any]) -> list[Issue]:
-    """An issue for each field whose value is a gap."""
+    """Returns an issue for each field with a gap as value."""
     return [Issue(path, f"is a gap (`{GAP}`): its value is missing", _FIX, WrongValue) for path in _gaps(tree, ())]
 
 
 def _gaps(node: Any, path: FieldPath) -> Iterator[FieldPath]:
     if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _gaps(value, (*path, key))
+        for key, child in node.items():
+            yield from _gaps(child, (*path, key))
     elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _gaps(value, (*path, index))
+        for index, child in enumerate(node):
+            yield from _gaps(child, (*path, index))
     elif node == GAP:
         yield path

@@ -1,7 +1,7 @@
-"""The reading of texts: `${...}` by OmegaConf's grammar, as far as experiment files use it, and plain words by YAML's.
+"""Parsing of texts: `${...}` by the part of OmegaConf's grammar used in experiment files, and plain words by YAML's.
 
-YAML 1.1 as users of the guide know it (`yes` is true, `1_000` is a number), without its traps: `1e-5` is a number,
-`010` and `12:30:00` are text, and a number too large for 64 bits is text, which a numeric field then refuses.
+YAML 1.1 as known to users of the guide (`yes` is true, `1_000` is a number), without the traps: `1e-5` is a number,
+`010` and `12:30:00` are text, and a number too large for 64 bits is text, later refused by a numeric field.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SPECIAL = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": mat
 
 
 class EnvText(str):
-    """Text of an environment variable: in a numeric field it stands for the number it spells."""
+    """Text of an environment variable, converted to a number in a numeric field."""
 
     __slots__ = ()
 
 
 def read_scalar(text: str) -> Scalar:
-    """The value of a plain (unquoted) word."""
+    """Returns the value of a plain (unquoted) word."""
     if text in _NULLS:
         return None
     if text in _TRUE:
@@ -41,32 +41,32 @@ def read_scalar(text: str) -> Scalar:
     if _INT.fullmatch(text):
         number = int(text.replace("_", ""), 0) if text[:2] in ("0x", "0o") else int(text.replace("_", ""))
         return number if -(2**63) <= number < 2**63 else text
-    # Without a point or an exponent it is no float: `010` stays text.
+    # Without a point or an exponent the word is no float: `010` stays text.
     if len(text) <= 64 and _FLOAT_LOOKS.search(text) and _FLOAT.fullmatch(text):
-        value = float(text.replace("_", ""))
-        # `1e999` overflows to infinity, which only `.inf` may mean.
-        return value if math.isfinite(value) else text
+        number_read = float(text.replace("_", ""))
+        # `1e999` overflows to infinity, allowed only as `.inf`.
+        return number_read if math.isfinite(number_read) else text
     return _SPECIAL.get(text.lower(), text)
 
 
-# The parser recurses once for each level: the bound keeps a hostile text off the interpreter's stack.
+# The parser recurses once per level: the bound keeps hostile text off the interpreter's stack.
 _DEPTH: Final = 8
 
 
 class GrammarError(ValueError):
-    """The text has a `${` that is not closed, or empty."""
+    """The text has an unclosed or empty `${`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldReference:
-    """`${model.model_path}`: another field; leading dots make it relative."""
+    """A reference to another field, `${model.model_path}`; leading dots make the reference relative."""
 
     target: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`${oc.env:NAME,default}`: a resolver and its arguments."""
+    """A resolver with arguments, `${oc.env:NAME,default}`."""
 
     resolver: str
     args: tuple[tuple[Piece, ...], ...]
@@ -80,28 +80,28 @@ def has_interpolation(text: str) -> bool:
     return "${" in text
 
 
-# From the first backslash of a run alone: a text of a million of them is looked at once.
+# Matches only at the first backslash of a run: a text of a million backslashes is scanned once.
 _OPENED: Final = re.compile(r"(?<!\\)(\\*)\$\{")
 _BACKSLASHES: Final = re.compile(r"\\+")
 
 
 def escaped(text: str) -> str:
-    """The text as a file must hold it for every `${` in it to stay text: `\\${`, by OmegaConf's rule.
+    r"""Escapes every `${` of the text as `\${`, by OmegaConf's rule, so that a file holding the text keeps it as text.
 
-    Backslashes before it are doubled; all others mean themselves.
+    Backslashes directly before a `${` are doubled; all other backslashes stay single.
     """
-    return _OPENED.sub(lambda found: f"{found[1] * 2}\\${{", text) if has_interpolation(text) else text
+    return _OPENED.sub(lambda match: f"{match[1] * 2}\\${{", text) if has_interpolation(text) else text
 
 
 def parse_interpolation(text: str) -> tuple[Piece, ...]:
-    """The literal texts and interpolations of which `text` is made. Raises GrammarError."""
+    """Splits `text` into literal texts and interpolations. Raises GrammarError."""
     pieces, end = _pieces(text, 0, "", 0)
     assert end == len(text)
     return pieces
 
 
 def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece, ...], int]:
-    """The pieces from `start` to the first of `stops` (or the end), and the position of that."""
+    """Returns the pieces from `start` to the first character of `stops` (or the end), and the position reached."""
     if depth > _DEPTH:
         raise GrammarError(f"nested deeper than {_DEPTH} levels")
     pieces: list[Piece] = []
@@ -116,7 +116,7 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
 
     while position < len(text):
         char = text[position]
-        # Within an interpolation a backslash is no escape here.
+        # Within an interpolation a backslash is no escape.
         if not stops and (run := _BACKSLASHES.match(text, position)):
             position = run.end()
             opens = text.startswith("${", position)
@@ -130,13 +130,12 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
             piece, position = _interpolation(text, position + 2, depth + 1)
             pieces.append(piece)
             continue
-        # OmegaConf reads quotes at the start of an argument alone; elsewhere they are part of the text.
+        # OmegaConf reads quotes only at the start of an argument; elsewhere quotes are part of the text.
         if stops and char in "'\"" and not pieces and not "".join(literal).strip():
             quoted, position = _quoted(text, position)
             literal[:] = [quoted]
             continue
-        # A comma or a colon inside brackets belongs to a list or a mapping that is an argument, such as a
-        # default.
+        # A comma or a colon inside brackets belongs to an argument that is a list or a mapping, for example a default.
         if stops and brackets == 0 and char in stops:
             break
         brackets += (char in "[{") - (char in "]}") if stops else 0
@@ -147,7 +146,7 @@ def _pieces(text: str, start: int, stops: str, depth: int) -> tuple[tuple[Piece,
 
 
 def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | Call, int]:
-    """The interpolation whose `${` ends at `start`, and the position after its `}`."""
+    """Parses the interpolation whose `${` ends at `start`; returns the piece and the position after the `}`."""
     head, position = _pieces(text, start, ":}", depth)
     if position >= len(text):
         raise GrammarError("`${` is not closed by `}`")
@@ -156,7 +155,7 @@ def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | 
         if not target:
             raise GrammarError("`${}` is empty")
         return FieldReference(target), position + 1
-    # A resolver is named in plain text: a reference within the name does not count.
+    # A resolver is named in plain text: references within the name are ignored.
     name = "".join(piece for piece in head if isinstance(piece, str)).strip()
     args: list[tuple[Piece, ...]] = []
     while True:

@@ -26,13 +26,13 @@ from rftd.ops import limits
 from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field
 
 _FOLDERS: Final = ("PWD", "OLDPWD")
-"""Variables of every shell that are named like passwords, and hold its folders."""
+"""Shell variables with names similar to passwords, but holding folders."""
 _CHAIN: Final = 12
-"""The number of references that may follow one another; with CONFIG_DEPTH it bounds the stack."""
+"""Maximum number of chained references; together with CONFIG_DEPTH this bounds the stack."""
 
 
 class _Unresolvable(Exception):
-    """Signals that a field cannot be resolved, with its issue."""
+    """Raised with the issue of an unresolvable field."""
 
     def __init__(self, issue: Issue) -> None:
         super().__init__(issue.what)
@@ -40,15 +40,15 @@ class _Unresolvable(Exception):
 
 
 class _Dependent(Exception):
-    """Signals that a field needs one that was already reported."""
+    """Raised for a field depending on a field already reported."""
 
 
 class _TooLarge(Exception):
-    """Signals that references expand to more than any file may hold."""
+    """Raised if references expand beyond the limits of a file."""
 
 
 class _Failed:
-    """Stands for the value of a field that could not be resolved."""
+    """Marks the value of a field that could not be resolved."""
 
 
 _FAILED: Final = _Failed()
@@ -67,20 +67,20 @@ class _Resolver:
         self._chars = 0
 
     def resolve(self, node: Any, path: FieldPath) -> Any:
-        """`node` with everything below it resolved; fields that failed are left out."""
+        """Returns `node` with all interpolations below resolved; failed fields are left out."""
         self._spend(node, path)
         if isinstance(node, dict):
             pairs = {key: self.resolve(value, (*path, key)) for key, value in node.items()}
             return {key: value for key, value in pairs.items() if value is not _FAILED}
         if isinstance(node, list):
-            items = [self.resolve(value, (*path, index)) for index, value in enumerate(node)]
-            return [None if item is _FAILED else item for item in items]
+            nodes = [self.resolve(value, (*path, index)) for index, value in enumerate(node)]
+            return [None if resolved is _FAILED else resolved for resolved in nodes]
         if isinstance(node, str) and has_interpolation(node):
             return self._field(node, path)
         return node
 
     def _field(self, text: str, path: FieldPath) -> Any:
-        # A field is reached by the walk and by references to it: it is resolved, and reported, once.
+        # The walk and references may both reach a field; the field is resolved, and reported, once.
         if path in self.failed:
             return _FAILED
         if path in self._done:
@@ -107,7 +107,7 @@ class _Resolver:
             self.failed.add(path)
             return _FAILED
         except _Unresolvable as error:
-            # A loop is reported at the field where it was entered; those between only fail with it.
+            # A loop is reported at the field where it was entered; the fields between fail silently with it.
             if error.issue.path != path and len(self._under_way) > 1 and error.issue.path in self._under_way:
                 self.failed.add(path)
                 raise
@@ -132,8 +132,7 @@ class _Resolver:
                 return client_side.env_reference(name)
             return value
         text = self._text(pieces, path)
-        # A text that is put together would hide which part of it is the secret, so no reference could stand
-        # for it.
+        # A composed text would hide which part is the secret, so no reference could replace the text.
         if has_url_credentials(text):
             raise _Unresolvable(client_side.refusal(path, "a URL with a password must not be put together in the file"))
         return text
@@ -158,9 +157,9 @@ class _Resolver:
             return self._env(piece, path)
         if piece.resolver == "oc.decode" and len(piece.args) == 1:
             return self._decode(self._text(piece.args[0], path), path)
-        known = "oc.env (${oc.env:NAME,default}) and oc.decode (${oc.decode:${oc.env:NAME}})"
+        resolvers = "oc.env (${oc.env:NAME,default}) and oc.decode (${oc.decode:${oc.env:NAME}})"
         raise _Unresolvable(
-            Issue(path, f"`${{{piece.resolver}:...}}` is no resolver of ours", f"there are {known}", Interpolation)
+            Issue(path, f"`${{{piece.resolver}:...}}` is no resolver of ours", f"there are {resolvers}", Interpolation)
         )
 
     def _env(self, call: Call, path: FieldPath) -> Any:
@@ -169,20 +168,20 @@ class _Resolver:
             raise _Unresolvable(
                 Issue(path, f"`oc.env` takes a name and a default, not {name[:40]!r}", None, Interpolation)
             )
-        # The name of the variable tells: `${oc.env:WANDB_API_KEY}` in a field that is no secret would travel
-        # openly.
+        # The variable's name decides: `${oc.env:WANDB_API_KEY}` in an ordinary field would leave the client as plain
+        # text.
         if name not in _FOLDERS and is_secret_field(name):
-            what = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
-            raise _Unresolvable(Issue(path, what, "only secret fields (api_key, ...) may name it", Interpolation))
+            problem = f"{name} holds a secret, and {path[-1]} would leave this machine as a value"
+            raise _Unresolvable(Issue(path, problem, "only secret fields (api_key, ...) may name it", Interpolation))
         if name in self.environ:
             self.source.variables[path] = name
             return EnvText(self.environ[name])
         if len(call.args) == 1:
-            what = f"the environment variable {name} is not set"
+            problem = f"the environment variable {name} is not set"
             fix = f"export {name}=..., or give a default: ${{oc.env:{name},default}}"
-            raise _Unresolvable(Issue(path, what, fix, Interpolation))
+            raise _Unresolvable(Issue(path, problem, fix, Interpolation))
         default = self._text(call.args[1], path)
-        # OmegaConf's default `null` is null, not the text.
+        # OmegaConf's default `null` means null, not text.
         return None if default == "null" else EnvText(default)
 
     def _decode(self, text: str, path: FieldPath) -> Any:
@@ -199,14 +198,18 @@ class _Resolver:
         return value
 
     def _secret(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
-        """The reference in the place of a secret."""
+        """Returns the environment reference to store instead of a secret."""
         piece = pieces[0]
         if len(pieces) == 1 and isinstance(piece, Call) and piece.resolver == "oc.decode" and len(piece.args) == 1:
             return self._secret(piece.args[0], path)
         name = self._env_name(piece, path) if len(pieces) == 1 else None
         if name and isinstance(piece, Call):
-            default = "".join(part for part in piece.args[1] if isinstance(part, str)) if len(piece.args) > 1 else ""
-            plain = len(piece.args) < 2 or all(isinstance(part, str) for part in piece.args[1])
+            default = (
+                "".join(fragment for fragment in piece.args[1] if isinstance(fragment, str))
+                if len(piece.args) > 1
+                else ""
+            )
+            plain = len(piece.args) < 2 or all(isinstance(fragment, str) for fragment in piece.args[1])
             renamed = client_side.is_env_variable(path) and name != path[-1] and self._is_open(pieces, path)
             if plain and (client_side.is_no_secret(default) or default == "null") and not renamed:
                 return client_side.env_reference(name)
@@ -215,12 +218,12 @@ class _Resolver:
             if client_side.is_secret_path(target):
                 return self._reference_to(target, path)
         if client_side.is_env_variable(path) and self._is_open(pieces, path):
-            # What it comes to is looked at once more by `withhold_secrets`, as a literal is.
+            # The resolved value is checked again by `withhold_secrets`, like a literal.
             return self._value(pieces, path)
         raise _Unresolvable(client_side.refusal(path, "a secret must be one environment variable, without a default"))
 
     def _is_open(self, pieces: tuple[Piece, ...], path: FieldPath) -> bool:
-        """True if neither the variable that is set nor one that is read is a secret, by its name or its value."""
+        """True if neither the variable set nor any variable read is a secret, by name or by value."""
         if not is_plain_variable(str(path[-1]), ""):
             return False
         for piece in pieces:
@@ -230,7 +233,7 @@ class _Resolver:
             elif isinstance(piece, Call):
                 named = piece.resolver == "oc.env"
                 name = self._text(piece.args[0], path) if named else ""
-                # Put together with other text, a value like a key's could no longer be told.
+                # Composed with other text, a value resembling a key could no longer be recognised.
                 if named and not is_plain_variable(name, self.environ.get(name, "")):
                     return False
                 if not all(self._is_open(argument, path) for argument in piece.args[named:]):
@@ -246,31 +249,31 @@ class _Resolver:
     def _reference(self, text: str, path: FieldPath) -> Any:
         target = self._target(text, path)
         if client_side.is_secret_path(target):
-            what = f"{show(target)} is a secret, and {path[-1]} would leave this machine as a value"
-            raise _Unresolvable(Issue(path, what, None, Interpolation))
+            problem = f"{show(target)} is a secret, and {path[-1]} would leave this machine as a value"
+            raise _Unresolvable(Issue(path, problem, None, Interpolation))
         return self._reference_to(target, path)
 
     def _target(self, text: str, path: FieldPath) -> FieldPath:
-        """The current name of the field that `text` refers to."""
+        """Returns the current name of the field referred to by `text`."""
         dots = len(text) - len(text.lstrip("."))
         parsed = parse(text[dots:])
-        written = self.source.written(path)
-        if parsed is None or dots > len(written):
+        written_path = self.source.written(path)
+        if parsed is None or dots > len(written_path):
             raise _Unresolvable(Issue(path, f"`${{{text[:80]}}}` names no field", None, Interpolation))
-        # Dots count from the section in which the user wrote the field, which may be in the older spelling.
-        absolute = (*written[: len(written) - dots], *parsed) if dots else parsed
+        # Dots count from the section where the user wrote the field, possibly in the older spelling.
+        absolute = (*written_path[: len(written_path) - dots], *parsed) if dots else parsed
         return normalise.current_name(absolute)
 
     def _reference_to(self, target: FieldPath, path: FieldPath) -> Any:
         node: Any = self.tree
-        for depth, part in enumerate(target):
+        for depth, key in enumerate(target):
             if isinstance(node, str) and has_interpolation(node):
-                # A section on the way may itself be a reference to another one.
+                # A section on the way may be a reference to another section.
                 node = self._field(node, target[:depth])
-            if isinstance(node, dict) and str(part) in node:
-                node = node[str(part)]
-            elif isinstance(node, list) and isinstance(part, int) and part < len(node):
-                node = node[part]
+            if isinstance(node, dict) and str(key) in node:
+                node = node[str(key)]
+            elif isinstance(node, list) and isinstance(key, int) and key < len(node):
+                node = node[key]
             else:
                 raise _Unresolvable(self._no_target(node, target, depth, path))
         value = self.resolve(node, target)
@@ -286,24 +289,26 @@ class _Resolver:
     def _spend(self, node: Any, path: FieldPath) -> None:
         self._nodes += 1
         self._chars += len(node) if isinstance(node, str) else 0
-        # References share what they refer to only in the file: a few lines could expand to gigabytes here.
+        # Only the file shares the targets of references: a few lines could expand to gigabytes here.
         if self._nodes > 4 * limits.CONFIG_NODES or self._chars > 4 * limits.CONFIG_SIZE_BYTES:
             raise _TooLarge
 
 
 def as_written(node: Any) -> Any:
-    """The data as a file must hold it: resolved, its texts are what they are now; names are never resolved."""
+    """Returns resolved data in the form of a file: every `${` in a text is escaped; names are never resolved."""
     if isinstance(node, dict):
         return {key: as_written(value) for key, value in node.items()}
     if isinstance(node, list):
-        return [as_written(item) for item in node]
+        return [as_written(element) for element in node]
     return escaped(node) if isinstance(node, str) else node
 
 
 def resolve_interpolations(
     tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Issue], set[FieldPath]]:
-    """The tree with each `${...}` replaced, what could not be resolved, and the fields that are therefore left out."""
+    """Returns the tree with each `${...}` replaced, the issues of unresolvable fields, and the fields left out for an
+    issue.
+    """
     resolver = _Resolver(tree, source, environ)
     try:
         resolved = resolver.resolve(tree, ())

@@ -1,4 +1,4 @@
-"""Issues of an experiment file, the kinds of error that they become, and the notes that a resolver takes."""
+"""Issues of an experiment file, the error classes made from issues, and the notes of a resolver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FieldError(ConfigError):
-    """An issue at its place; `excerpt` is the line with a mark under it."""
+    """An error located at a field; `excerpt` is the source line with a mark under the field."""
 
     excerpt: str | None = None
 
@@ -86,14 +86,14 @@ class Unsupported(FieldError):
 
 
 class ConfigErrors(ConfigError):
-    """Everything that is wrong with an experiment file, at once."""
+    """All errors of an experiment file together."""
 
     def __init__(self, errors: Sequence[UsageError]) -> None:
         count = len(errors)
         super().__init__(f"{count} error{'s' if count != 1 else ''} in the experiment file")
         self.errors: tuple[UsageError, ...] = tuple(errors)
         self.draft: ExperimentSpec | None = None
-        """The specification with what is wrong in it, if each field by itself is right: more can be said about it."""
+        """The specification including the errors, if every field by itself is valid: allows further checks."""
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
@@ -101,7 +101,7 @@ class ConfigErrors(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """A field with what is wrong with it and what to do."""
+    """A problem of one field, with advice for the user."""
 
     path: FieldPath
     what: str
@@ -109,73 +109,80 @@ class Issue:
     kind: type[FieldError] = WrongValue
     at_key: bool = False
     place: SourcePlace | None = None
-    """The place that is shown, if not that of `path`."""
+    """Position shown in the error, if different from the position of `path`."""
 
     def under(self, prefix: FieldPath) -> Issue:
-        """A copy of the issue, for the field below `prefix`."""
+        """Returns a copy of the issue for the field below `prefix`."""
         return replace(self, path=prefix + self.path)
 
 
 @dataclass(slots=True)
 class Notes:
-    """Issues name fields as seen from the stage; warnings are sentences, each kept once."""
+    """Issues (fields named relative to the stage) and warnings (sentences, each stored once) of a resolver."""
 
     issues: list[Issue] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def wrong(self, path: FieldPath, what: str, fix: str | None = None, kind: type[FieldError] = Contradiction) -> None:
-        """Notes a field, or a pair of them, that cannot hold."""
-        self.issues.append(Issue(path, what, fix, kind))
+    def wrong(
+        self, path: FieldPath, problem: str, fix: str | None = None, kind: type[FieldError] = Contradiction
+    ) -> None:
+        """Adds the issue of an invalid field, or of a contradictory pair."""
+        self.issues.append(Issue(path, problem, fix, kind))
 
-    def unknown(self, path: FieldPath, what: str, known: Iterable[str]) -> None:
-        """Notes a name that nothing takes, with the nearest of the `known` ones."""
-        known = list(known)
-        near = difflib.get_close_matches(str(path[-1]), known, 1)
-        fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}" if known else "leave it out"
-        self.issues.append(Issue(path, what, fix, UnknownField, at_key=True))
+    def unknown(self, path: FieldPath, problem: str, known_names: Iterable[str]) -> None:
+        """Adds the issue of an unknown name, suggesting the nearest of the `known` names."""
+        known_names = list(known_names)
+        near = difflib.get_close_matches(str(path[-1]), known_names, 1)
+        fix = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"known here: {', '.join(known_names)}"
+            if known_names
+            else "leave it out"
+        )
+        self.issues.append(Issue(path, problem, fix, UnknownField, at_key=True))
 
     def warn(self, text: str) -> None:
-        """Notes that something was changed or has no effect."""
+        """Adds a warning about a changed or ineffective setting."""
         if text not in self.warnings:
             self.warnings.append(text)
 
 
 def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigErrors:
-    """The error that holds all issues, in the order of the file, each once."""
+    """Returns the error holding all issues in the order of the file, without duplicates."""
     source = source or SourceMap("")
     located = [(issue, issue.place or source.locate(issue.path, at_key=issue.at_key)) for issue in issues]
-    # What has no place, such as an empty file, comes first; the sort is stable, so issues of one place stay in
-    # order.
+    # Issues without a position, such as an empty file, come first; the stable sort keeps the order within one position.
     located.sort(key=lambda pair: (pair[1].line, pair[1].column) if pair[1] else (0, 0))
     errors: list[FieldError] = []
-    seen: set[tuple[str, str]] = set()
-    for issue, place in located:
+    reported: set[tuple[str, str]] = set()
+    for issue, position in located:
         field = show(source.written(issue.path))
-        # Stages are resolved one by one: what is wrong in a global section is found once for each of them.
-        if (field, issue.what) in seen:
+        # Stages are resolved separately: an error of a global section is found once per stage.
+        if (field, issue.what) in reported:
             continue
-        seen.add((field, issue.what))
-        where = str(place) if place else source.origin
+        reported.add((field, issue.what))
+        where = str(position) if position else source.origin
         error = issue.kind(issue.what, where=where or None, field=field or None, fix=issue.fix)
-        error.excerpt = source.excerpt(place) if place else None
+        error.excerpt = source.excerpt(position) if position else None
         errors.append(error)
     if len(errors) > limits.CONFIG_ERRORS:
-        rest = len(errors) - limits.CONFIG_ERRORS
-        said = f"and {rest} more; others may be found once these are corrected"
-        errors = [*errors[: limits.CONFIG_ERRORS], FieldError(said, where=source.origin or None)]
+        omitted_count = len(errors) - limits.CONFIG_ERRORS
+        omission = f"and {omitted_count} more; others may be found once these are corrected"
+        errors = [*errors[: limits.CONFIG_ERRORS], FieldError(omission, where=source.origin or None)]
     return ConfigErrors(errors)
 
 
 def say_where(error: RftdError, source: SourceMap) -> None:
-    """Adds file, line and column to an error, or to each of several, that names a field which the file has.
+    """Adds file, line and column to an error, or to each of several, naming a field present in the file.
 
-    The field gets the name that the file has for it, and several come in the order of the file.
+    The field is renamed to the file's own spelling, and several errors are sorted in the order of the file.
     """
     several: tuple[RftdError, ...] = getattr(error, "errors", ())
-    places = [(each, _say_where(each, source)) for each in several or (error,)]
+    located = [(single, _say_where(single, source)) for single in several or (error,)]
     if several:
-        places.sort(key=lambda pair: (pair[1].line, pair[1].column) if pair[1] else (0, 0))
-        error.errors = tuple(each for each, _ in places)  # type: ignore[attr-defined]
+        located.sort(key=lambda pair: (pair[1].line, pair[1].column) if pair[1] else (0, 0))
+        error.errors = tuple(single for single, _ in located)  # type: ignore[attr-defined]
 
 
 def _say_where(error: RftdError, source: SourceMap) -> SourcePlace | None:
@@ -184,12 +191,12 @@ def _say_where(error: RftdError, source: SourceMap) -> SourcePlace | None:
         path = key  # a key of digits, such as a token id
     if path and source.written(path) != path:
         error.field = show(source.written(path))
-    # A default that is wrong stands nowhere in the file: the section around it is shown instead.
+    # An invalid default has no position in the file: the section around the field is shown instead.
     while path and not source.has(path):
         path = path[:-1]
-    place = source.locate(path, at_key=isinstance(error, UnknownField)) if path else None
-    if place is not None:
-        error.where = f"{place}, {error.where}" if error.where else str(place)
+    position = source.locate(path, at_key=isinstance(error, UnknownField)) if path else None
+    if position is not None:
+        error.where = f"{position}, {error.where}" if error.where else str(position)
         if isinstance(error, FieldError):
-            error.excerpt = source.excerpt(place)
-    return place
+            error.excerpt = source.excerpt(position)
+    return position

@@ -1,4 +1,4 @@
-"""`json_schema` describes an experiment file for editors and other programs; `documented` reads what a section says."""
+"""`json_schema` describes an experiment file for editors and other programs; `documented` reads the texts of fields."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rftd.streams.spec.declaration import InUnit, Upstream
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{"}
-"""`${...}`, which may stand for any value until the client resolves it."""
+"""Schema of a `${...}`, allowed for any value until resolved by the client."""
 _ABOUT: Final = (
     "An experiment file of rftd, in current field names and words of lower case; older names, and words in any case, "
-    "are read as well. What contradicts itself across fields is found by `rftd config check`."
+    "are read as well. Contradictions between fields are found by `rftd config check`."
 )
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of an experiment file: every field with its type, bounds, words, default and effect."""
+    """Returns the JSON Schema of an experiment file: each field with type, bounds, words, default and effect."""
     schema = Experiment.model_json_schema()
-    sections = {each.__name__: each for each in _sections(Experiment)}
+    sections = {section.__name__: section for section in _sections(Experiment)}
     definitions: dict[str, Any] = schema["$defs"]
     for name, definition in definitions.items():
         _describe(definition, sections.get(name))
@@ -39,18 +39,18 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, **schema, "title": "rftd experiment", "description": _ABOUT}
 
 
-_EFFECTS: Final = {"harmless": "Has no effect", "refused": "Refused if it is set", "checked": "Is checked alone"}
+_EFFECTS: Final = {"harmless": "Has no effect", "refused": "Refused if set", "checked": "Only checked"}
 
 
 def _describe(definition: dict[str, Any], section: type[Section] | None) -> None:
-    """Says of each field what it is, and lets a `${...}` stand in its place."""
+    """Adds descriptions to the fields of a section, and allows a `${...}` for each."""
     properties: dict[str, dict[str, Any]] = definition.get("properties", {})
-    said = documented(section) if section is not None else {}
+    texts = documented(section) if section is not None else {}
     for name, field in properties.items():
         field.pop("title", None)
         field.pop("mark", None)
         info = section.model_fields.get(name) if section is not None else None
-        text = said.get(name) or field.pop("description", "")
+        text = texts.get(name) or field.pop("description", "")
         outer: dict[str, Any] = {}
         if info is not None:
             mark = mark_of(info)
@@ -63,7 +63,7 @@ def _describe(definition: dict[str, Any], section: type[Section] | None) -> None
                 f"Upstream: {differs}" if differs else "",
                 f"{effect}{f': {mark.why}' if mark.why else ''}." if effect else "",
             ]
-            text = " ".join(part for part in parts if part)
+            text = " ".join(sentence for sentence in parts if sentence)
             if mark.effect in ("harmless", "refused"):
                 outer["deprecated"] = True
         if "default" in field:
@@ -79,57 +79,57 @@ def _describe(definition: dict[str, Any], section: type[Section] | None) -> None
 def _or_reference(field: dict[str, Any]) -> dict[str, Any]:
     kinds = field.get("anyOf", [field])
     if any(not kind or (kind.get("type") == "string" and "enum" not in kind) for kind in kinds):
-        return field  # it takes any text
+        return field  # any text is accepted
     return {"anyOf": [*kinds, {"$ref": "#/$defs/Reference"}]}
 
 
 def _sections(section: type[Section]) -> Iterator[type[Section]]:
-    """The section and all that its fields hold; a section that many hold comes once for each."""
+    """Yields the section and all nested sections; a section used by several fields is yielded once for each."""
     yield section
     for info in section.model_fields.values():
-        for held in _held(info.annotation):
-            yield from _sections(held)
+        for inner_section in _sections_in(info.annotation):
+            yield from _sections(inner_section)
 
 
-def _held(annotation: Any) -> Iterator[type[Section]]:
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     else:
-        for part in get_args(annotation):
-            yield from _held(part)
+        for argument in get_args(annotation):
+            yield from _sections_in(argument)
 
 
 def unit_of(info: FieldInfo) -> str:
-    """The unit of a field's number; empty if it has none."""
-    return next((each.name for each in _marks(info.annotation, info.metadata) if isinstance(each, InUnit)), "")
+    """Returns the unit of a field's number; empty for a field without a unit."""
+    return next((mark.name for mark in _marks(info.annotation, info.metadata) if isinstance(mark, InUnit)), "")
 
 
 def upstream_of(info: FieldInfo) -> str:
-    """The field's default or meaning in the guide or in Trinity-RFT, where it differs; empty if it is the same."""
-    return next((each.text for each in _marks(info.annotation, info.metadata) if isinstance(each, Upstream)), "")
+    """Returns the differing default or meaning in the guide or in Trinity-RFT; empty if equal."""
+    return next((mark.text for mark in _marks(info.annotation, info.metadata) if isinstance(mark, Upstream)), "")
 
 
 def _marks(annotation: Any, metadata: Iterable[Any]) -> Iterator[Any]:
-    """Everything that is said of a type beside what it is, of each type of a choice too."""
+    """Yields all metadata annotated on a type, including the members of a union."""
     yield from metadata
     if get_origin(annotation) is Annotated:
         kind, *marks = get_args(annotation)
         yield from _marks(kind, marks)
     elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _marks(part, ())
+        for member in get_args(annotation):
+            yield from _marks(member, ())
 
 
 @cache
 def documented(section: type[Section]) -> dict[str, str]:
-    """The texts that stand below the fields in the source, of the section and of those that it extends."""
-    found: dict[str, str] = {}
+    """Returns the texts below the fields in the source, of the section and of all base classes."""
+    texts: dict[str, str] = {}
     for kind in reversed((section.declaration or section).__mro__):
         if not issubclass(kind, Section | msgspec.Struct) or kind is Section:
             continue
         try:
             source = textwrap.dedent(inspect.getsource(kind))
-        except (OSError, TypeError):  # a section that is made of the arguments of a part has none
+        except (OSError, TypeError):  # a section generated from the arguments of a part has no source
             continue
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
@@ -137,5 +137,5 @@ def documented(section: type[Section]) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr):
                 assert isinstance(statement.target, ast.Name)
                 assert isinstance(after.value, ast.Constant)
-                found[statement.target.id] = str(after.value.value)
-    return found
+                texts[statement.target.id] = str(after.value.value)
+    return texts

@@ -1,4 +1,4 @@
-"""The public calls turn a file, or data that a client sent, into an `ExperimentSpec`."""
+"""Public functions reading a file, or data sent by a client, into an `ExperimentSpec`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ _PATH: FieldPath = ("trainer", "trainer_config_path")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An experiment file, read: what the client sends and what it tells its user."""
+    """A parsed experiment file: the config sent to the daemon, and the notes shown to the user."""
 
     config: dict[str, Any]
-    """Normalised, plain, `${...}` resolved, no secret: what is sent, and what `rftd config show --given` prints."""
+    """Normalised, plain, `${...}` resolved, without secrets: sent to the daemon, and printed by `rftd config show
+    --given`.
+    """
     spec: ExperimentSpec
     source: SourceMap
     warnings: tuple[str, ...]
-    """Notes of fields in an older spelling, then the warnings of the specification."""
+    """Notes on fields in an older spelling, then the warnings of the specification."""
     wrong: ConfigErrors | None = None
-    """What this side would refuse of it: a daemon has the last word, for it may have extensions that are not here."""
+    """Errors found by the client; the daemon decides, because it may have extensions missing on the client."""
 
 
 def load_file(
@@ -56,7 +58,7 @@ def load_file(
     host: Host = ANY_HOST,
     drafts: bool = False,
 ) -> Submission:
-    """The experiment in a file, with `-s` overrides, for workers on `host`; see `load_text`."""
+    """Reads the experiment in a file, with `-s` overrides, for workers on `host`; see `load_text`."""
     text = read_text(Path(path))
     return load_text(text, str(path), overrides=overrides, environ=environ, cwd=cwd, host=host, drafts=drafts)
 
@@ -71,26 +73,27 @@ def load_text(
     host: Host = ANY_HOST,
     drafts: bool = False,
 ) -> Submission:
-    """The experiment in a text that is already read, from standard input for example.
+    """Reads the experiment from text already in memory, for example from standard input.
 
-    Raises ConfigErrors with every error; with `drafts`, errors that a daemon may see otherwise are `wrong` in it.
+    Raises ConfigErrors with every error; with `drafts`, errors possibly judged otherwise by a daemon are returned in
+    `wrong`.
     """
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).absolute()
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
-        what = "the file is empty" if tree is None else "the file must be a mapping of sections"
-        raise report([*issues, Issue((), what, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
-    # The order of what follows matters: overrides may name a field in either spelling and hold a `${...}`; secrets
-    # are told from references once these are resolved; paths are made absolute last, when every text is final.
+        problem = "the file is empty" if tree is None else "the file must be a mapping of sections"
+        raise report([*issues, Issue((), problem, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
+    # The order matters: overrides may use either spelling and hold a `${...}`; secrets can be distinguished from
+    # references only after the resolution; paths are made absolute last, when every text is final.
     tree, spelling, notes = normalise(tree, source)
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
     issues += inline_trainer_config(tree, cwd, environ)
-    # Again, for whole sections: of an override, and of the trainer's own file.
-    tree, spelling, more = normalise(tree, source)
+    # Again, for whole sections set by an override or by the trainer's own file.
+    tree, spelling, further_notes = normalise(tree, source)
     issues += spelling
-    notes += more
+    notes += further_notes
     tree, unresolved, failed = resolve_interpolations(tree, source, environ)
     issues += unresolved
     issues += withhold_secrets(tree, source)
@@ -113,17 +116,17 @@ def check_config(
     host: Host = ANY_HOST,
     judge: Callable[[Experiment], None] | None = None,
 ) -> ExperimentSpec:
-    """The specification of a config that a client sent, with `key=value` overrides, for workers on `host`.
+    """Returns the specification of a config sent by a client, with `key=value` overrides, for workers on `host`.
 
-    Raises ConfigErrors, and what the `judge` raises, which is asked before anything that the config names is looked at.
+    Raises ConfigErrors, and any error of the `judge`, called before anything named by the config is opened.
 
-    Either spelling, plain data; a `${...}` stays text, for nothing of this side's environment may be read by it, and a
-    warning says so. Literal secrets and relative paths are refused.
+    Accepts either spelling and plain data. A `${...}` stays text, with a warning, because the config must not read the
+    daemon's environment. Literal secrets and relative paths are refused.
     """
     source = SourceMap("")
     if not isinstance(config, Mapping):
         raise report([Issue((), "an experiment must be a mapping of sections", None, SyntaxIssue)], source)
-    # Before anything recurses into it: what a client sends may be nested deeper than the stack is.
+    # Checked before any recursion: data from a client may be nested deeper than the stack.
     issues = check_plain(config if isinstance(config, dict) else dict(config))
     if issues:
         raise report(issues, source)
@@ -133,16 +136,20 @@ def check_config(
     issues += withhold_secrets(tree, source)
     issues += relative_paths(tree)
     spec = _spec(tree, source, issues, set(), host, judge)
-    opened = islice(_opened(tree), limits.CONFIG_ERRORS)
-    kept = [f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in opened]
-    return msgspec.structs.replace(spec, warnings=(*spec.warnings, *kept)) if kept else spec
+    interpolated_paths = islice(_interpolated_fields(tree), limits.CONFIG_ERRORS)
+    unresolved_warnings = [
+        f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in interpolated_paths
+    ]
+    return (
+        msgspec.structs.replace(spec, warnings=(*spec.warnings, *unresolved_warnings)) if unresolved_warnings else spec
+    )
 
 
-def _opened(node: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
-    """The fields whose text holds a `${`."""
+def _interpolated_fields(node: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """Yields the fields with a `${` in their text."""
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _opened(value, (*path, key))
+            yield from _interpolated_fields(value, (*path, key))
     elif isinstance(node, str) and has_interpolation(node):
         yield path
 
@@ -154,11 +161,11 @@ def portable_overrides(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> list[str]:
-    """Overrides of a config that lies elsewhere, as another side reads them: `key=JSON`.
+    """Returns overrides of a config stored on another machine as `key=JSON`, readable by that machine.
 
-    Their `${...}` are resolved, their secrets withheld and their paths absolute. Raises ConfigErrors.
+    Every `${...}` is resolved, secrets are withheld and paths are absolute. Raises ConfigErrors.
     """
-    # What the other side holds is text: only what is written here is resolved here.
+    # The stored config is plain text: only the overrides written here are resolved here.
     tree = as_written(config)
     source = SourceMap("")
     issues = apply_overrides(tree, overrides, source)
@@ -173,20 +180,20 @@ def portable_overrides(
         key = parse(override.partition("=")[0].strip())
         assert key is not None, override
         path = current_name(key)
-        value = tree
-        for part in path:
-            value = child(value, part if isinstance(value, list) else str(part))
-        portable.append(f"{show(path)}={msgspec.json.encode(value).decode()}")
+        node = tree
+        for step in path:
+            node = child(node, step if isinstance(node, list) else str(step))
+        portable.append(f"{show(path)}={msgspec.json.encode(node).decode()}")
     return portable
 
 
 def read_text(path: Path) -> str:
-    """The text of an experiment file. Raises ConfigErrors if there is none."""
+    """Reads the text of an experiment file. Raises ConfigErrors if the file is unreadable."""
     return _text(lambda: path.open("rb"), str(path))
 
 
 def read_stream(stream: BinaryIO, origin: str) -> str:
-    """The text of an experiment file from a stream that is open, such as standard input. Raises ConfigErrors."""
+    """Reads the text of an experiment file from an open stream such as standard input. Raises ConfigErrors."""
     return _text(lambda: nullcontext(stream), origin)
 
 
@@ -194,21 +201,21 @@ def _text(opened: Callable[[], AbstractContextManager[BinaryIO]], origin: str) -
     source = SourceMap(origin)
     try:
         with opened() as file:
-            # One byte over the limit is enough to refuse the file, and a device without an end is not read for ever.
-            data = file.read(limits.CONFIG_SIZE_BYTES + 1)
-        if len(data) > limits.CONFIG_SIZE_BYTES:
-            # Before it is decoded: what was read may end within a character.
-            what = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
-            raise report([Issue((), what, "an experiment file holds settings, not data", LimitIssue)], source)
-        return data.decode("utf-8-sig")
+            # One byte over the limit suffices to refuse the file, and an endless device is not read for ever.
+            content = file.read(limits.CONFIG_SIZE_BYTES + 1)
+        if len(content) > limits.CONFIG_SIZE_BYTES:
+            # Checked before decoding: the bytes read may end within a character.
+            problem = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
+            raise report([Issue((), problem, "an experiment file holds settings, not data", LimitIssue)], source)
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise report([Issue((), "no such file", "check the path", SyntaxIssue)], source) from None
     except OSError as error:
-        what = f"cannot be read: {error.strerror or error}"
-        raise report([Issue((), what, "check the path and its permissions", SyntaxIssue)], source) from None
+        problem = f"cannot be read: {error.strerror or error}"
+        raise report([Issue((), problem, "check the path and its permissions", SyntaxIssue)], source) from None
     except UnicodeDecodeError as error:
-        what = f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}"
-        raise report([Issue((), what, "is it an experiment file? save it as UTF-8", SyntaxIssue)], source) from None
+        problem = f"not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}"
+        raise report([Issue((), problem, "is it an experiment file? save it as UTF-8", SyntaxIssue)], source) from None
 
 
 def _spec(
@@ -219,22 +226,22 @@ def _spec(
     host: Host,
     judge: Callable[[Experiment], None] | None = None,
 ) -> ExperimentSpec:
-    """Validates and resolves; raises everything that was found so far and on the way."""
+    """Validates and resolves the tree; raises all issues found earlier and on the way."""
     issues += check_plain(tree)
     experiment, wrong = validate(tree, source)
-    # A field whose `${...}` failed is left out of the tree: that it is missing is no error of its own.
-    issues += [issue for issue in wrong if not _follows(issue.path, failed)]
+    # A field with a failed `${...}` is missing from the tree; the absence is not an error to report.
+    issues += [issue for issue in wrong if not _is_below_failed(issue.path, failed)]
     if judge is not None and (experiment is None or issues):
         raise report(issues, source)
     if experiment is not None and judge is not None:
         judge(experiment)
     if experiment is None or issues:
         raise report([*issues, *found_beside(tree, issues, source, host)], source)
-    # Only what the user wrote is kept: a default that a later release changes must not look as if it had been
-    # asked for.
+    # Only fields written by the user are stored: a default changed by a later release must not look like the user's
+    # choice.
     config = experiment.model_dump(exclude_unset=True)
     spec, contradictions = resolve_experiment(experiment, plain(config), host=host)
-    if spec is None:  # an algorithm that nobody knows leaves nothing to be said of its stage
+    if spec is None:  # an unknown algorithm prevents all checks of its stage
         unknown = [issue for issue in contradictions if issue.path[-1:] == ("algorithm_type",)]
         contradictions += found_beside(tree, unknown, source, host)
     if spec is None or contradictions:
@@ -244,34 +251,34 @@ def _spec(
     return spec
 
 
-def _follows(path: FieldPath, failed: set[FieldPath]) -> bool:
+def _is_below_failed(path: FieldPath, failed: set[FieldPath]) -> bool:
     return any(path[: len(cause)] == cause for cause in failed)
 
 
 def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
+        return {key: _copy(element) for key, element in value.items()}
+    return [_copy(element) for element in value] if isinstance(value, list) else value
 
 
 def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str, str]) -> list[Issue]:
-    """Puts the file's content into `trainer.trainer_config`; an empty path is dropped."""
+    """Moves the content of the trainer's own file into `trainer.trainer_config`; an empty path is dropped."""
     trainer = tree.get("trainer")
     if not isinstance(trainer, dict) or "trainer_config_path" not in trainer:
         return []
-    given = trainer["trainer_config_path"]
-    if given is None or given == "":
+    config_path = trainer["trainer_config_path"]
+    if config_path is None or config_path == "":
         del trainer["trainer_config_path"]
         return []
-    if not isinstance(given, str) or "${" in given:
-        return []  # the schema names the type; a path is written out
+    if not isinstance(config_path, str) or "${" in config_path:
+        return []  # the schema reports a wrong type, and a path must be written out
     if trainer.get("trainer_config"):
         fix = "keep trainer_config only"
         return [Issue(_PATH, "trainer_config is given as well", fix, Contradiction)]
     try:
-        text = read_text((cwd / given).expanduser())
-        content, source, issues = parse_yaml(text, given)
-    except (ValueError, RuntimeError) as error:  # a NUL in the path, or the home of nobody
+        text = read_text((cwd / config_path).expanduser())
+        content, source, issues = parse_yaml(text, config_path)
+    except (ValueError, RuntimeError) as error:  # a NUL in the path, or the home folder of an unknown user
         return [Issue(_PATH, f"cannot be read: {error}", "check the path, or write trainer_config inline")]
     except ConfigErrors as error:
         first = error.errors[0]
@@ -282,71 +289,74 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
     if unresolved:
         return [Issue(_PATH, f"in the file: {issue.what}", issue.fix) for issue in unresolved]
     del trainer["trainer_config_path"]
-    # It is resolved, and the tree around it is not yet.
+    # The content is resolved already, the tree around it not yet.
     trainer["trainer_config"] = as_written(content)
     return []
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: SourceMap) -> list[Issue]:
-    """Sets each `key=value` in `tree`, the value read as YAML; returns what could not be set."""
+    """Sets each `key=value` in `tree`, with the value parsed as YAML; returns the issues of failed overrides."""
     issues: list[Issue] = []
     for override in overrides:
         key, equals, text = override.partition("=")
-        place = SourcePlace(f"-s {key.strip()[:120]}")
+        position = SourcePlace(f"-s {key.strip()[:120]}")
         path = parse(key.strip())
         if not equals or path is None or len(path) > limits.CONFIG_DEPTH:
             fix = "write -s section.field=value, for example -s buffer.batch_size=4"
-            issues.append(Issue((), "an override is written key=value", fix, SyntaxIssue, place=place))
+            issues.append(Issue((), "an override is written key=value", fix, SyntaxIssue, place=position))
             continue
         try:
-            value, _, problems = parse_yaml(text, str(place))
+            value, _, problems = parse_yaml(text, str(position))
         except ConfigErrors as error:
-            issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=place))
+            issues.append(Issue(path, f"the value is {error.errors[0].what}", "quote it", SyntaxIssue, place=position))
             continue
-        # Each override is shallow by itself, and many of them could still build a tree that is too deep to
-        # walk.
+        # Each override alone is shallow, but many together could build a tree too deep to walk.
         if len(path) + depth_of(value) > limits.CONFIG_DEPTH:
-            what = f"nested deeper than {limits.CONFIG_DEPTH} levels"
-            issues.append(Issue(path[:4], what, None, LimitIssue, place=place))
+            description = f"nested deeper than {limits.CONFIG_DEPTH} levels"
+            issues.append(Issue(path[:4], description, None, LimitIssue, place=position))
             continue
-        issues += [Issue(path, problem.what, problem.fix, problem.kind, place=place) for problem in problems]
+        issues += [Issue(path, problem.what, problem.fix, problem.kind, place=position) for problem in problems]
         path = current_name(path)
         source.flags[path] = text.strip()
-        issue = _set(tree, path, value, source, place)
+        issue = _set(tree, path, value, source, position)
         if issue is not None:
             issues.append(issue)
     return issues
 
 
-def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, place: SourcePlace) -> Issue | None:
+def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, position: SourcePlace) -> Issue | None:
     node: Any = tree
-    for depth, part in enumerate(path):
+    for depth, key in enumerate(path):
         last = depth == len(path) - 1
         if isinstance(node, list):
-            if not isinstance(part, int) or part >= len(node):
-                what = f"{show(path[:depth])} is a list of {len(node)}: an item is named by its index, from 0"
+            if not isinstance(key, int) or key >= len(node):
+                description = f"{show(path[:depth])} is a list of {len(node)}: an item is named by its index, from 0"
                 return Issue(
-                    path, what, f"write {show((*path[:depth], 0))}" if node else None, SyntaxIssue, place=place
+                    path,
+                    description,
+                    f"write {show((*path[:depth], 0))}" if node else None,
+                    SyntaxIssue,
+                    place=position,
                 )
         elif isinstance(node, dict):
-            # `0` is an index in a list and a key in a mapping: only the node tells which.
-            part = str(part)
-            if not last and node.get(part) is None:
-                node[part] = {}
-                source.keys.setdefault(path[: depth + 1], place)
+            # `0` is an index in a list and a key in a mapping, depending on the node.
+            key = str(key)
+            if not last and node.get(key) is None:
+                node[key] = {}
+                source.keys.setdefault(path[: depth + 1], position)
         else:
-            what = f"{show(path[:depth])} is a single value, it has no field {part}"
-            return Issue(path, what, None, SyntaxIssue, place=place)
+            description = f"{show(path[:depth])} is a single value, it has no field {key}"
+            return Issue(path, description, None, SyntaxIssue, place=position)
         if not last:
-            node = node[part]
+            node = node[key]
             continue
-        node[part] = value
+        node[key] = value
         full = tuple(path)
-        # What stood below the field in the file is gone, and an error must not point at it any more.
-        for known in [known for known in source.values if known[: len(full)] == full]:
-            source.values.pop(known)
-            source.keys.pop(known, None)
-        # The override names the field by its current name, whatever the file called it.
+        # Fields of the file below the overridden field no longer exist, and errors must not point at them.
+        for stale in [stale for stale in source.values if stale[: len(full)] == full]:
+            source.values.pop(stale)
+            source.keys.pop(stale, None)
+        # The override uses the current name of the field, regardless of the spelling in the file.
         source.moved.pop(full, None)
-        source.values[full] = source.keys[full] = place
+        source.values[full] = source.keys[full] = position
     return None

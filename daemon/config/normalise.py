@@ -1,4 +1,4 @@
-"""`normalise` moves fields of the older spelling to their current places; values are read by the schema."""
+"""`normalise` moves fields of the older spelling to their current paths; values are read by the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TASKSETS: Final = (
 
 
 def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
-    """Pairs of the older and the current place of a field, globally and within a stage."""
+    """Returns pairs of the older and the current path of a field, globally and within a stage."""
     inside = ("buffer", "explorer_input")
     pairs: list[tuple[FieldPath, FieldPath]] = [
         (("buffer", name), (*inside, name))
@@ -42,11 +42,11 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
             ("buffer", "trainer_input", "sft_warmup_dataset"),
             ("buffer", "trainer_input", "auxiliary_buffers", "sft_dataset"),
         ),
-        # veRL's place for it, which the guide's examples have.
+        # veRL's path of the field, used in the guide's examples.
         (("trainer", "trainer_config", "trainer", "critic_warmup"), ("trainer", "critic_warmup")),
         (("trainer", "trainer_config", "trainer", "max_actor_ckpt_to_keep"), ("trainer", "max_checkpoints_to_keep")),
     ]
-    # A stage has the same sections as the file, so that each move exists below `stages` as well.
+    # A stage has the sections of the file, so each move exists below `stages` as well.
     return tuple(pairs) + tuple((("stages", "*", *old), ("stages", "*", *new)) for old, new in pairs)
 
 
@@ -59,69 +59,68 @@ _REPLAY_KWARGS: Final[tuple[FieldPath, ...]] = tuple(
 
 
 def current_name(path: FieldPath) -> FieldPath:
-    """The current name of a field, or of a section, that is named in either spelling."""
+    """Returns the current name of a field or section named in either spelling."""
     for old, new in RENAMES:
         if len(path) >= len(old) and matches(old, path[: len(old)]):
-            # Each `*` of the new place takes the key or index that stood at the same one of the old place.
-            stars = iter(part for part, pattern in zip(path, old, strict=False) if pattern == "*")
-            return (*(next(stars) if part == "*" else part for part in new), *path[len(old) :])
+            # Each `*` of the new path takes the key or index at the position of the same `*` in the old path.
+            stars = iter(key for key, pattern in zip(path, old, strict=False) if pattern == "*")
+            return (*(next(stars) if key == "*" else key for key in new), *path[len(old) :])
     return path
 
 
 def old_names(section: FieldPath) -> list[str]:
-    """Names that a section had in an older spelling; for suggestions."""
+    """Returns the older names of fields in a section, for suggestions."""
     return [str(old[-1]) for old, _ in RENAMES if matches(old[:-1], section)]
 
 
 def normalise(tree: dict[str, Any], source: SourceMap) -> tuple[dict[str, Any], list[Issue], list[str]]:
-    """`tree` in the current spelling, contradictions between the spellings, and what changed, in words.
-
-    The tree is changed in place.
+    """Moves fields of `tree` to the current spelling in place; returns the tree, contradictions, and notes on the
+    moves.
     """
     moves = _Moves(tree, source)
     for old, _ in RENAMES:
-        _each(tree, old, (), lambda parent, here: moves.move(parent, here, current_name(here)))
-    _each(tree, _RESUME, (), moves.resume)
+        _visit(tree, old, (), lambda parent, here: moves.move(parent, here, current_name(here)))
+    _visit(tree, _RESUME, (), moves.resume)
     for replay in _REPLAY_KWARGS:
-        _each(tree, replay, (), moves.replay)
+        _visit(tree, replay, (), moves.replay)
     return tree, moves.issues, moves.notes
 
 
 @dataclass(slots=True)
 class _Moves:
-    """The moves within one tree: what contradicted the current spelling, and what was moved, in words."""
+    """The moves within one tree: contradictions with the current spelling, and notes on moved fields."""
 
     tree: dict[str, Any]
     source: SourceMap
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def replay(self, parent: dict[str, Any], here: FieldPath) -> None:
-        """Moves the priority function and its arguments, which 2025's files have in one mapping, to their places."""
-        name = str(here[-1])
+    def replay(self, parent: dict[str, Any], path: FieldPath) -> None:
+        """Moves the priority function and arguments out of the single mapping used by files of 2025."""
+        name = str(path[-1])
         arguments = parent[name]
         if arguments is None:
             del parent[name]
         if not isinstance(arguments, dict):
             return  # the schema reports it
-        section = (*here[:-1], "replay_buffer")
+        section = (*path[:-1], "replay_buffer")
         for argument in list(arguments):
             target = (*section, argument) if argument == "priority_fn" else (*section, "priority_fn_args", argument)
-            self.move(arguments, (*here, argument), target)
+            self.move(arguments, (*path, argument), target)
         if not arguments:
             del parent[name]
 
-    def resume(self, parent: dict[str, Any], here: FieldPath) -> None:
-        """Moves veRL's word for a new start to its place; its other words stay for the check of the tree."""
-        name = str(here[-1])
+    def resume(self, parent: dict[str, Any], path: FieldPath) -> None:
+        """Moves veRL's setting for a fresh start to the current field; other settings stay for the tree's check."""
+        name = str(path[-1])
         if parent[name] == "disable":
             parent[name] = False
-            self.move(parent, here, _CONTINUE)
+            self.move(parent, path, _CONTINUE)
 
-    def move(self, parent: dict[str, Any], here: FieldPath, target: FieldPath) -> None:
-        """Moves a field of `parent`, which is at `here`, to its current place."""
-        name = str(here[-1])
-        value = parent[name]
+    def move(self, parent: dict[str, Any], path: FieldPath, target: FieldPath) -> None:
+        """Moves the field at `path`, contained in `parent`, to its current path `target`."""
+        name = str(path[-1])
+        old_value = parent[name]
         section: Any = self.tree
         for key in target[:-1]:
             if isinstance(section, dict) and section.get(key) is None:
@@ -130,32 +129,34 @@ class _Moves:
         if not isinstance(section, dict):
             return  # the section has the wrong type, which the schema reports
         del parent[name]
-        # Files of a time of change give both spellings; that is wrong only where they disagree.
+        # Files of a transition period may set both spellings; only differing values are an error.
         present = section.get(target[-1])
-        if present is not None and value is not None and present != value:
-            what = f"set twice with different values, here and as {show(target)}"
-            self.issues.append(Issue(here, what, f"keep {show(target)} only", Contradiction, at_key=True))
+        if present is not None and old_value is not None and present != old_value:
+            problem = f"set twice with different values, here and as {show(target)}"
+            self.issues.append(Issue(path, problem, f"keep {show(target)} only", Contradiction, at_key=True))
             return
-        # An older field that is null means that it was not given, and must not hide the current one.
-        if value is not None:
-            section[target[-1]] = value
-        self.source.moved.setdefault(target, here)
-        self.notes.append(f"{show(here)} is the older spelling of {show(target)}")
+        # A null in the older spelling means unset, and must not hide the current field.
+        if old_value is not None:
+            section[target[-1]] = old_value
+        self.source.moved.setdefault(target, path)
+        self.notes.append(f"{show(path)} is the older spelling of {show(target)}")
 
 
-def _each(node: Any, pattern: FieldPath, path: FieldPath, act: Callable[[dict[str, Any], FieldPath], None]) -> None:
-    """Calls `act(parent, path)` for every field of the tree that has the shape of `pattern`."""
+def _visit(
+    node: Any, pattern: FieldPath, path: FieldPath, visitor: Callable[[dict[str, Any], FieldPath], None]
+) -> None:
+    """Calls `visitor(parent, path)` for every field of the tree matching `pattern`."""
     step = pattern[0]
-    rest = pattern[1:]
-    if not rest:
+    remaining = pattern[1:]
+    if not remaining:
         if isinstance(node, dict) and step in node:
-            act(node, (*path, step))
+            visitor(node, (*path, step))
         return
     if step == "*":
         pairs = (
             list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
         )
-        for key, value in pairs:
-            _each(value, rest, (*path, key), act)
+        for key, node_below in pairs:
+            _visit(node_below, remaining, (*path, key), visitor)
     elif isinstance(node, dict) and step in node:
-        _each(node[step], rest, (*path, step), act)
+        _visit(node[step], remaining, (*path, step), visitor)

@@ -1,4 +1,4 @@
-"""`check_plain` tells whether data is plain and within the limits, wherever it came from."""
+"""`check_plain` checks that data from any source is plain and within the limits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rftd.ops import limits
 
 
 def check_plain(tree: Any) -> list[Issue]:
-    """The issues that keep `tree` out of the log: depth, size, odd numbers and texts."""
+    """Returns the issues preventing `tree` from being logged: depth, size, unusual numbers and texts."""
     issues: list[Issue] = []
     nodes = 0
     chars = 0
-    # A stack of its own, not recursion: the data may be nested deeper than the interpreter allows.
+    # An explicit stack instead of recursion: the data may be nested deeper than the interpreter allows.
     stack: list[tuple[FieldPath, Any]] = [((), tree)]
     while stack:
         path, node = stack.pop()
         nodes += 1
-        # Eight for a number: about what it takes in the log, so that a list of numbers counts as well.
+        # Eight characters per number, about the size in the log, so that a list of numbers counts as well.
         chars += len(node) if isinstance(node, str) else 8
         if nodes > limits.CONFIG_NODES:
             return [Issue((), f"more than {limits.CONFIG_NODES:,} values", None, LimitIssue)]
@@ -45,7 +45,7 @@ def check_plain(tree: Any) -> list[Issue]:
 
 
 def depth_of(tree: Any) -> int:
-    """The number of mappings and lists that lie in one another; 0 for a single value."""
+    """Returns the number of nested mappings and lists; 0 for a single value."""
     deepest = 0
     level = [tree]
     while level := [node for node in level if isinstance(node, dict | list)]:
@@ -54,17 +54,17 @@ def depth_of(tree: Any) -> int:
     return deepest
 
 
-def _problem(value: Any) -> tuple[str, str | None, type[Any]] | None:
-    if isinstance(value, str):
-        return _text_problem(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is not a finite number", None, LimitIssue
-    # JSON and msgpack readers elsewhere take 64 bits; Python would write more without complaint.
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+def _problem(node: Any) -> tuple[str, str | None, type[Any]] | None:
+    if isinstance(node, str):
+        return _text_problem(node)
+    if isinstance(node, float) and not math.isfinite(node):
+        return f"{node} is not a finite number", None, LimitIssue
+    # JSON and msgpack readers elsewhere accept 64 bits; Python would silently write more.
+    if isinstance(node, int) and not -(2**63) <= node < 2**63:
         return "the number does not fit into 64 bits", None, LimitIssue
-    if value is None or isinstance(value, bool | int | float):
+    if node is None or isinstance(node, bool | int | float):
         return None
-    return f"a {type(value).__name__} is no plain value", None, LimitIssue
+    return f"a {type(node).__name__} is no plain value", None, LimitIssue
 
 
 def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
@@ -73,7 +73,7 @@ def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
     if "\0" in text:
         return "holds a NUL character", "remove it", LimitIssue
     try:
-        # JSON may spell half of a surrogate pair, which Python keeps and UTF-8, hence the log, cannot.
+        # JSON may spell half of a surrogate pair, accepted by Python but not by UTF-8, and therefore not by the log.
         text.encode()
     except UnicodeEncodeError:
         return "holds a lone surrogate, which is no text", "remove it", LimitIssue

@@ -1,4 +1,4 @@
-"""`SourceMap` says where each field of an experiment file stands, and shows the line without its secrets."""
+"""`SourceMap` locates each field of an experiment file, and excerpts lines with secrets masked."""
 
 from __future__ import annotations
 
@@ -33,50 +33,50 @@ class SourcePlace:
 
 @dataclass(slots=True)
 class SourceMap:
-    """The place of every key and value of one experiment, by field; secrets in its lines can be covered."""
+    """Positions of all keys and values of one experiment by field path; secrets can be masked in excerpts."""
 
     origin: str
     lines: Sequence[str] = ()
     values: dict[FieldPath, SourcePlace] = field(default_factory=dict)
     keys: dict[FieldPath, SourcePlace] = field(default_factory=dict)
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)
-    """Current name to the name in the file, for fields in an older spelling."""
+    """Current name to the name in the file, for fields written in an older spelling."""
     variables: dict[FieldPath, str] = field(default_factory=dict)
-    """The environment variable whose value a field took."""
+    """Environment variable read for the value of a field."""
     flags: dict[FieldPath, str] = field(default_factory=dict)
-    """The text behind `=` of a `-s` flag that set a field."""
+    """Text after `=` of the `-s` flag setting a field."""
     covered: list[SourcePlace] = field(default_factory=list)
 
     def written(self, path: FieldPath) -> FieldPath:
-        """The name under which the file has this field."""
+        """Returns the field's name in the file, in the spelling chosen by the user."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.moved:
                 return self.moved[path[:length]] + path[length:]
         return path
 
     def locate(self, path: FieldPath, *, at_key: bool = False) -> SourcePlace | None:
-        """The place of the field, or of the nearest section around it."""
+        """Returns the position of the field, or of the nearest section around the field."""
         path = self.written(path)
         for length in range(len(path), -1, -1):
             prefix = path[:length]
-            # A section is shown at its key: its value may be many lines long. A field is shown at its
+            # A section is shown at the key, because a section's value may be many lines long; a field is shown at the
             # value.
             exact = length == len(path)
             first, second = (self.keys, self.values) if at_key or not exact else (self.values, self.keys)
-            place = first.get(prefix) or second.get(prefix)
-            if place is not None:
-                return place if prefix or exact else SourcePlace(place.origin)
+            position = first.get(prefix) or second.get(prefix)
+            if position is not None:
+                return position if prefix or exact else SourcePlace(position.origin)
         return None
 
     def word(self, path: FieldPath) -> str | None:
-        """The value of a field as the user wrote it, if it stands in one line."""
+        """Returns the value of a field as the user wrote it; None for a value of several lines."""
         path = self.written(path)
-        place = self.values.get(path)
-        if place is None or not place.line:
+        position = self.values.get(path)
+        if position is None or not position.line:
             return self.flags.get(path)
-        if place.end_line != place.line or place.line > len(self.lines):
+        if position.end_line != position.line or position.line > len(self.lines):
             return None
-        return self.lines[place.line - 1][place.column - 1 : place.end_column - 1]
+        return self.lines[position.line - 1][position.column - 1 : position.end_column - 1]
 
     def has(self, path: FieldPath) -> bool:
         """True if the user wrote this field."""
@@ -84,36 +84,40 @@ class SourceMap:
         return path in self.values or path in self.keys
 
     def cover(self, path: FieldPath) -> None:
-        """Hides the value of a field in every excerpt: it is a secret."""
-        place = self.values.get(self.written(path))
-        if place is not None and place.line:
-            self.covered.append(place)
+        """Hides the value of a secret field in every excerpt."""
+        position = self.values.get(self.written(path))
+        if position is not None and position.line:
+            self.covered.append(position)
 
-    def excerpt(self, place: SourcePlace) -> str | None:
-        """The line of `place` with a mark under it."""
-        if not 0 < place.line <= len(self.lines) or place.origin != self.origin:
+    def excerpt(self, position: SourcePlace) -> str | None:
+        """Returns the line of `position` with a mark under the column range."""
+        if not 0 < position.line <= len(self.lines) or position.origin != self.origin:
             return None
-        # An excerpt is for reading: one line of a generated file would fill the screen.
-        if len(self.lines[place.line - 1]) > _EXCERPT_CHARS:
+        # Excerpts are for reading: one line of a generated file would fill the screen.
+        if len(self.lines[position.line - 1]) > _EXCERPT_CHARS:
             return None
-        line = self._masked(place.line)
-        width = place.end_column - place.column if place.end_line == place.line else len(line) - place.column + 1
-        width = max(1, min(width, len(line) - place.column + 1))
-        number = str(place.line)
+        line = self._masked(position.line)
+        width = (
+            position.end_column - position.column
+            if position.end_line == position.line
+            else len(line) - position.column + 1
+        )
+        width = max(1, min(width, len(line) - position.column + 1))
+        number = str(position.line)
         gutter = " " * len(number)
-        return f"{gutter} |\n{number} | {line}\n{gutter} | {' ' * (place.column - 1)}{'^' * width}"
+        return f"{gutter} |\n{number} | {line}\n{gutter} | {' ' * (position.column - 1)}{'^' * width}"
 
     def _masked(self, number: int) -> str:
         line = self.lines[number - 1]
-        for place in self.covered:
-            if place.line <= number <= place.end_line:
-                start = place.column - 1 if number == place.line else 0
-                # A secret may be a block of several lines: all columns between its first and its last
-                # character are covered.
-                end = place.end_column - 1 if number == place.end_line else len(line)
+        for position in self.covered:
+            if position.line <= number <= position.end_line:
+                start = position.column - 1 if number == position.line else 0
+                # A secret may be a block of several lines: all columns between the first and the last character are
+                # covered.
+                end = position.end_column - 1 if number == position.end_line else len(line)
                 line = line[:start] + "*" * (end - start) + line[end:]
-        # Where the schema did not get far enough to know the field, the name of the key has to do.
-        line = _ASSIGNED.sub(lambda found: found[1] + "*" * len(found[2]), line)
+        # If validation stopped before reaching the field, the name of the key must suffice.
+        line = _ASSIGNED.sub(lambda match: match[1] + "*" * len(match[2]), line)
         line = _IN_URL.sub(rf"\g<1>{MASK}@", line)
-        # Control characters would reach the terminal of whoever reads the error.
+        # Control characters would reach the reader's terminal.
         return "".join(char if char.isprintable() else " " for char in line)

@@ -1,4 +1,4 @@
-"""Stand-ins for malformed fields, so that whatever else is wrong with a file is found in the same attempt."""
+"""Stand-ins for malformed fields, so that further errors of a file are found in the same attempt."""
 
 from __future__ import annotations
 
@@ -25,75 +25,84 @@ _ALGORITHM: Final = "algorithm_type"
 _TEXTS: Final = ("/stand_in", "stand_in")
 _NUMBERS: Final = (1, 2, 8, 64, 1024, 0.5)
 _ATTEMPTS: Final = 4
-"""Removals in a row, each of what the one before left incomplete."""
+"""Maximum number of successive removals, each of sections left incomplete by the previous removal."""
 
 
 def found_beside(tree: dict[str, Any], issues: Iterable[Issue], source: SourceMap, host: Host) -> list[Issue]:
-    """The contradictions that hold whatever the fields of `issues` are meant to say; those fields are left alone.
+    """Returns contradictions independent of the intended values of malformed fields; fields of `issues` are left alone.
 
-    Each field is replaced by several values that it may have, or is left out. What is found with one of them and not
-    with another follows from the stand-in, and no error is made of it.
+    Each malformed field is replaced by several possible values, or left out. A contradiction found with only some of
+    the values follows from a stand-in and is not reported.
     """
     malformed = {issue.path: issue for issue in issues}
-    # More than are shown hide the rest, and `report` says so.
+    # Beyond the display limit the remaining issues are hidden, and `report` says so.
     if not malformed or () in malformed or len(malformed) > limits.CONFIG_ERRORS:
         return []
-    rest = _without(tree, malformed, source)
-    if rest is None:
+    valid_tree = _without(tree, malformed, source)
+    if valid_tree is None:
         return []
-    fields = [list(_candidates(tree, rest, issue, source)) for issue in malformed.values()]
-    kept: dict[tuple[FieldPath, str], Issue] | None = None
-    for number in range(max(len(each) for each in fields)):
-        variant = _copy(rest)
-        for each in fields:
-            _put(variant, *each[number % len(each)])
+    fields = [list(_candidates(tree, valid_tree, issue, source)) for issue in malformed.values()]
+    common_issues: dict[tuple[FieldPath, str], Issue] | None = None
+    for number in range(max(len(candidates) for candidates in fields)):
+        variant = _copy(valid_tree)
+        for candidates in fields:
+            _put(variant, *candidates[number % len(candidates)])
         experiment, wrong = validate(variant, source)
         if experiment is None or wrong:
             continue
-        _, found = resolve_experiment(experiment, plain(experiment.model_dump(exclude_unset=True)), host=host)
-        said = {(issue.path, issue.what): issue for issue in found}
-        kept = said if kept is None else {key: issue for key, issue in kept.items() if key in said}
-    own = [path for each in fields for path, _ in each] + list(malformed)
-    beside = [issue for issue in (kept or {}).values() if not any(_below(issue.path, path) for path in own)]
-    # A section that nothing is like may be the very one that is missing.
+        _, contradictions = resolve_experiment(experiment, plain(experiment.model_dump(exclude_unset=True)), host=host)
+        variant_issues = {(issue.path, issue.what): issue for issue in contradictions}
+        common_issues = (
+            variant_issues
+            if common_issues is None
+            else {key: issue for key, issue in common_issues.items() if key in variant_issues}
+        )
+    replaced_paths = [path for candidates in fields for path, _ in candidates] + list(malformed)
+    beside = [
+        issue
+        for issue in (common_issues or {}).values()
+        if not any(_below(issue.path, path) for path in replaced_paths)
+    ]
+    # A section without any similar name may be the missing section.
     if any(
-        isinstance(_at(tree, path), dict) and _is_left_out(each) for path, each in zip(malformed, fields, strict=True)
+        isinstance(_at(tree, path), dict) and _is_left_out(candidates)
+        for path, candidates in zip(malformed, fields, strict=True)
     ):
         return [issue for issue in beside if _at(tree, issue.path) is not None]
     return beside
 
 
 def _is_left_out(candidates: list[tuple[FieldPath, Any]]) -> bool:
-    return all(value is _LEFT_OUT for _, value in candidates)
+    return all(stand_in is _LEFT_OUT for _, stand_in in candidates)
 
 
 def _at(tree: dict[str, Any], path: FieldPath) -> Any:
     node: Any = tree
-    for part in path:
-        node = child(node, part)
+    for key in path:
+        node = child(node, key)
     return node
 
 
 def _without(tree: dict[str, Any], malformed: Iterable[FieldPath], source: SourceMap) -> dict[str, Any] | None:
-    """The tree without these fields, valid; None if no such tree is found."""
-    rest: dict[str, Any] = _copy(tree)
+    """Returns a valid tree without the malformed fields; None if no valid tree is found."""
+    remainder: dict[str, Any] = _copy(tree)
     for path in malformed:
-        _remove(rest, path)
+        _remove(remainder, path)
     for _ in range(_ATTEMPTS):
-        experiment, wrong = validate(rest, source)
+        experiment, wrong = validate(remainder, source)
         if experiment is not None:
-            return rest
+            return remainder
         for issue in wrong:
             text = _field(issue.path)
             if text is not None and text.annotation is str and text.is_required():
-                _put(rest, issue.path, "stand_in")
+                _put(remainder, issue.path, "stand_in")
             else:
-                _remove(rest, issue.path[:-1])
+                _remove(remainder, issue.path[:-1])
     return None
 
 
 def _remove(tree: dict[str, Any], path: FieldPath) -> None:
-    """Removes the field; of an item of a list, the list: the places of the others must stay."""
+    """Removes the field; for an element of a list, removes the list, because the other indices must not change."""
     while path:
         node = _at(tree, path[:-1])
         if isinstance(node, dict):
@@ -102,112 +111,112 @@ def _remove(tree: dict[str, Any], path: FieldPath) -> None:
         path = path[:-1]
 
 
-def _put(tree: dict[str, Any], path: FieldPath, value: Any) -> None:
-    """Sets the field, unless it is to be left out or its section is no mapping."""
-    if value is _LEFT_OUT:
+def _put(tree: dict[str, Any], path: FieldPath, stand_in: Any) -> None:
+    """Sets the field, unless the stand-in means "left out" or the section is not a mapping."""
+    if stand_in is _LEFT_OUT:
         return
     node: Any = tree
-    for part in path[:-1]:
-        if isinstance(node, dict) and node.get(part) is None:
-            node[part] = {}
-        node = child(node, part)
+    for key in path[:-1]:
+        if isinstance(node, dict) and node.get(key) is None:
+            node[key] = {}
+        node = child(node, key)
     if isinstance(node, dict):
-        node[path[-1]] = value
+        node[path[-1]] = stand_in
 
 
 def _candidates(
-    tree: dict[str, Any], rest: dict[str, Any], issue: Issue, source: SourceMap
+    tree: dict[str, Any], valid_tree: dict[str, Any], issue: Issue, source: SourceMap
 ) -> Iterator[tuple[FieldPath, Any]]:
-    """Fields with the values that they may have in the place of a malformed one; at least one."""
+    """Yields at least one field with a value replacing a malformed field."""
     yielded = False
-    for path, value in _meant(tree, issue):
-        variant = _copy(rest)
-        _put(variant, path, value)
+    for path, stand_in in _intended_fields(tree, issue):
+        variant = _copy(valid_tree)
+        _put(variant, path, stand_in)
         experiment, _ = validate(variant, source)
         if experiment is not None:
             yielded = True
-            yield path, value
+            yield path, stand_in
     if not yielded:
         yield issue.path, _LEFT_OUT
 
 
-def _meant(tree: dict[str, Any], issue: Issue) -> list[tuple[FieldPath, Any]]:
+def _intended_fields(tree: dict[str, Any], issue: Issue) -> list[tuple[FieldPath, Any]]:
     path = issue.path
-    given = _at(tree, path)
+    malformed = _at(tree, path)
     if issue.kind is UnknownField:
         near = nearest_field(path)
-        return [(near, given)] if near is not None and _at(tree, near) is None else []
-    return [(path, value) for value in _values(path, given)]
+        return [(near, malformed)] if near is not None and _at(tree, near) is None else []
+    return [(path, stand_in) for stand_in in _stand_ins(path, malformed)]
 
 
-def _values(path: FieldPath, given: Any) -> list[Any]:
+def _stand_ins(path: FieldPath, malformed: Any) -> list[Any]:
     field = _field(path)
     if path[-2:] == ("algorithm", _ALGORITHM):
-        near = difflib.get_close_matches(str(given), registry.names(), 1)
+        near = difflib.get_close_matches(str(malformed), registry.names(), 1)
         return near or [_LEFT_OUT, "grpo", "sft"]
     if field is None:
         return []
-    values: list[Any] = [_LEFT_OUT]
+    stand_ins: list[Any] = [_LEFT_OUT]
     for kind in _kinds(field.annotation):
         if get_origin(kind) is Literal:
             words = [word for word in get_args(kind) if isinstance(word, str)]
-            if near := difflib.get_close_matches(str(given), words, 1):
+            if near := difflib.get_close_matches(str(malformed), words, 1):
                 return list(near)
-            values += words
+            stand_ins += words
         elif kind is bool:
-            values += [True, False]
+            stand_ins += [True, False]
         elif kind in (int, float):
-            number = read_scalar(given.strip()) if isinstance(given, str) else None
+            number = read_scalar(malformed.strip()) if isinstance(malformed, str) else None
             if isinstance(number, int | float) and not isinstance(number, bool):
                 return [number]
-            values += _NUMBERS
+            stand_ins += _NUMBERS
         elif kind is str:
-            values += _TEXTS
-    return values
+            stand_ins += _TEXTS
+    return stand_ins
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
     if annotation in (int, float, str, bool) or get_origin(annotation) is Literal:
         yield annotation
     elif get_origin(annotation) not in (list, dict):
-        for part in get_args(annotation):
-            yield from _kinds(part)
+        for argument in get_args(annotation):
+            yield from _kinds(argument)
 
 
 def _field(path: FieldPath) -> FieldInfo | None:
-    """The schema's field; None where it has none of this path."""
+    """Returns the schema's field at `path`; None if the schema has no field there."""
     model: type[Section] | None = Experiment
-    found: FieldInfo | None = None
-    for part in path:
-        if isinstance(part, int):
+    field: FieldInfo | None = None
+    for key in path:
+        if isinstance(key, int):
             continue
-        if model is None or part not in model.model_fields:
+        if model is None or key not in model.model_fields:
             return None
-        found = model.model_fields[part]
-        model = _section(found.annotation)
-    return found
+        field = model.model_fields[key]
+        model = _section(field.annotation)
+    return field
 
 
 def _section(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _section(part))), None)
+    return next((section for argument in get_args(annotation) if (section := _section(argument))), None)
 
 
 def _below(path: FieldPath, above: FieldPath) -> bool:
     return path[: len(above)] == above
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
+def _copy(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _copy(element) for key, element in node.items()}
+    return [_copy(element) for element in node] if isinstance(node, list) else node
 
 
-def plain(value: Any) -> Any:
-    """The value in builtin types alone: text of an environment variable becomes plain text."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value
+def plain(node: Any) -> Any:
+    """Converts to builtin types: text of an environment variable becomes plain text."""
+    if isinstance(node, dict):
+        return {str(key): plain(element) for key, element in node.items()}
+    if isinstance(node, list):
+        return [plain(element) for element in node]
+    return str(node) if isinstance(node, str) else node

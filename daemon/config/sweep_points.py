@@ -1,4 +1,4 @@
-"""`sweep_points`: the runs of a sweep, from overrides of which some have several values."""
+"""`sweep_points`: the runs of a sweep, from overrides with several values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CLOSING: Final = ")]}"
 _QUOTES: Final = "'\""
 SEED: Final = "seed"
 _FIRST_SEED: Final = 42
-"""The seed of an experiment file that gives none."""
+"""Seed of an experiment file without a seed."""
 
 
 class Axis(NamedTuple):
-    """A field of the experiment file, and the values that the runs of a sweep have there, as they were written."""
+    """A field of the experiment file, and the values used by the runs of a sweep, as written by the user."""
 
     field: str
     values: tuple[str, ...]
 
 
 class SweptRun(NamedTuple):
-    """One run: its settings, its seed, and its whole file."""
+    """One run of a sweep: settings, seed, and the complete file."""
 
     settings: dict[str, str]
     seed: int
@@ -41,8 +41,8 @@ Load: TypeAlias = Callable[[tuple[str, ...]], dict[str, Any]]
 
 
 def split_values(text: str) -> list[str]:
-    """The values between commas that no bracket and no quote holds."""
-    values = [""]
+    """Splits at commas outside brackets and quotes."""
+    texts = [""]
     depth = 0
     quote = ""
     for character in text:
@@ -55,14 +55,14 @@ def split_values(text: str) -> list[str]:
         elif character in _CLOSING:
             depth -= 1
         if character == "," and not quote and depth <= 0:
-            values.append("")
+            texts.append("")
         else:
-            values[-1] += character
-    return [value.strip() for value in values]
+            texts[-1] += character
+    return [text_part.strip() for text_part in texts]
 
 
 def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
-    """The overrides with one value, and those with several. Raises UsageError for a value twice, and for none."""
+    """Separates overrides with one value from those with several. Raises UsageError for an empty or repeated value."""
     fixed: list[str] = []
     axes: list[Axis] = []
     for override in overrides:
@@ -73,9 +73,9 @@ def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
             fixed.append(override)
             continue
         if "" in values:
-            fix = "write each value between commas; quote one that holds a comma"
+            fix = "separate the values by single commas; quote a value that contains a comma"
             raise UsageError(f"{field} has an empty value: {text!r}", field=field, fix=fix)
-        if twice := next((value for value in values if values.count(value) > 1), None):
+        if twice := next((choice for choice in values if values.count(choice) > 1), None):
             raise UsageError(f"{field} has the value {twice} twice", field=field, fix="give each value once")
         if field in (axis.field for axis in axes):
             raise UsageError(f"{field} is given twice", field=field, fix=f"write -s {field}=A,B,C once")
@@ -87,7 +87,7 @@ def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
 
 
 def check_size(axes: Sequence[Axis], seeds: int, most: int, *, possible: int) -> None:
-    """Raises UsageError for a sweep of one run, and for one of more runs than `most`, which may be up to `possible`."""
+    """Raises UsageError for a sweep of a single run, or of more runs than `most`, a limit of up to `possible`."""
     runs = prod(len(axis.values) for axis in axes) * seeds
     if runs == 1:
         fix = "give a field several values, such as -s algorithm.optimizer.lr=1e-6,3e-6, or --seeds 3"
@@ -105,41 +105,41 @@ def check_size(axes: Sequence[Axis], seeds: int, most: int, *, possible: int) ->
 
 
 def swept_runs(load: Load, fixed: Sequence[str], axes: Sequence[Axis], seeds: int) -> Iterator[SweptRun]:
-    """The runs: every combination of values, the last field changing first, each with every seed.
+    """Yields the runs: every combination of values, the last field changing first, each with every seed.
 
-    Raises UsageError for two runs of one file, such as of the values 1e-6 and 0.000001; ConfigErrors.
+    Raises UsageError for two runs with equal files, for example for the values 1e-6 and 0.000001; ConfigErrors.
     """
-    seen: dict[bytes, str] = {}
-    for values in product(*(axis.values for axis in axes)):
-        settings = {axis.field: value for axis, value in zip(axes, values, strict=True)}
-        chosen = (*fixed, *(f"{field}={value}" for field, value in settings.items()))
-        config = load(chosen)
+    settings_by_digest: dict[bytes, str] = {}
+    for combination in product(*(axis.values for axis in axes)):
+        settings = {axis.field: choice for axis, choice in zip(axes, combination, strict=True)}
+        overrides = (*fixed, *(f"{field}={choice}" for field, choice in settings.items()))
+        config = load(overrides)
         digest = msgspec.json.encode(config, order="deterministic")
-        if (other := seen.setdefault(digest, _shown(settings))) != _shown(settings):
+        if (earlier := settings_by_digest.setdefault(digest, _shown(settings))) != _shown(settings):
             fix = "give values that differ"
-            raise UsageError(f"{_shown(settings)} and {other} are the same experiment", field="-s", fix=fix)
+            raise UsageError(f"{_shown(settings)} and {earlier} are the same experiment", field="-s", fix=fix)
         first = config.get(SEED, _FIRST_SEED)
         for number in range(seeds):
             seed = first + number
-            # The seed may be in other fields as well, by a `${seed}`.
-            own = load((*chosen, f"{SEED}={seed}")) if seeds > 1 else config
-            yield SweptRun(settings, seed, own)
+            # Other fields may depend on the seed through a `${seed}`.
+            seeded_config = load((*overrides, f"{SEED}={seed}")) if seeds > 1 else config
+            yield SweptRun(settings, seed, seeded_config)
 
 
 def _shown(settings: Mapping[str, str]) -> str:
-    return " ".join(shlex.quote(f"{field}={value}") for field, value in settings.items())
+    return " ".join(shlex.quote(f"{field}={choice}") for field, choice in settings.items())
 
 
-def changes_between(config: Any, other: Any, path: tuple[str | int, ...] = ()) -> Iterator[FieldChange]:
-    """The changes that make `other` of a config, each as deep in it as it goes."""
-    if isinstance(config, dict) and isinstance(other, dict) and config.keys() <= other.keys():
-        for key, value in other.items():
+def changes_between(config: Any, changed: Any, path: tuple[str | int, ...] = ()) -> Iterator[FieldChange]:
+    """Yields the changes leading from `config` to `changed`, each at the deepest differing field."""
+    if isinstance(config, dict) and isinstance(changed, dict) and config.keys() <= changed.keys():
+        for key, node in changed.items():
             if key in config:
-                yield from changes_between(config[key], value, (*path, key))
+                yield from changes_between(config[key], node, (*path, key))
             else:
-                yield FieldChange((*path, key), value)
-    elif isinstance(config, list) and isinstance(other, list) and len(config) == len(other):
-        for index, (before, after) in enumerate(zip(config, other, strict=True)):
+                yield FieldChange((*path, key), node)
+    elif isinstance(config, list) and isinstance(changed, list) and len(config) == len(changed):
+        for index, (before, after) in enumerate(zip(config, changed, strict=True)):
             yield from changes_between(before, after, (*path, index))
-    elif type(config) is not type(other) or config != other:
-        yield FieldChange(path, other)
+    elif type(config) is not type(changed) or config != changed:
+        yield FieldChange(path, changed)

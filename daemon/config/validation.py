@@ -1,4 +1,4 @@
-"""`validate` holds data against the schema: the result is an `Experiment`, or everything that is wrong with it."""
+"""`validate` checks data against the schema: the outcome is an `Experiment`, or all errors."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ _KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", 
 
 
 def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None, list[Issue]]:
-    """The experiment in `tree` (current spelling, plain data), or None and what is wrong, in the words of its file."""
+    """Returns the experiment in `tree` (current spelling, plain data), or None and issues in the file's spelling."""
     gaps = gap_issues(tree)
     try:
         experiment = Experiment.model_validate(tree)
         return (None, gaps) if gaps else (experiment, [])
     except ValidationError as error:
-        # That a gap is of no type is no error of its own.
+        # A gap's missing type is not an error to report.
         missing = {gap.path for gap in gaps}
         details = [detail for detail in error.errors(include_url=False) if _path(detail) not in missing]
         shown = details[: limits.CONFIG_ERRORS]
-        rest = details[limits.CONFIG_ERRORS :]
-        # Looking for the nearest name is dear; nobody reads it for the thousandth error.
+        unexplained = details[limits.CONFIG_ERRORS :]
+        # Searching for the nearest name is expensive, and the thousandth error is never read.
         return None, [
             *gaps,
             *(_issue(detail, source) for detail in shown),
-            *(Issue(detail["loc"], detail["msg"]) for detail in rest),
+            *(Issue(detail["loc"], detail["msg"]) for detail in unexplained),
         ]
 
 
@@ -65,8 +65,8 @@ def _tagged(detail: ErrorDetails) -> FieldPath:
 
 def _path(detail: ErrorDetails) -> FieldPath:
     tagged = _tagged(detail)
-    # Beside a section with kinds pydantic names the kind, which is no place of the file.
-    return tuple(step for place, step in enumerate(tagged) if not _names_a_kind(tagged, place))
+    # For a section with kinds pydantic includes the kind, absent from the file's path.
+    return tuple(step for depth, step in enumerate(tagged) if not _names_a_kind(tagged, depth))
 
 
 def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
@@ -75,14 +75,14 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
-        # Both unions are told apart by kind: the fields that are known are those of the kind that was given.
+        # Both unions are discriminated by kind: known fields are the fields of the kind written.
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
         return _unknown(path, next((kinds[str(step)] for step in tagged if step in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         if not isinstance(detail["input"], dict):
-            return Issue(path, f"expected a mapping, got {_given(detail['input'], path)}", None, WrongValue)
+            return Issue(path, f"expected a mapping, got {_described(detail['input'], path)}", None, WrongValue)
         return _kindless((*path, "kind"), context.get("tag"))
-    given = _given(detail["input"], path)
+    actual = _described(detail["input"], path)
     if kind == "missing":
         return Issue(path, "is required", f"write {show(path)}", WrongValue)
     if kind == "literal_error":
@@ -91,24 +91,24 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
             str(detail["input"]), [word.strip("'") for word in allowed.split("'")[1::2]], 1
         )
         fix = f"did you mean {near[0]!r}?" if near else None
-        return Issue(path, f"expected {allowed}, got {given}", fix, WrongValue)
+        return Issue(path, f"expected {allowed}, got {actual}", fix, WrongValue)
     if kind in _EXPECTED:
         word = None if is_secret_path(path) else source.word(path)
         if isinstance(detail["input"], bool) and word:
-            given = f"{word}, which YAML reads as {str(detail['input']).lower()}"
+            actual = f"{word}, which YAML reads as {str(detail['input']).lower()}"
         fix = _type_fix(kind, detail["input"], word or (MASK if is_secret_path(path) else str(detail["input"])))
-        return Issue(path, f"expected {_EXPECTED[kind]}, got {given}", fix, WrongValue)
+        return Issue(path, f"expected {_EXPECTED[kind]}, got {actual}", fix, WrongValue)
     message = detail["msg"][:1].lower() + detail["msg"][1:].replace("Input ", "").replace("input ", "")
-    return Issue(path, f"{message.removeprefix('input ')}, got {given}", None, WrongValue)
+    return Issue(path, f"{message.removeprefix('input ')}, got {actual}", None, WrongValue)
 
 
-def _names_a_kind(tagged: FieldPath, place: int) -> bool:
-    before = tagged[max(0, place - 2) : place]
+def _names_a_kind(tagged: FieldPath, depth: int) -> bool:
+    before = tagged[max(0, depth - 2) : depth]
     return before[-1:] == ("policy",) or (before[:1] == ("corrections",) and len(before) == 2)
 
 
-def _given(value: Any, path: FieldPath) -> str:
-    # The text of a variable of the environment has a type of its own.
+def _described(value: Any, path: FieldPath) -> str:
+    # The text of an environment variable has the type EnvText.
     kind = "text" if isinstance(value, str) else _KINDS.get(type(value).__name__, type(value).__name__)
     if value is None:
         return "nothing (null)"
@@ -121,7 +121,7 @@ def _given(value: Any, path: FieldPath) -> str:
 
 
 def _type_fix(kind: str, value: Any, word: str) -> str | None:
-    """The advice on a value of another type; `word` is the value as it is written."""
+    """Returns advice on a value of another type; `word` is the value as written."""
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f'quote it: "{word}"'
     if kind == "string_type" and value is None:
@@ -134,33 +134,39 @@ def _type_fix(kind: str, value: Any, word: str) -> str | None:
 
 
 def _kindless(path: FieldPath, kind: str | None) -> Issue:
-    """The issue of a policy or a correction without a kind, or of an unknown one."""
-    noun, known = ("correction", list(CORRECTION_KINDS)) if "corrections" in path else ("policy", list(POLICY_KINDS))
+    """Returns the issue of a policy or correction with a missing or unknown kind."""
+    noun, known_kinds = (
+        ("correction", list(CORRECTION_KINDS)) if "corrections" in path else ("policy", list(POLICY_KINDS))
+    )
     if kind is None:
-        return Issue(path, "is required", f"one of {', '.join(known)}", WrongValue)
-    near = difflib.get_close_matches(kind, known, 1)
+        return Issue(path, "is required", f"one of {', '.join(known_kinds)}", WrongValue)
+    near = difflib.get_close_matches(kind, known_kinds, 1)
     fix = f"did you mean {near[0]!r}? " if near else "a third party's is kind: plugin with its name; "
-    return Issue(path, f"no {noun} {kind!r}", f"{fix}known: {', '.join(known)}", WrongValue)
+    return Issue(path, f"no {noun} {kind!r}", f"{fix}known: {', '.join(known_kinds)}", WrongValue)
 
 
 def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
     name = str(path[-1])
     section = path[:-1]
-    # Older names count as known: a typing error in one of them is still near to it.
-    here = [*(model.model_fields if model else _names(section)), *normalise.old_names(section)]
-    near = difflib.get_close_matches(name, here, 1, 0.6)
-    place = f" in {show(section)}" if section else ""
+    # Older names count as known: a typing error in an older name is still close to the name.
+    known_names = [*(model.model_fields if model else _names(section)), *normalise.old_names(section)]
+    near = difflib.get_close_matches(name, known_names, 1, 0.6)
+    location = f" in {show(section)}" if section else ""
     if near:
-        return Issue(path, f"unknown field{place}", f"did you mean {near[0]!r}?", UnknownField, at_key=True)
+        return Issue(path, f"unknown field{location}", f"did you mean {near[0]!r}?", UnknownField, at_key=True)
     elsewhere = _elsewhere(name)
     if elsewhere:
-        return Issue(path, f"unknown field{place}", f"did you mean {elsewhere}?", UnknownField, at_key=True)
-    fix = f"known here: {', '.join(here[:12])}" + (", ..." if len(here) > 12 else "") if here else None
-    return Issue(path, f"unknown field{place}", _of_verl(path) or fix, UnknownField, at_key=True)
+        return Issue(path, f"unknown field{location}", f"did you mean {elsewhere}?", UnknownField, at_key=True)
+    fix = (
+        f"known here: {', '.join(known_names[:12])}" + (", ..." if len(known_names) > 12 else "")
+        if known_names
+        else None
+    )
+    return Issue(path, f"unknown field{location}", _verl_fix(path) or fix, UnknownField, at_key=True)
 
 
-def _of_verl(path: FieldPath) -> str | None:
-    """The place of veRL's sections and keys in an experiment file; None for what veRL does not have there."""
+def _verl_fix(path: FieldPath) -> str | None:
+    """Returns advice for a section or key of veRL; None for a name unknown to veRL."""
     from rftd.daemon.config.verl.table import is_known, is_section
 
     name = show(path)
@@ -173,7 +179,7 @@ def _of_verl(path: FieldPath) -> str | None:
 
 
 def nearest_field(path: FieldPath) -> FieldPath | None:
-    """The field that an unknown one is most likely meant to be: of its section, or of this very name elsewhere."""
+    """Returns the field most likely meant by an unknown name: in the same section, or of the same name elsewhere."""
     name = str(path[-1])
     section = path[:-1]
     if near := difflib.get_close_matches(name, _names(section), 1, 0.6):
@@ -184,14 +190,14 @@ def nearest_field(path: FieldPath) -> FieldPath | None:
 
 
 def _names(section: FieldPath) -> list[str]:
-    """Fields that the schema has in a section."""
+    """Returns the fields of a section in the schema."""
     model: type[Section] | None = Experiment
     for step in section:
         if model is None:
             return []
         if isinstance(step, str) and step in model.model_fields:
             model = _section_of(model.model_fields[step].annotation)
-        # an index, or a name in a mapping of sections, stays with the section that was found before it
+        # An index, or a name in a mapping of sections, stays in the section found before.
     return list(model.model_fields) if model else []
 
 
@@ -203,7 +209,9 @@ def _section_of(annotation: Any) -> type[Section] | None:
 
 @functools.cache
 def all_fields() -> tuple[FieldPath, ...]:
-    """Every field of the schema by its current name, outside of `stages`; a list's items under the list's own name."""
+    """Returns every field of the schema by current name, outside `stages`; fields of list items are named under the
+    list.
+    """
     return tuple(_fields_below(Experiment, ()))
 
 
@@ -218,9 +226,9 @@ def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
 
 
 def _elsewhere(name: str) -> str | None:
-    """The field of this very name, or of the nearest one, in another section; None if none is near."""
+    """Returns the field of the same or the nearest name in another section; None if no name is near."""
     fields = all_fields()
-    # A field in the wrong section: its right place is worth more than a similar name.
+    # For a field in the wrong section, the right section is worth more than a similar name.
     exact = [path for path in fields if path[-1] == name]
     near = exact or [
         path

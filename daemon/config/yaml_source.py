@@ -1,7 +1,7 @@
-"""`parse_yaml` reads the text of an experiment file as plain data, with the place of every field.
+"""`parse_yaml` reads the text of an experiment file as plain data, with the position of every field.
 
-Built from parser events, so nothing is constructed that the file could choose, depth never meets the interpreter's
-stack, and an alias is counted as what it expands to.
+Built from parser events: no class named by the file is constructed, nesting never reaches the interpreter's stack, and
+an alias counts as much as its expansion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPED_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("int", "
 _CONTAINER_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _MERGE: Final = "<<"
 _OPENED: Final = ("quoted scalar", "flow mapping", "flow sequence")
-"""Contexts of the parser that begin with a quote or a bracket."""
+"""Contexts of the parser opened by a quote or a bracket."""
 
 
 class _Missing:
@@ -59,7 +59,7 @@ class _Anchor:
 
 
 class _Builder:
-    """Takes parser events, keeps data, places and issues."""
+    """Builds data, positions and issues from parser events."""
 
     def __init__(self, source: SourceMap) -> None:
         self.source = source
@@ -71,43 +71,42 @@ class _Builder:
         self._aliases = 0
         self._documents = 0
         self.quoted: SourcePlace | None = None
-        """The newest quoted text of several lines."""
+        """Position of the latest quoted text spanning several lines."""
 
     def take(self, event: Any) -> None:
-        """Adds one event; raises ConfigErrors over a limit."""
-        place = self._place(event)
+        """Adds one parser event; raises ConfigErrors over a limit."""
+        position = self._position(event)
         if isinstance(event, yaml.ScalarEvent):
-            self._count(1, place)
-            value = self._scalar(event, place)
-            if event.style in ("'", '"') and place.end_line > place.line:
-                self.quoted = place
+            self._count(1, position)
+            value = self._scalar(event, position)
+            if event.style in ("'", '"') and position.end_line > position.line:
+                self.quoted = position
             if event.anchor:
                 self._anchors[event.anchor] = _Anchor(value, 1, 0)
-            self._add(value, place, depth=0)
+            self._add(value, position, depth=0)
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self._open(event, place)
+            self._open(event, position)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            self._close(place)
+            self._close(position)
         elif isinstance(event, yaml.AliasEvent):
-            self._alias(event, place)
+            self._alias(event, position)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                self._fail("a second document begins here", place, fix="keep one document: remove the line `---`")
+                self._fail("a second document begins here", position, fix="keep one document: remove the line `---`")
 
-    def _open(self, event: Any, place: SourcePlace) -> None:
-        self._count(1, place)
+    def _open(self, event: Any, position: SourcePlace) -> None:
+        self._count(1, position)
         if event.tag not in _CONTAINER_TAGS:
-            self._refuse_tag(event.tag, place)
+            self._refuse_tag(event.tag, position)
         if len(self._frames) >= limits.CONFIG_DEPTH:
-            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
+            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", position)
         value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self._frames.append(_Frame(value, self._next_path(), place, event.anchor, self._nodes))
+        self._frames.append(_Frame(value, self._next_path(), position, event.anchor, self._nodes))
 
     def _close(self, end: SourcePlace) -> None:
         frame = self._frames.pop()
-        # `<<` gives way to keys of the mapping itself, wherever it stands, and of several merged ones the
-        # first wins.
+        # `<<` gives way to keys written in the mapping, at any position, and the first of several merged mappings wins.
         for extra in frame.merged:
             assert isinstance(frame.value, dict)
             for key, value in extra.items():
@@ -116,54 +115,52 @@ class _Builder:
             self._anchors[frame.anchor] = _Anchor(frame.value, self._nodes - frame.first_node + 1, frame.deepest)
         self._add(frame.value, frame.place, depth=frame.deepest)
 
-    def _alias(self, event: Any, place: SourcePlace) -> None:
+    def _alias(self, event: Any, position: SourcePlace) -> None:
         self._aliases += 1
         if self._aliases > limits.CONFIG_ALIASES:
-            self._limit(f"more than {limits.CONFIG_ALIASES} aliases (`*name`)", place)
+            self._limit(f"more than {limits.CONFIG_ALIASES} aliases (`*name`)", position)
         anchor = self._anchors.get(event.anchor)
         if anchor is None:
-            self._fail(f"`*{event.anchor}` names no anchor above it", place)
+            self._fail(f"`*{event.anchor}` names no anchor above it", position)
             return
-        # An alias costs as much as all that it stands for: ten anchors of ten aliases each would be 10^10
-        # values.
-        self._count(anchor.nodes, place)
+        # An alias costs as much as its expansion: ten anchors of ten aliases each would be 10^10 values.
+        self._count(anchor.nodes, position)
         if len(self._frames) + anchor.depth > limits.CONFIG_DEPTH:
-            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", place)
-        # A copy, for an override or the resolution of a `${...}` in one place must not change the other.
-        self._add(copy.deepcopy(anchor.value), place, depth=anchor.depth)
+            self._limit(f"nested deeper than {limits.CONFIG_DEPTH} levels", position)
+        # Copied, because an override or the resolution of a `${...}` at one position must not change another.
+        self._add(copy.deepcopy(anchor.value), position, depth=anchor.depth)
 
-    def _add(self, value: Any, place: SourcePlace, *, depth: int) -> None:
+    def _add(self, value: Any, position: SourcePlace, *, depth: int) -> None:
         if not self._frames:
             self.root = value
-            self.source.values[()] = place
+            self.source.values[()] = position
             return
         frame = self._frames[-1]
         frame.deepest = max(frame.deepest, depth + 1)
         if isinstance(frame.value, list):
-            self.source.values[(*frame.path, len(frame.value))] = place
+            self.source.values[(*frame.path, len(frame.value))] = position
             frame.value.append(value)
         elif isinstance(frame.key, _Missing):
             frame.key = value
-            frame.key_place = place
+            frame.key_place = position
         else:
-            self._add_pair(frame, value, place)
+            self._add_pair(frame, value, position)
 
-    def _add_pair(self, frame: _Frame, value: Any, place: SourcePlace) -> None:
+    def _add_pair(self, frame: _Frame, value: Any, position: SourcePlace) -> None:
         assert isinstance(frame.value, dict)
         key = frame.key
-        key_place = frame.key_place or place
+        key_place = frame.key_place or position
         frame.key = _MISSING
         # YAML 1.1 has merge keys; with a scalar value `<<` is a key like any other.
         if key == _MERGE and isinstance(value, dict | list):
-            parts = value if isinstance(value, list) else [value]
-            frame.merged += [part for part in parts if isinstance(part, dict)]
+            mappings = value if isinstance(value, list) else [value]
+            frame.merged += [mapping for mapping in mappings if isinstance(mapping, dict)]
             return
         if not isinstance(key, str):
             key = self._key_text(key, key_place)
         path = (*frame.path, key)
         if key in frame.value:
-            # Of two equal keys PyYAML keeps the last without a word; which one the user meant nobody
-            # knows.
+            # PyYAML silently keeps the last of two equal keys; the user's intention is unknown.
             first = self.source.keys.get(path)
             where = f", first on line {first.line}" if first else ""
             self.issues.append(
@@ -172,23 +169,23 @@ class _Builder:
             return
         frame.value[key] = value
         self.source.keys[path] = key_place
-        self.source.values[path] = place
+        self.source.values[path] = position
 
-    def _key_text(self, key: Any, place: SourcePlace) -> str:
-        """The text of a key as the user wrote it, for keys are names: also of `1:` or `on:`."""
-        if isinstance(key, Hashable) and place.line and place.end_line == place.line:
-            # The text of the file and not str(value): `on` was read as True, and the user wrote `on`.
-            line = self.source.lines[place.line - 1] if place.line <= len(self.source.lines) else ""
-            return line[place.column - 1 : place.end_column - 1].strip("'\" ") or str(key)
-        self.issues.append(Issue((), "a key must be a word", None, SyntaxIssue, place=place))
+    def _key_text(self, key: Any, position: SourcePlace) -> str:
+        """Returns the text of a key as written by the user, also of `1:` or `on:`, because keys are names."""
+        if isinstance(key, Hashable) and position.line and position.end_line == position.line:
+            # Read from the file, not from str(value): `on` was parsed as True, but the user wrote `on`.
+            line = self.source.lines[position.line - 1] if position.line <= len(self.source.lines) else ""
+            return line[position.column - 1 : position.end_column - 1].strip("'\" ") or str(key)
+        self.issues.append(Issue((), "a key must be a word", None, SyntaxIssue, place=position))
         return str(key)[:40]
 
-    def _scalar(self, event: Any, place: SourcePlace) -> Any:
+    def _scalar(self, event: Any, position: SourcePlace) -> Any:
         tag = event.tag
         if tag in _TYPED_TAGS or (tag is None and event.implicit[0]):
             return read_scalar(event.value)
         if tag is not None and tag not in _TEXT_TAGS:
-            self._refuse_tag(tag, place)
+            self._refuse_tag(tag, position)
         return event.value
 
     def _next_path(self) -> FieldPath:
@@ -199,46 +196,46 @@ class _Builder:
             return (*frame.path, len(frame.value))
         return frame.path if isinstance(frame.key, _Missing) else (*frame.path, str(frame.key)[:80])
 
-    def _place(self, event: Any) -> SourcePlace:
+    def _position(self, event: Any) -> SourcePlace:
         start = event.start_mark
         end = event.end_mark
         return SourcePlace(self.source.origin, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
-    def _count(self, nodes: int, place: SourcePlace) -> None:
+    def _count(self, nodes: int, position: SourcePlace) -> None:
         self._nodes += nodes
         if self._nodes > limits.CONFIG_NODES:
-            self._limit(f"more than {limits.CONFIG_NODES:,} values, aliases expanded", place)
+            self._limit(f"more than {limits.CONFIG_NODES:,} values, aliases expanded", position)
 
-    def _refuse_tag(self, tag: str, place: SourcePlace) -> None:
+    def _refuse_tag(self, tag: str, position: SourcePlace) -> None:
         self.issues.append(
             Issue(
                 (),
                 f"the tag {tag[:80]!r} is not allowed",
                 "remove it; only plain data is read",
                 SyntaxIssue,
-                place=place,
+                place=position,
             )
         )
 
-    def _limit(self, what: str, place: SourcePlace) -> None:
-        self.issues.append(Issue((), what, "make the file smaller", LimitIssue, place=place))
+    def _limit(self, problem: str, position: SourcePlace) -> None:
+        self.issues.append(Issue((), problem, "make the file smaller", LimitIssue, place=position))
         raise report(self.issues, self.source)
 
-    def _fail(self, what: str, place: SourcePlace, fix: str | None = None) -> None:
-        self.issues.append(Issue((), what, fix, SyntaxIssue, place=place))
+    def _fail(self, problem: str, position: SourcePlace, fix: str | None = None) -> None:
+        self.issues.append(Issue((), problem, fix, SyntaxIssue, place=position))
         raise report(self.issues, self.source)
 
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
-    """The data in `text` (None if there is none), where everything stands, and duplicate keys and the like.
+    """Returns the data in `text` (None if empty), the positions of all fields, and issues such as duplicate keys.
 
-    Raises ConfigErrors if it is no YAML or over a limit.
+    Raises ConfigErrors if the text is not YAML or exceeds a limit.
     """
     source = SourceMap(origin, text.splitlines())
-    # surrogatepass: the parser reports what is no UTF-8, and measuring must not raise before it.
+    # surrogatepass: invalid UTF-8 is reported by the parser, and measuring must not raise before.
     if len(text.encode("utf-8", "surrogatepass")) > limits.CONFIG_SIZE_BYTES:
-        what = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
-        raise report([Issue((), what, "an experiment file holds settings, not data", LimitIssue)], source)
+        problem = f"larger than {limits.CONFIG_SIZE_BYTES:,} bytes"
+        raise report([Issue((), problem, "an experiment file holds settings, not data", LimitIssue)], source)
     builder = _Builder(source)
     try:
         for event in _events(text):
@@ -246,8 +243,8 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, source, builder.quoted) from None
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
-        what = f"not readable as YAML: {str(error).splitlines()[0][:160]}"
-        raise report([Issue((), what, "save it as UTF-8 text", SyntaxIssue)], source) from None
+        problem = f"not readable as YAML: {str(error).splitlines()[0][:160]}"
+        raise report([Issue((), problem, "save it as UTF-8 text", SyntaxIssue)], source) from None
     root = None if isinstance(builder.root, _Missing) else builder.root
     return root, source, builder.issues
 
@@ -258,22 +255,22 @@ def _events(text: str) -> Iterator[Any]:
 
 def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap, quoted: SourcePlace | None) -> ConfigErrors:
     mark = error.problem_mark or error.context_mark
-    place = SourcePlace(source.origin, mark.line + 1, mark.column + 1) if mark else None
-    what = f"not valid YAML: {error.problem or 'syntax error'}"
+    position = SourcePlace(source.origin, mark.line + 1, mark.column + 1) if mark else None
+    problem = f"not valid YAML: {error.problem or 'syntax error'}"
     if error.context:
-        what += f" ({error.context})"
+        problem += f" ({error.context})"
     fix = "check the indentation, quotes and brackets up to here"
     if "\t" in (source.lines[mark.line] if mark and mark.line < len(source.lines) else ""):
         fix = "indent with spaces, not tabs"
     opened = error.context_mark if error.context and any(word in error.context for word in _OPENED) else None
-    if place is not None and quoted is not None and quoted.end_line == place.line:
-        # The text ran on to the next quote of the file, and what stands behind that is no YAML.
-        what = f"not valid YAML: the quote that opens here ends on line {quoted.end_line} only"
-        place = SourcePlace(source.origin, quoted.line, quoted.column)
+    if position is not None and quoted is not None and quoted.end_line == position.line:
+        # The text extended to the next quote of the file, and the remainder is not YAML.
+        problem = f"not valid YAML: the quote that opens here ends on line {quoted.end_line} only"
+        position = SourcePlace(source.origin, quoted.line, quoted.column)
         fix = "close it where its text ends"
-    elif place is not None and opened is not None:
+    elif position is not None and opened is not None:
         noun = "quote" if "quoted" in str(error.context) else "bracket"
-        what = f"not valid YAML: the {noun} that opens here is not closed (noticed on line {place.line})"
-        place = SourcePlace(source.origin, opened.line + 1, opened.column + 1)
+        problem = f"not valid YAML: the {noun} that opens here is not closed (noticed on line {position.line})"
+        position = SourcePlace(source.origin, opened.line + 1, opened.column + 1)
         fix = "close it where its text ends" if noun == "quote" else "close it, or check the commas and quotes within"
-    return report([Issue((), what, fix, SyntaxIssue, place=place)], source)
+    return report([Issue((), problem, fix, SyntaxIssue, place=position)], source)

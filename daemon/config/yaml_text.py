@@ -1,4 +1,4 @@
-"""`yaml_text` prints plain data as YAML that this loader and others read in the same way, with comments."""
+"""`yaml_text` prints plain data as commented YAML, read back identically by rftd's loader and by other parsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_FLOW: Final = frozenset(",[]{}")
 
 
 def yaml_text(tree: Mapping[str, Any], comments: Mapping[FieldPath, str] | None = None) -> str:
-    """The tree as a file; the comment of a field stands behind its value, or behind the name of its section."""
+    """Returns the tree as a file; the comment of a field follows the value, or the name of a section."""
     return "".join(f"{line}\n" for line in _mapping(tree, (), comments or {}, 0))
 
 
@@ -27,37 +27,37 @@ def _mapping(node: Mapping[str, Any], above: FieldPath, comments: Mapping[FieldP
         if isinstance(value, dict) and value:
             yield f"{indent}{scalar(key)}:{comment}"
             yield from _mapping(value, path, comments, depth + 1)
-        elif isinstance(value, list) and any(isinstance(item, dict) and item for item in value):
+        elif isinstance(value, list) and any(isinstance(element, dict) and element for element in value):
             yield f"{indent}{scalar(key)}:{comment}"
             yield from _items(value, path, comments, depth)
         else:
             yield f"{indent}{scalar(key)}: {scalar(value)}{comment}"
 
 
-def _items(items: list[Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
+def _items(nodes: list[Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
     indent = "  " * depth
-    for index, item in enumerate(items):
-        if isinstance(item, dict) and item:
+    for index, node in enumerate(nodes):
+        if isinstance(node, dict) and node:
             # Items of a list are indented by their dash alone.
-            lines = _mapping(item, (*above, index), comments, depth + 1)
+            lines = _mapping(node, (*above, index), comments, depth + 1)
             yield f"{indent}- {next(lines).lstrip()}"
             yield from lines
         else:
-            yield f"{indent}- {scalar(item)}"
+            yield f"{indent}- {scalar(node)}"
 
 
 def one_line(text: str) -> str:
-    """The text as a comment may hold it."""
+    """Returns the text with unprintable characters replaced by spaces, fit for a comment."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def scalar(value: Any, *, flow: bool = False) -> str:
-    """The value in one line: `1.0e-6`, and quotes where a word would be more; `flow` within brackets."""
+    """Formats a value in one line: `1.0e-6`, and quotes around ambiguous words; `flow` within brackets."""
     if isinstance(value, dict):
-        pairs = (f"{scalar(key, flow=True)}: {scalar(item, flow=True)}" for key, item in value.items())
+        pairs = (f"{scalar(key, flow=True)}: {scalar(element, flow=True)}" for key, element in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(scalar(item, flow=True) for item in value) + "]"
+        return "[" + ", ".join(scalar(element, flow=True) for element in value) + "]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -74,7 +74,7 @@ def _text(value: str, flow: bool) -> str:
     plain = bool(value) and read_scalar(value) == value and value.isprintable() and value == value.strip()
     if flow and _IN_FLOW & set(value):
         plain = False
-    # An interpolation is text to YAML, as long as nothing in it begins a comment or a pair.
+    # An interpolation is plain text to YAML unless a part of it begins a comment or a pair.
     plain = plain and not _UNSAFE & set(value[:1]) and ": " not in value and " #" not in value and value[-1] != ":"
     if plain and has_interpolation(value):
         return value

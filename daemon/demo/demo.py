@@ -34,13 +34,13 @@ from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import ANY_HOST
 
 RESERVE = "64MiB"
-"""The free space that the demo's daemon keeps: all that a demo writes is small."""
+"""Disk space reserved by the demo's daemon: a demo writes little."""
 HEAD_SIZES = {"torch": None, "vllm": 32}
-"""Numbers in each of the model's four heads, by the engine that makes rollouts: on a CPU vLLM has none of 16."""
+"""Numbers in each of the model's four heads, by rollout engine: vLLM on a CPU does not support 16."""
 
 
 def experiment_text() -> str:
-    """The demo's experiment file, as it lies in examples/demo.yaml."""
+    """Returns the demo's experiment file, identical to examples/demo.yaml."""
     return files("rftd.daemon.demo").joinpath("experiment.yaml").read_text()
 
 
@@ -56,11 +56,11 @@ def run_demo(
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
-    """Runs the demo below `folder`, `clustered` on a Kafka and a Postgres of its own; `engine` makes the rollouts.
+    """Runs the demo below `folder`, `clustered` on a private Kafka and Postgres; `engine` makes the rollouts.
 
-    A daemon that has not answered within `timeout_s` is asked again, as long as its process lives.
-    True if held-out accuracy rose by `bar` at least. Raises NotInstalledError, and ConfigError for an engine that is
-    not here, before anything is made.
+    A daemon without an answer within `timeout_s` is asked again, as long as its process lives. True if held-out
+    accuracy rose by at least `bar`. Raises NotInstalledError, and ConfigError for an unavailable engine, before
+    creating anything.
     """
     check_extra(TORCH, "the demo")
     check_extra(PLOT, "the picture of the demo")
@@ -71,9 +71,9 @@ def run_demo(
     echo("A tiny model learns to add: from given answers (SFT), then from its own (GRPO).")
     echo("The experiment is an ordinary file: examples/demo.yaml")
     with ExitStack() as stack:
-        told, check = stack.enter_context(_servers(folder / "data" / "stack", wanted=clustered, echo=echo))
+        server_environ, check = stack.enter_context(_servers(folder / "data" / "stack", enabled=clustered, echo=echo))
         progress = Progress(_write, width=lambda: width_of(sys.stdout), monotonic_s=time.monotonic)
-        # Before whatever is printed next, an error as well: the line of progress has no end of its own.
+        # Called before any further output, including an error: the line of progress has no line end.
         stack.callback(progress.end)
 
         def say_wait(text: str) -> None:
@@ -82,12 +82,12 @@ def run_demo(
 
         began_s = time.monotonic()
         write_sums(folder / "tasks", seed=seed)
-        told = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **told}
-        daemon = DaemonHost(folder / "data", folder / "daemon.log", environ=told, say=say_wait, check=check)
+        server_environ = {"RFTD_DISK_RESERVE": os.environ.get("RFTD_DISK_RESERVE", RESERVE), **server_environ}
+        daemon = DaemonHost(folder / "data", folder / "daemon.log", environ=server_environ, say=say_wait, check=check)
         host = stack.enter_context(daemon)
         questions = Questions(host, timeout_s=timeout_s, say=say_wait)
         make_tiny_model(folder / "model", seed=seed, head_size=HEAD_SIZES[engine])
-        request_id = str(ids.new())  # asked again after a crash, it is the same submission
+        request_id = str(ids.new())  # repeated after a crash, it is the same submission
         body = commands.Submit(config=submission.config)
         name = questions.ask(lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
@@ -117,13 +117,13 @@ def run_demo(
 
 
 def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: str) -> Submission:
-    """The demo's experiment. Raises ConfigError for an engine that workers of this machine do not have."""
-    # A pause would wait for somebody to resume it; whether the model learned is told at the end.
+    """Returns the demo's experiment. Raises ConfigError for an engine unavailable to local workers."""
+    # A pause would wait for a person to resume; the learning is judged at the end.
     overrides = ("trainer.max_idle_steps=0", *overrides)
     if engine != "torch":
         overrides = (f"explorer.rollout_model.engine_type={engine}", *overrides)
     environment = {**os.environ, "RFTD_DEMO_DIR": str(folder), "RFTD_DEMO_SEED": str(seed)}
-    # Workers of a cluster have packages of their own.
+    # Workers of a cluster have separate packages.
     host = find_host() if environment.get("RFTD_WORKERS", "local") == "local" else ANY_HOST
     submission = load_text(
         experiment_text(), "examples/demo.yaml", overrides=overrides, environ=environment, cwd=folder, host=host
@@ -138,29 +138,30 @@ def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: 
 
 
 def _make(folder: Path) -> None:
-    """Makes the demo's folder. Raises UsageError if it is there already, or cannot be made."""
+    """Creates the demo's folder. Raises UsageError if the folder exists or cannot be created."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        what = "it is there already" if folder.exists() else f"it cannot be made: {error.strerror or error}"
-        raise UsageError(what, where=str(folder), field="--folder", fix="name a new folder") from None
+        problem = "it is there already" if folder.exists() else f"it cannot be made: {error.strerror or error}"
+        raise UsageError(problem, where=str(folder), field="--folder", fix="name a new folder") from None
 
 
 def made_by(submission: Submission, engine: str) -> bool:
-    """True if this engine makes the rollouts of every stage that has some."""
+    """True if the engine makes the rollouts of every exploring stage."""
     return all(stage.rollout.engine == engine for stage in submission.spec.stages if stage.kind == "both")
 
 
 @contextmanager
 def _servers(
-    folder: Path, *, wanted: bool, echo: Callable[..., None]
+    folder: Path, *, enabled: bool, echo: Callable[..., None]
 ) -> Iterator[tuple[Mapping[str, str], Callable[[], None]]]:
-    """Real servers with their data below `folder` while the block runs.
+    """Runs real servers with data below `folder` while the block runs.
 
-    The environment that tells `rftd serve` of them, and what raises UnreachableError once one of them has ended.
-    Nothing is started, and nothing told, unless `wanted`. The password travels in the environment only.
+    Yields the environment pointing `rftd serve` at the servers, and a check raising UnreachableError once a server has
+    ended. Unless `enabled`, nothing is started and the environment is empty. The password is passed only in the
+    environment.
     """
-    if not wanted:
+    if not enabled:
         yield {}, lambda: None
         return
     from rftd.daemon.stack.kafka import KafkaBroker
@@ -182,9 +183,9 @@ def _servers(
 def follow_progress(
     questions: Questions, name: str, progress: Progress, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Shows the experiment's progress until it has ended.
+    """Shows the experiment's progress until the end.
 
-    Only what is cheap is asked, the summary and the evaluations: the page takes as much processor time as training.
+    Reads only the summary and the evaluations, both cheap: the full page takes as much processor time as training.
     """
     rewards: list[float] = []
     while True:
@@ -206,12 +207,12 @@ def _write(text: str) -> None:
 
 
 def _near(path: Path) -> Path:
-    """The path relative to this folder, if it lies below it."""
+    """Returns the path relative to the current folder, if below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _program() -> str:
-    """The program name for the reader's shell: a virtual environment that is not activated is not on its path."""
+    """Returns the program name for the reader's shell: a virtual environment not activated is not on the path."""
     called = Path(sys.argv[0])
     return str(_near(called.absolute())) if called.name == "rftd" else "rftd"
 
@@ -230,31 +231,31 @@ T = TypeVar("T")
 
 POLL_S: Final = 0.5
 REFUSED_S: Final = 60.0
-"""A daemon that was started again may not have read its whole log yet: so long it may not know the experiment."""
+"""Time during which a restarted daemon may not know the experiment, while reading its log."""
 STARTS: Final = 3
-"""A daemon that dies so often while it starts is not started again."""
+"""Maximum number of starts of a daemon that dies while starting."""
 
 
 class Tended(Protocol):
-    """The daemon: a `DaemonHost`."""
+    """A daemon restarted after crashes: a `DaemonHost`."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the daemon."""
         ...
 
     @property
     def settings(self) -> Settings:
-        """The settings of its clients."""
+        """Settings of the daemon's clients."""
         ...
 
     def tend(self) -> None:
-        """Starts it again if it has died, and raises UnreachableError if it dies while it starts."""
+        """Restarts a dead daemon; raises UnreachableError if it dies while starting."""
         ...
 
 
 class Questions:
-    """Questions to the demo's daemon."""
+    """Requests to the demo's daemon, repeated across restarts."""
 
     def __init__(
         self,
@@ -265,7 +266,7 @@ class Questions:
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`timeout_s` is the time for one answer, after which it is asked again; `say` tells of a long wait."""
+        """`timeout_s` is the time-out of one attempt, then repeated; `say` reports a long wait."""
         self._host = host
         self._timeout_s = timeout_s
         self._say = say
@@ -273,9 +274,9 @@ class Questions:
         self._sleep = sleep
 
     def ask(self, question: Callable[[Client], T]) -> T:
-        """The daemon's answer; one that was killed is started again, and asked again.
+        """Returns the daemon's answer; a killed daemon is restarted, and asked again.
 
-        Raises what the daemon refuses for good, and UnreachableError if it dies whenever it is started.
+        Raises permanent refusals of the daemon, and UnreachableError if it dies at every start.
         """
         wait = LivingWait("the daemon has not answered", say=self._say, monotonic_s=self._monotonic_s)
         began_s = self._monotonic_s()
@@ -302,7 +303,7 @@ class Questions:
 
 
 def _refuses(error: Exception) -> bool:
-    """True if the daemon answered, and not that what it needs is away."""
+    """True if the daemon answered, except with a temporary unavailability."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code != HTTPStatus.SERVICE_UNAVAILABLE
     return isinstance(error, NotFoundError)

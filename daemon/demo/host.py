@@ -1,4 +1,4 @@
-"""A daemon of the demo's own: started on a free port, restarted if it dies, drained at the end (rule 13)."""
+"""The demo's private daemon: started on a free port, restarted after a crash, drained at the end (rule 13)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from rftd.ops.errors import UnreachableError
 from rftd.ops.health import Verdict
 
 ANSWER_S: Final = 10.0
-"""The time that the daemon gets for one answer to whether it is ready; then it is asked again."""
+"""Time-out of one readiness check, then repeated."""
 STOP_S: Final = 120.0
-"""The time that the daemon has to drain. Much longer than its workers have, so that none is left behind."""
+"""Time for the daemon to drain, much longer than its workers' time, so that no worker is left behind."""
 _POLL_S: Final = 0.05
 
 
 class DaemonHost:
-    """Runs `rftd serve` on `data` while the block runs."""
+    """Runs `rftd serve` on `data_folder` while the block runs."""
 
     def __init__(
         self,
-        data: Path,
+        data_folder: Path,
         log_path: Path,
         options: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
@@ -42,14 +42,14 @@ class DaemonHost:
         say: Callable[[str], None] = say_beside,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`options` go to `rftd serve`, `environ` is added to its environment.
+        """`options` are passed to `rftd serve`, `environ` is added to its environment.
 
-        `say` tells a person of a long wait; `check` raises for what the daemon needs and has ended.
+        `say` reports a long wait to the user; `check` raises if a server needed by the daemon has ended.
         """
         self._say = say
         self._check = check
         self._environ = {**os.environ, **(environ or {})}
-        self._folder = DataFolder(data)
+        self._folder = DataFolder(data_folder)
         self._log_path = log_path
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class DaemonHost:
         self.stop()
 
     def stop(self) -> None:
-        """Drains the daemon; `tend` starts it again."""
+        """Drains the daemon; `tend` restarts it."""
         assert self._process is not None
         self._process.terminate()
         try:
@@ -76,29 +76,29 @@ class DaemonHost:
 
     @property
     def pid(self) -> int:
-        """The process id of the daemon."""
+        """Process id of the daemon."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """The address at which the daemon answers now; after a restart it is another."""
+        """Current address of the daemon; different after a restart."""
         return json_decoder(Endpoint).decode(self._folder.endpoint.read_bytes()).url
 
     @property
     def settings(self) -> Settings:
-        """The settings of a client of the daemon, which finds address and token in its folder."""
+        """Settings of a client finding address and token in the daemon's folder."""
         return Settings(data=str(self._folder.root))
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of a request to the daemon as its owner. Raises NoDaemonError before it has answered."""
+        """Headers of an owner's request to the daemon. Raises NoDaemonError before the first answer."""
         return find_address(self.settings, {}).headers
 
     def tend(self) -> None:
-        """Starts the daemon again if it has died.
+        """Restarts the daemon if it has died.
 
-        Raises UnreachableError if it dies while it starts, or if what it needs has ended.
+        Raises UnreachableError if the daemon dies while starting, or if a server needed by it has ended.
         """
         assert self._process is not None
         self._check()
@@ -107,7 +107,7 @@ class DaemonHost:
             self._start()
 
     def _start(self) -> None:
-        # Removed first: the file of the daemon before names a port that may be anybody's by now.
+        # Deleted first: the previous daemon's file names a port possibly used by another program now.
         self._folder.endpoint.unlink(missing_ok=True)
         arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
         with self._log_path.open("ab") as output:
@@ -132,7 +132,7 @@ class DaemonHost:
             time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Raises UnreachableError if the daemon has ended, or what it needs has."""
+        """Raises UnreachableError if the daemon, or a server needed by it, has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise UnreachableError(
@@ -143,7 +143,7 @@ class DaemonHost:
         self._check()
 
     def _missing(self) -> str | None:
-        """The reason why the daemon takes no commands yet; None if it takes them."""
+        """Returns the reason why the daemon does not accept commands yet; None if it does."""
         try:
             url = self.url
             answer = httpx.get(f"{url}/readyz?verbose", timeout=ANSWER_S, verify=trusted_by(url), trust_env=False)
@@ -155,7 +155,7 @@ class DaemonHost:
 
 
 def _lacking(answer: httpx.Response) -> str | None:
-    """The failing checks that keep a daemon from taking commands; a lack of space is none of them."""
+    """Returns the failing checks preventing commands, ignoring a lack of disk space."""
     if answer.is_success:
         return None
     failing = [check for check in json_decoder(Verdict).decode(answer.content).checks if not check.ok]

@@ -1,4 +1,4 @@
-"""`DemoOutcome`: the demo's figures, read from the API as anybody could; its last page, and the curve as a picture."""
+"""`DemoOutcome`: the demo's figures, read from the public API; the last page, and the curve as a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rftd.daemon.http.views import experiences
 EVALSET = "held-out"
 LAST_ROLLOUTS = 256
 _RIGHT = 0.5
-"""Between the rewards of a wrong answer and of a right one, 0 and 1."""
+"""Threshold between the rewards of wrong and right answers, 0 and 1."""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     truth: str
     right: bool
     version: int
-    """The weight version that gave it."""
+    """Weight version behind the answer."""
 
 
 class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     reason: str
     rewards: list[float]
-    """Mean reward of the batch of each GRPO step."""
+    """Mean batch reward of each GRPO step."""
     after_sft: float
     """Held-out greedy accuracy."""
     after_grpo: float
@@ -56,21 +56,21 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max_versions: int
     staleness_mean_versions: float
     grpo_s: float
-    """The time from the first to the last GRPO step."""
+    """Time from the first to the last GRPO step."""
     trained_tokens_per_s: float
-    """Response tokens that took part in a GRPO step, over that time: rollout, planning and training included."""
+    """Response tokens trained by GRPO per second of `grpo_s`: rollout, planning and training included."""
     steps: int
     grpo_steps: int
     last_batch: list[Trained]
     generations: int
     examples: list[Example] = []
-    """The newest right answer and the newest wrong one of the training rollouts."""
+    """The newest right and the newest wrong answer of the training rollouts."""
 
 
 def read_examples(client: Client, experiment: str) -> list[Example]:
-    """The newest right answer and the newest wrong one, as far as there are any."""
+    """Returns the newest right and the newest wrong answer, if available."""
     spec = specification(client, experiment)
-    found: list[Example] = []
+    shown_examples: list[Example] = []
     for right in (True, False):
         bounds = {"min_reward": _RIGHT} if right else {"max_reward": _RIGHT}
         listed = client.ask(experiences.experiences, name=experiment, order="newest", limit=1, **bounds).value
@@ -78,7 +78,7 @@ def read_examples(client: Client, experiment: str) -> list[Example]:
             shown = client.ask(experiences.experience, name=experiment, experience=row.id, tokens=True).value
             transcript = transcript_of(spec, shown)
             truth = transcript.truth or ""
-            found += [
+            shown_examples += [
                 Example(
                     experience=row.id,
                     question=turn.bare_prompt,
@@ -89,16 +89,16 @@ def read_examples(client: Client, experiment: str) -> list[Example]:
                 )
                 for turn in transcript.turns
             ]
-    return found
+    return shown_examples
 
 
 def read_outcome(url: str, headers: Mapping[str, str], experiment: str, *, timeout_s: float) -> DemoOutcome:
-    """The outcome so far of an experiment. Raises httpx.HTTPError if the daemon does not answer."""
+    """Returns the current outcome of an experiment. Raises httpx.HTTPError if the daemon does not answer."""
     with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as client:
         page = _get(client, f"/v1/experiments/{experiment}")
         steps = _steps(client, experiment)
         last_version = max((step["step"] for step in steps), default=0)
-        items = _get(client, f"/v1/experiments/{experiment}/batches/{last_version}")["items"] if steps else []
+        batch_rows = _get(client, f"/v1/experiments/{experiment}/batches/{last_version}")["items"] if steps else []
     detail = page["experiment"]
     scores = {score["version"]: score["score"] or 0.0 for score in page["evals"] if score["taskset"] == EVALSET}
     grpo = [step for step in steps if step["stage"] == len(detail["stages"]) - 1]
@@ -114,17 +114,17 @@ def read_outcome(url: str, headers: Mapping[str, str], experiment: str, *, timeo
         staleness_max_versions=max((step["staleness_max"] or 0 for step in grpo), default=0),
         staleness_mean_versions=sum(step["staleness_mean"] or 0.0 for step in grpo) / len(grpo) if grpo else 0.0,
         grpo_s=seconds,
-        # From the second step on: the time before the first one's end is not in `grpo_s`.
+        # From the second step on, because `grpo_s` does not include the time before the first step's end.
         trained_tokens_per_s=sum(step["tokens"] for step in grpo[1:]) / seconds if seconds else 0.0,
         steps=len(steps),
         grpo_steps=len(grpo),
         last_batch=[
             Trained(
-                experience=item["experience"] or "",
-                reward=item["reward"] or 0.0,
-                staleness_versions=item["staleness_versions"] or 0,
+                experience=row["experience"] or "",
+                reward=row["reward"] or 0.0,
+                staleness_versions=row["staleness_versions"] or 0,
             )
-            for item in items
+            for row in batch_rows
         ],
         generations=detail["generations"],
     )
@@ -141,14 +141,14 @@ def _get(client: httpx.Client, path: str, **parameters: Any) -> Any:
 
 
 def _steps(client: httpx.Client, experiment: str) -> list[Any]:
-    """Every step, page by page."""
-    found: list[Any] = []
+    """Returns every step, read page by page."""
+    rows: list[Any] = []
     first: int | None = 0
     while first is not None:
         page = _get(client, f"/v1/experiments/{experiment}/steps", first=first)
-        found += page["items"]
+        rows += page["items"]
         first = page["next"]
-    return found
+    return rows
 
 
 def draw_curve(outcome: DemoOutcome, path: Path) -> None:
@@ -183,10 +183,10 @@ def text_of(
     restarts: int,
     clustered: bool = False,
 ) -> str:
-    """The last page. `folder` holds everything that the demo made; `program` is how rftd was called."""
+    """Returns the last page. `folder` contains all files of the demo; `program` is rftd's name on the command line."""
     rises = outcome.after_grpo - outcome.after_sft
     trained = outcome.last_batch
-    right = sum(1 for item in trained if item.reward > 0)
+    right = sum(1 for experience in trained if experience.reward > 0)
     lines = [
         "",
         f"reward        {sparkline(outcome.rewards, width=60, low=0.0, high=1.0)}",
@@ -218,14 +218,14 @@ def text_of(
 
 
 def _example(example: Example) -> str:
-    """An answer in one line, beside the truth if it is wrong."""
+    """Returns an answer in one line, with the truth if the answer is wrong."""
     wrong = "" if example.right else f"; correct is {example.truth}" if example.truth else ""
     label = "right answer" if example.right else "wrong answer"
     return f"{label:<14}{example.question}{example.answer}{wrong}   (by version {example.version})"
 
 
 def _again(command: str, experiment: str, outcome: DemoOutcome, clustered: bool) -> Iterator[str]:
-    """The commands that look into the log afterwards."""
+    """Yields the commands for inspecting the log afterwards."""
     if clustered:
         yield f"  {command} stack up"
         yield "which starts Kafka and Postgres again, and prints how to serve them; then"

@@ -1,8 +1,8 @@
 """The demo's task: a two-digit number plus a one-digit number, 30 % of the 900 sums held out.
 
-The warm-up imitates an unsure pupil: of the four answers to each sum, all are right if the small number is at most 2,
-else one is right, two are too large by 1 and one by 2. However long SFT goes on, it cannot do better than that on most
-sums, from any seed; so what comes after it was learned from rewards.
+The warm-up imitates an unsure pupil: of the four answers to each sum, all are right if the small number is at most 2;
+otherwise one is right, two are too large by 1 and one by 2. No amount of SFT, from any seed, does better on most sums,
+so further progress is learned from rewards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class SumFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The three datasets; held-out sums appear in neither of the others."""
+    """The three datasets; held-out sums appear in neither of the other two."""
 
     train: Path
     warmup: Path
@@ -30,9 +30,9 @@ class SumFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_sums(folder: Path, *, seed: int, held_out: int = 270) -> SumFiles:
     """Writes the datasets; the split and the order are drawn from `seed`."""
-    pairs = [(left, right) for left in range(10, 100) for right in range(10)]
+    pairs = [(tens_number, digit) for tens_number in range(10, 100) for digit in range(10)]
     order = np.random.default_rng(seed).permutation(len(pairs))
-    mixed = [pairs[place] for place in order]
+    mixed = [pairs[index] for index in order]
     train = mixed[held_out:]
     folder.mkdir(parents=True, exist_ok=True)
     return SumFiles(
@@ -42,16 +42,16 @@ def write_sums(folder: Path, *, seed: int, held_out: int = 270) -> SumFiles:
     )
 
 
-def _question(left: int, right: int) -> Row:
-    return {"question": f"{left}+{right}=", "answer": str(left + right)}
+def _question(first: int, second: int) -> Row:
+    return {"question": f"{first}+{second}=", "answer": str(first + second)}
 
 
-def _unsure_answers(left: int, right: int) -> list[Row]:
+def _unsure_answers(first: int, second: int) -> list[Row]:
     return [
         {
             "messages": [
-                {"role": "user", "content": f"{left}+{right}="},
-                {"role": "assistant", "content": str(left + right + (off if right > 2 else 0))},
+                {"role": "user", "content": f"{first}+{second}="},
+                {"role": "assistant", "content": str(first + second + (off if second > 2 else 0))},
             ]
         }
         for off in UNSURE_BY

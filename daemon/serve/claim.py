@@ -1,4 +1,4 @@
-"""`Claim`: the folder and the port of one daemon, taken before anything is imported that takes long."""
+"""`Claim`: exclusive use of one daemon's folder and port, taken before slow imports."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rftd.streams.sqlite.socket.address import check_path
 
 
 class Claim:
-    """A folder and a port that are one daemon's alone until `release` or the end of the process.
+    """Exclusive use of a folder and a port until `release` or the end of the process.
 
-    What this module imports costs a tenth of a second, and a daemon two: on a busy machine a daemon that cannot run
-    would otherwise need half a minute to say so.
+    The imports of this module take a tenth of a second, a daemon's two seconds: on a busy machine a daemon unable to
+    run would otherwise need half a minute to report the reason.
     """
 
     def __init__(self, folder: DataFolder, host: str, port: int, *, embedded: bool) -> None:
-        """Prepares the folder; `embedded` says that the log is in it. Port 0 is a free one. Blocks.
+        """Prepares the folder; `embedded`: the log is stored in it. Port 0 is a free one. Blocks.
 
-        Raises ConflictError if another daemon holds the folder or somebody the port, if an import into it has not
-        ended, and for an embedded log on a network file system; UsageError if its socket's path is too long.
+        Raises ConflictError if the folder is held by another daemon, the port is in use, or an import into the folder
+        is unfinished, and for an embedded log on a network file system; UsageError if the socket's path is too long.
         """
         if embedded:
             check_path(folder.socket)
@@ -32,27 +32,27 @@ class Claim:
         if embedded:
             refuse_network_file_system(locked)
         self.lock = LockFile(locked)
-        """The lock, which an embedded log releases when it is closed."""
+        """Lock of the folder; an embedded log releases it when closed."""
         try:
             self.bound = bind(host, port)
-            """The socket on which nobody listens yet."""
+            """Bound socket, not listening yet."""
         except BaseException:
             self.lock.release()
             raise
 
     def release(self) -> None:
-        """Lets another daemon have folder and port; idempotent.
+        """Releases folder and port; idempotent.
 
-        A folder that was made for a daemon which then refused its options is taken away again.
+        Deletes a folder created for a daemon that then refused its options.
         """
         self.bound.close()
         if self._made:
             self._made = False
-            self._take_away()
+            self._delete_unused()
         self.lock.release()
 
-    def _take_away(self) -> None:
-        # While the lock is held: nobody else has begun to use what is here.
+    def _delete_unused(self) -> None:
+        # While the lock is held, no other process can have begun to use the folder.
         contents = sorted(self._folder.rglob("*"), reverse=True)
         if all(path.is_dir() or path.suffix == ".lock" for path in contents):
             for path in contents:

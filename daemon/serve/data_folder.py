@@ -1,4 +1,4 @@
-"""The daemon's folder: what lies where, and the short folder for its socket."""
+"""Paths in the daemon's folder, and the short folder for its socket."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
 from rftd.ops.paths import absolute_path
 
 FOLDER_HEADER: Final = "Rftd-Folder"
-"""The header of a request that is meant for the daemon of one folder only: the id in its endpoint.json."""
+"""Header of a request meant only for the daemon of one folder, with the id from endpoint.json."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """endpoint.json: where the daemon of this folder answers."""
+    """endpoint.json: the address of the folder's daemon."""
 
     url: str
     pid: int
     folder: str = ""
-    """The id of the folder, which a client sends along: another folder's daemon may have the port by then."""
+    """Id of the folder, sent by clients: another folder's daemon may have taken over the port."""
 
 
 class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """backup.last: the newest backup of this folder."""
+    """backup.last: the latest backup of the folder."""
 
     created: str
-    """ISO 8601."""
+    """Time in ISO 8601."""
     folder: str
 
 
 class DataFolder:
-    """The paths below `--data DIR`."""
+    """Paths below `--data DIR`."""
 
     LOG_ID: Final = "log.id"
 
@@ -49,31 +49,31 @@ class DataFolder:
         self.state_url = f"sqlite+aiosqlite:///{self.state}"
         self.endpoint = self.root / "endpoint.json"
         self.daemon_log = self.root / "daemon.log"
-        """The file that the daemon's own log lines are written to."""
+        """File with the daemon's own log lines."""
         self.archives = self.root / "archives"
-        """The folder in which `rftd archive` writes unless a file is given."""
+        """Default folder of `rftd archive`."""
         self.files = self.root / "files"
-        """The folder below which others than the owner may name files, where the configuration names no roots."""
+        """Folder whose files may be named by anybody but the owner, if the configuration has no roots."""
         self.losses = self.root / "losses.json"
-        """The file that keeps for ever what the log was seen to have lost."""
+        """Permanent record of detected losses of the log."""
         self.known = self.root / "known"
-        """The folder of the registry's snapshots, so that a start need not read all spines."""
+        """Folder of the registry's snapshots, avoiding reading all spines at a start."""
         self.log_kind = self.root / "log.kind"
-        """Says which kind of log tables and snapshots here are of: see `folder_log`."""
+        """Kind of log behind the tables and snapshots here: see `folder_log`."""
         self.log_id = self.root / self.LOG_ID
-        """Tells this folder's log from those of copies: see `log_identity`."""
+        """Identity distinguishing the folder's log from copies: see `log_identity`."""
         self.tokens = self.root / "tokens.json"
-        """The digests of the tokens of others than the owner."""
+        """Digests of all tokens except the owner's."""
         self.backed_up = self.root / "backup.last"
-        """Says when `rftd backup` was here last, and where the copy is."""
+        """Time and target of the latest `rftd backup`."""
         self.unfinished = self.root / "backup.pending"
-        """Is there while this folder is a backup that is being written, or was cut off."""
+        """Exists while the folder is a backup being written, or an interrupted one."""
         self.importing = self.root / "import.pending"
-        """Names the experiment and the file of an import that has begun and not ended."""
+        """Names the experiment and the file of an unfinished import."""
 
     @property
     def socket(self) -> Path:
-        """The log's Unix socket. Outside the folder, since a socket's path is limited to about 100 bytes."""
+        """The log's Unix socket, outside the folder because a socket's path is limited to about 100 bytes."""
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
         # The folder's name as a hash: two daemons of one user need two sockets, and a deep path would be too long.
         name = sha256(str(self.root).encode()).hexdigest()[:12]
@@ -81,15 +81,15 @@ class DataFolder:
 
     @property
     def id(self) -> str:
-        """The folder's id while it stays where it is; that of a copy is another one. The folder is there already."""
-        # Not by its path alone: in two containers, two folders may have the same one.
-        found = self.root.stat()
-        return sha256(f"{self.root.resolve()}:{found.st_dev}:{found.st_ino}".encode()).hexdigest()[:16]
+        """Id of an existing folder, constant at its location; a copy has a different id."""
+        # Not the path alone: in two containers, two folders may have equal paths.
+        status = self.root.stat()
+        return sha256(f"{self.root.resolve()}:{status.st_dev}:{status.st_ino}".encode()).hexdigest()[:16]
 
     def prepare(self) -> None:
-        """Makes the folder, or takes it, closed to other users with all that the daemon writes there.
+        """Creates or adopts the folder, closed to other users with all files of the daemon.
 
-        Raises as `check_whole`.
+        Raises the errors of `check_whole`.
         """
         self.check_whole()
         make_durable_folder(self.root)
@@ -97,7 +97,7 @@ class DataFolder:
         self.close()
 
     def check_whole(self) -> None:
-        """Raises ConflictError where an import or a backup has not ended, and the log lacks some of its records."""
+        """Raises ConflictError for an unfinished import or backup, while the log lacks records."""
         self.check_no_partial_backup()
         if self.importing.exists():
             file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
@@ -108,7 +108,7 @@ class DataFolder:
             )
 
     def check_no_partial_backup(self) -> None:
-        """Raises ConflictError for a folder that is a backup which has not ended."""
+        """Raises ConflictError for a folder with an unfinished backup."""
         if self.unfinished.exists():
             raise ConflictError(
                 "this folder is a backup that was cut off, or is under way: it is not whole",
@@ -117,9 +117,9 @@ class DataFolder:
             )
 
     def close(self) -> None:
-        """Closes the folder to other users, and what is open to them in it."""
-        # To pass through, for the Postgres of `rftd stack`: where root starts that, it runs as another user. A folder
-        # without a cluster counts as well: one that starts beside this daemon makes its cluster at this moment.
+        """Closes the folder and the files in it to other users."""
+        # Passage stays open for the Postgres of `rftd stack`: started by root, it runs as another user. A folder
+        # without a cluster counts as well, because a cluster may be created at this moment.
         postgres = self.root / "stack/postgres"
         passes = os.geteuid() == 0 and postgres.is_dir() and not (postgres / "elsewhere").exists()
         tighten(self.root.resolve(), OTHERS & ~PASSAGE if passes else OTHERS)
@@ -128,8 +128,8 @@ class DataFolder:
                 tighten(path)
 
     def announce(self, endpoint: Endpoint) -> None:
-        """Writes endpoint.json, whole or not at all."""
-        # Replaced in one step: a client that reads half an address would ask a stranger's port.
+        """Writes endpoint.json atomically."""
+        # Replaced in one step: a client reading half an address would contact another program's port.
         temporary = self.endpoint.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(endpoint))
         temporary.replace(self.endpoint)

@@ -1,4 +1,4 @@
-"""`Entrance`: a daemon's HTTP front: tokens, authentication, TLS, and the address that the same user's clients find."""
+"""`Entrance`: a daemon's HTTP front: tokens, authentication, TLS, and the address published to the user's clients."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The authentication and TLS options of `rftd serve`."""
 
     token: str | None = None
-    """An owner's token beside the one in the folder. Never printed."""
+    """Additional owner's token. Never printed."""
     allow_hosts: tuple[str, ...] = ()
-    """Host names of this daemon, beside `localhost` and those that the certificate is for."""
+    """Host names of the daemon, in addition to `localhost` and the names in the certificate."""
     tls: ServerTls | None = None
     """The certificate; None: plain HTTP."""
     tls_terminated_elsewhere: bool = False
     """True if a proxy in front of the daemon terminates TLS."""
     unauthenticated: bool = False
-    """True if every request is the owner's, with and without a token."""
+    """True if every request counts as the owner's, with or without a token."""
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Every host name of this daemon, in lower case."""
+        """All host names of the daemon, in lower case."""
         return frozenset(name.lower() for name in (*self.allow_hosts, *(self.tls.names if self.tls else ())))
 
 
@@ -50,7 +50,7 @@ class Entrance:
     """The HTTP front of one data folder's daemon."""
 
     def __init__(self, folder: DataFolder, options: EntranceOptions, *, clock: Clock, logger: Logger) -> None:
-        """Makes the owner's token where there is none. Raises TokenFileError. Blocks."""
+        """Creates the owner's token if missing. Raises TokenFileError. Blocks."""
         self.folder_id = folder.id
         self._folder = folder
         self._options = options
@@ -62,18 +62,18 @@ class Entrance:
             logger=logger,
             from_environ=options.token,
             secure=options.tls is not None or options.tls_terminated_elsewhere,
-            # Cookies are of a host, whatever its port: each daemon has one of its own.
+            # Cookies are shared by all ports of a host: each daemon has a separate name.
             cookie=f"rftd_session_{self.folder_id}",
         )
         if options.unauthenticated:
             logger.warning("access.unauthenticated", fix="leave out --unsafe-allow-unauthenticated")
         self.keyring = None if options.unauthenticated else keyring
-        """The tokens; None if everybody is the owner."""
+        """The tokens; None if every request counts as the owner's."""
         self.keeper = Doorkeeper(self.keyring, hosts=options.hosts)
         self.url = ""
-        """The daemon's URL, once it is served."""
+        """URL of the daemon, once served."""
         self.gate = Gate(folder=self.folder_id, doorkeeper=self.keeper)
-        """The ASGI application that is served; it answers by itself until the daemon is ready."""
+        """The served ASGI application; it answers by itself until the daemon is ready."""
         self._owner_token = keyring.tokens.owner_token
 
     async def answer(self, front: AsyncExitStack, bound: socket.socket) -> None:
@@ -83,12 +83,14 @@ class Entrance:
         endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
         await asyncio.to_thread(self._folder.announce, endpoint)
         root = str(self._folder.root)
-        entry = KnownDaemon(url=url, folder=root, folder_id=self.folder_id, pid=os.getpid(), token=self._owner_token)
+        known_daemon = KnownDaemon(
+            url=url, folder=root, folder_id=self.folder_id, pid=os.getpid(), token=self._owner_token
+        )
         state = UserState(os.environ)
         try:
-            await asyncio.to_thread(state.record, entry)
+            await asyncio.to_thread(state.record, known_daemon)
         except OSError as error:
-            # A user without a home of his own, as in containers: his client finds the daemon by its folder.
+            # For a user without a home folder, as in containers, clients find the daemon by its data folder.
             self._logger.info("user_state.unwritten", folder=str(state.folder), reason=str(error))
             return
         front.push_async_callback(asyncio.to_thread, state.forget, root)
@@ -96,7 +98,7 @@ class Entrance:
     async def watch_certificate(self) -> None:
         """Reloads the certificate whenever its files change, until cancelled.
 
-        An invalid one is logged once, and the previous certificate stays in use.
+        An invalid certificate is logged once, and the previous one stays in use.
         """
         tls = self._options.tls
         last_error = ""
@@ -113,7 +115,7 @@ class Entrance:
 
 
 def check_reach(host: str, options: EntranceOptions) -> None:
-    """Raises UsageError for an address beyond loopback without TLS, where tokens would travel in plain text."""
+    """Raises UsageError for an address beyond loopback without TLS, because tokens would be sent as plain text."""
     if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
         raise UsageError(
             f"{host} is reachable from outside, where others can read what is sent without TLS",

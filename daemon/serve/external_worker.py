@@ -1,6 +1,6 @@
-"""A worker that nobody ordered: joins an experiment that is under way and needs it, and the next one after it.
+"""A worker not started by a daemon: joins an experiment under way in need of workers, and then the next one.
 
-`Crews` are the workers that each experiment under way has; they tell where one more is of use.
+`Crews` follows the workers of each experiment under way, to find where one more is useful.
 """
 
 from __future__ import annotations
@@ -38,60 +38,60 @@ _WORKERS = Partition(topics.WORKERS, 0)
 
 
 class Crew(NamedTuple):
-    """The workers that one experiment has, and whether it can use them."""
+    """The workers of one experiment, and the need for more."""
 
     experiment: UUID
     running: bool
-    """False while it is paused."""
+    """False while the experiment is paused."""
     explores: bool
-    """False if no stage of it has work for an explorer."""
+    """False if no stage has work for an explorer."""
     trainers: int = 0
     explorers: int = 0
 
     def idle(self, role: str) -> bool:
-        """True if a worker of the role has nothing to do here before another role comes, or the pause ends."""
+        """True if a worker of the role has no work here until another role joins, or until the pause ends."""
         if not self.running:
             return True
         return not (self.explores and self.trainers) if role == "explorer" else self.explores and not self.explorers
 
     def lacks(self, role: str) -> bool:
-        """True if a worker of the role, and nothing else, is missing here."""
+        """True if only a worker of the role is missing here."""
         if role == "explorer":
             return self.running and self.explores and self.trainers > 0 and not self.explorers
         return self.running and not self.trainers and (self.explorers > 0 or not self.explores)
 
 
 def choose(role: str, crews: Sequence[Crew]) -> UUID | None:
-    """The experiment that a worker of the role joins; None if it stands by.
+    """Returns the experiment to be joined by a worker of the role; None to stand by.
 
-    A trainer takes one without a trainer (two that fence each other in turn would get nowhere), an explorer the one
-    with the fewest explorers: of several the first that can go on.
+    A trainer joins an experiment without a trainer (two would fence each other endlessly), an explorer the experiment
+    with the fewest explorers; among several, the first one able to proceed.
     """
     if role == "trainer":
-        free = [each for each in crews if not each.trainers]
-        best = min(free, key=lambda each: (not each.running, each.idle(role)), default=None)
+        free = [crew for crew in crews if not crew.trainers]
+        best = min(free, key=lambda crew: (not crew.running, crew.idle(role)), default=None)
     else:
-        free = [each for each in crews if each.explores]
-        best = min(free, key=lambda each: (not each.running, each.explorers, not each.trainers), default=None)
+        free = [crew for crew in crews if crew.explores]
+        best = min(free, key=lambda crew: (not crew.running, crew.explorers, not crew.trainers), default=None)
     return best.experiment if best is not None else None
 
 
 def stranded(role: str, experiment: UUID, crews: Sequence[Crew]) -> bool:
-    """True if a worker of the role has nothing to do in its experiment while another one waits for it alone.
+    """True if a worker of the role is idle in its experiment while another experiment only lacks this role.
 
-    Of a paused experiment a trainer goes wherever there is none: explorers come after it.
+    A trainer leaves a paused experiment for any without a trainer, because explorers follow later.
     """
-    here = next((each for each in crews if each.experiment == experiment), None)
-    if here is None or not here.idle(role):
+    current = next((crew for crew in crews if crew.experiment == experiment), None)
+    if current is None or not current.idle(role):
         return False
-    others = [each for each in crews if each is not here]
-    if role == "trainer" and not here.running:
-        return any(each.running and not each.trainers for each in others)
-    return any(each.lacks(role) for each in others)
+    other_crews = [crew for crew in crews if crew is not current]
+    if role == "trainer" and not current.running:
+        return any(crew.running and not crew.trainers for crew in other_crews)
+    return any(crew.lacks(role) for crew in other_crews)
 
 
 class Crews:
-    """Follows who joins and leaves the experiments of a log."""
+    """Follows the workers joining and leaving the experiments of a log."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -99,56 +99,58 @@ class Crews:
         self._fences = FenceView(midway=True)
         self._rosters: dict[UUID, Roster] = {}
 
-    async def of(self, entries: Sequence[Entry]) -> list[Crew]:
-        """The crews of these experiments, which are under way, as the log shows them now."""
-        if entries:
-            await self._catch_up(entries)
-        return [self._crew(entry) for entry in entries]
+    async def of(self, experiments: Sequence[Entry]) -> list[Crew]:
+        """Returns the current crews of the experiments under way, according to the log."""
+        if experiments:
+            await self._catch_up(experiments)
+        return [self._crew(experiment) for experiment in experiments]
 
     async def close(self) -> None:
         """Ends the subscription."""
         if self._feed is not None:
             await self._feed.close()
 
-    def _crew(self, entry: Entry) -> Crew:
-        live = self._rosters.get(entry.id, Roster()).live.values()
+    def _crew(self, experiment: Entry) -> Crew:
+        live = self._rosters.get(experiment.id, Roster()).live.values()
         return Crew(
-            experiment=entry.id,
-            running=entry.status is Status.RUNNING,
-            explores=any(stage.kind != "train" for stage in entry.spec.stages),
+            experiment=experiment.id,
+            running=experiment.status is Status.RUNNING,
+            explores=any(stage.kind != "train" for stage in experiment.spec.stages),
             trainers=sum(started.role == "trainer" for started in live),
             explorers=sum(started.role == "explorer" for started in live),
         )
 
-    async def _catch_up(self, entries: Iterable[Entry]) -> None:
-        """Reads up to the present head; an experiment that begins later has its workers above what was read."""
+    async def _catch_up(self, experiments: Iterable[Entry]) -> None:
+        """Reads up to the current head; workers of an experiment begun later are recorded above the position read."""
         if self._feed is None:
-            starts = [await beginning_of(self._log, each.id, spine_offset=each.spine_offset) for each in entries]
-            # From the earliest of them: the stream of workers is one partition for all experiments, read once for
-            # all.
-            start = min(each.positions.get(_WORKERS, 0) for each in starts)
+            starts = [
+                await beginning_of(self._log, experiment.id, spine_offset=experiment.spine_offset)
+                for experiment in experiments
+            ]
+            # From the earliest start: the stream of workers is one partition for all experiments, read once.
+            start = min(start_point.positions.get(_WORKERS, 0) for start_point in starts)
             self._feed = Feed(self._log.subscribe({_WORKERS: start}))
         heads = await self._log.heads()
         goal = heads[_WORKERS].next_offset if _WORKERS in heads else 0
         while self._feed.positions[_WORKERS] < goal:
-            await self._feed.pump(1.0, self._take)
+            await self._feed.pump(1.0, self._apply)
 
-    def _take(self, record: Record) -> None:
+    def _apply(self, record: Record) -> None:
         decoded = effective(record, self._fences, lambda head: head.experiment is not None)
         if decoded is not None and decoded.head.experiment is not None:
             self._rosters.setdefault(decoded.head.experiment, Roster()).apply(decoded)
 
 
 LOOK_S: Final = 1.0
-"""The longest wait for news of a worker that stands by."""
+"""Maximum wait of a worker standing by before checking for news."""
 WATCH_S: Final = 5.0
-"""The time between two looks at whether a worker is of more use elsewhere."""
+"""Interval of checking whether a worker is more useful elsewhere."""
 GIVE_WAY_S: Final = {"trainer": 10.0, "explorer": 30.0}
-"""The time a worker is stranded before it leaves, by role: not equal, lest a trainer and explorers cross."""
+"""Time a worker is stranded before leaving, by role; different to avoid a trainer and explorers swapping places."""
 
 
 class ExternalWorker:
-    """`rftd worker explorer|trainer` without an experiment. `run` works until it is asked to stop."""
+    """`rftd worker explorer|trainer` without an experiment. `run` works until asked to stop."""
 
     def __init__(
         self,
@@ -163,9 +165,9 @@ class ExternalWorker:
         tracer: Tracer | None = None,
         identity: LogIdentity | None = None,
     ) -> None:
-        """`process` is the one that runs the worker, this one if None.
+        """`process` is the process running the worker; None: the current one.
 
-        Experiments whose folders are not those of the log of this `identity` are left to the other log.
+        Experiments whose folders belong to a log other than `identity` are left to that log.
         """
         self._identity = identity
         self._tracer = tracer
@@ -180,17 +182,17 @@ class ExternalWorker:
         self._crews = Crews(log)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works on one experiment after the other until `stop` is set. Raises the error that ended the work on one."""
+        """Works on one experiment after another until `stop` is set. Raises the error that ended the work on one."""
         standing_by: list[UUID] = []
         try:
             while not stop.is_set():
                 await self._registry.catch_up()
-                entries = await asyncio.to_thread(self._ours, self._registry.under_way())
-                chosen = choose(self._role, await self._crews.of(entries))
-                if chosen is not None:
-                    await self._work(next(entry for entry in entries if entry.id == chosen), stop)
+                experiments = await asyncio.to_thread(self._ours, self._registry.under_way())
+                best = choose(self._role, await self._crews.of(experiments))
+                if best is not None:
+                    await self._work(next(experiment for experiment in experiments if experiment.id == best), stop)
                     continue
-                if entries and standing_by != (ids := [each.id for each in entries]):
+                if experiments and standing_by != (ids := [experiment.id for experiment in experiments]):
                     standing_by = ids
                     self._logger.info("worker.standby", experiments=[str(id) for id in ids])
                 await self._registry.pump(LOOK_S)
@@ -198,65 +200,70 @@ class ExternalWorker:
             await self._registry.close()
             await self._crews.close()
 
-    def _ours(self, entries: Iterable[Entry]) -> list[Entry]:
-        own = self._identity
-        return [entry for entry in entries if own is None or not is_of_another(Path(entry.job_dir), own)]
+    def _ours(self, experiments: Iterable[Entry]) -> list[Entry]:
+        identity = self._identity
+        return [
+            experiment
+            for experiment in experiments
+            if identity is None or not is_of_another(Path(experiment.job_dir), identity)
+        ]
 
-    async def _work(self, entry: Entry, stop: asyncio.Event) -> None:
-        """Works until the experiment ends or is released, `stop` is set, or the worker is of more use elsewhere."""
-        self._logger.info("worker.experiment", experiment=str(entry.id))
+    async def _work(self, experiment: Entry, stop: asyncio.Event) -> None:
+        """Works until the experiment ends or is released, `stop` is set, or the worker is more useful elsewhere."""
+        self._logger.info("worker.experiment", experiment=str(experiment.id))
         run = run_trainer if self._role != "explorer" else partial(run_explorer, slot=self._slot)
         leave = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(self._watch(entry, stop, leave))
+                watch = tasks.create_task(self._watch(experiment, stop, leave))
                 try:
                     await run(
                         self._log,
-                        entry.id,
+                        experiment.id,
                         stop=leave,
                         clock=self._clock,
                         ids=self._ids,
                         logger=self._logger,
-                        spine_offset=entry.spine_offset,
+                        spine_offset=experiment.spine_offset,
                         process=self._process,
                         tracer=self._tracer,
                     )
                 finally:
-                    # The watch never ends by itself while the work goes on; without this the task group would wait
-                    # for it for ever.
+                    # The watch never ends while the work continues; without the cancellation the task group would wait
+                    # for ever.
                     watch.cancel()
         except BaseExceptionGroup as group:
-            # The task group's wrapping would hide the error's class, by which the process chooses its exit status.
+            # The task group's wrapping would hide the error's class, which determines the exit status of the process.
             raise next(iter(leaves(group))) from None
 
-    async def _watch(self, entry: Entry, stop: asyncio.Event, leave: asyncio.Event) -> None:
-        """Sets `leave` once `stop` is set, the experiment is released, or the worker was stranded for a while."""
+    async def _watch(self, experiment: Entry, stop: asyncio.Event, leave: asyncio.Event) -> None:
+        """Sets `leave` once `stop` is set, the experiment is released, or the worker has been stranded for a while."""
         since_s: float | None = None
-        while not await self._asked_within(stop, WATCH_S):
+        while not await self._stopped_within(stop, WATCH_S):
             now_s = self._clock.monotonic_s()
             try:
-                idle = await self._stranded(entry)
-            except RftdError as error:  # whoever works meets it, too, and knows what to do
+                idle = await self._stranded(experiment)
+            except RftdError as error:  # the working task meets the error as well, and handles it
                 end_if_cancelled()
                 self._logger.warning("worker.watch_failed", code=error.code, reason=error.what)
                 idle = False
-            # Queued too: whoever missed that it was released, for a resume came at once, would wait for its next turn.
-            if entry.spine.released or entry.spine.status is Status.QUEUED:
-                self._logger.info("worker.released", experiment=str(entry.id))
+            # Queued counts as released: after an immediate resume, a worker that missed the release would wait for the
+            # next turn.
+            if experiment.spine.released or experiment.spine.status is Status.QUEUED:
+                self._logger.info("worker.released", experiment=str(experiment.id))
                 break
             since_s = (since_s if since_s is not None else now_s) if idle else None
             if since_s is not None and now_s - since_s >= GIVE_WAY_S[self._role]:
-                self._logger.info("worker.gives_way", experiment=str(entry.id))
+                self._logger.info("worker.gives_way", experiment=str(experiment.id))
                 break
         leave.set()
 
-    async def _stranded(self, entry: Entry) -> bool:
+    async def _stranded(self, experiment: Entry) -> bool:
         await self._registry.catch_up()
-        entries = await asyncio.to_thread(self._ours, self._registry.under_way())
-        return len(entries) > 1 and stranded(self._role, entry.id, await self._crews.of(entries))
+        experiments = await asyncio.to_thread(self._ours, self._registry.under_way())
+        return len(experiments) > 1 and stranded(self._role, experiment.id, await self._crews.of(experiments))
 
-    async def _asked_within(self, stop: asyncio.Event, wait_s: float) -> bool:
+    async def _stopped_within(self, stop: asyncio.Event, wait_s: float) -> bool:
         try:
             async with asyncio.timeout(wait_s):
                 await stop.wait()

@@ -1,4 +1,4 @@
-"""`Keeping`: the rules by which a daemon lets payloads and files go that nobody trains any more."""
+"""`Keeping`: retention rules for payloads and files no longer needed for training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Keep(StrEnum):
-    """The time for which payloads stay in the log; those of an archived or removed experiment go in any case."""
+    """Retention of payloads in the log; payloads of an archived or removed experiment are dropped in any case."""
 
     ALWAYS = "always"
     UNTIL_ENDED = "until-ended"
@@ -16,20 +16,20 @@ class Keep(StrEnum):
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one daemon. An experiment that has not ended, was restored or has a living fork keeps everything."""
+    """Retention rules of one daemon. Experiments not ended, restored, or with a living fork keep everything."""
 
     payloads: Keep = Keep.ALWAYS
-    """The only rule that concerns experiments which have not ended, too: `UNTIL_TRAINED`."""
+    """Retention of payloads; only `UNTIL_TRAINED` also concerns experiments that have not ended."""
     drop_payloads_after_s: float | None = None
-    """An experiment's payloads go so long after its end; None: never because of its age."""
+    """Age after an experiment's end at which payloads are dropped; None: never because of age."""
     drop_payloads_above_bytes: int | None = None
-    """While the log takes more, the payloads of the experiment go that ended first; None: however large it is."""
+    """Size of the log above which payloads are dropped, of the earliest ended experiments first; None: no limit."""
     archive_after_s: float | None = None
-    """An experiment's files go into an archive so long after its end; None: only on request."""
+    """Age after an experiment's end at which files are archived; None: only on request."""
 
     @property
     def drops(self) -> str:
-        """The option that lets payloads go by rule; empty if none does."""
+        """The option dropping payloads by rule; empty if there is none."""
         if self.payloads is not Keep.ALWAYS:
             return "--payloads"
         if self.drop_payloads_after_s is not None:
@@ -38,7 +38,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def archives_lack_payloads(self) -> bool:
-        """True if payloads go, by age, before the archive is made that would hold them."""
+        """True if payloads are dropped by age before the archive is made."""
         if self.archive_after_s is None:
             return False
         if self.payloads is not Keep.ALWAYS:

@@ -1,4 +1,4 @@
-"""`Launching`: the roles whose workers a daemon starts, and the launcher of each."""
+"""`Launching`: the roles of workers started by a daemon, and the launcher of each role."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from rftd.workers.hosts.ray.open_cluster import open_defaults
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """The places at which the workers of a daemon run."""
+    """Where a daemon's workers run."""
 
     roles: frozenset[str] = ROLES
-    """The roles whose workers are started here; none: every worker is started by somebody else, on any machine."""
+    """Roles of workers started here; empty: all workers are started externally, on any machine."""
     on_ray: frozenset[str] = frozenset()
-    """The roles whose workers are actors of a Ray cluster; workers of the others are processes of this machine."""
+    """Roles of workers running as actors of a Ray cluster; other workers are processes of the local machine."""
     ray: RayOptions = RayOptions()
     """The cluster."""
     pass_env: tuple[str, ...] = ()
-    """Patterns of the daemon's variables that every worker has, beside those that it needs."""
+    """Patterns of the daemon's variables passed to every worker, in addition to the required ones."""
 
     @property
     def decides(self) -> bool:
-        """False if another daemon on the same log does: this one only starts explorers."""
+        """False if another daemon on the log makes the decisions: this daemon only starts explorers."""
         return self.roles != {EXPLORER}
 
 
@@ -52,7 +52,7 @@ def launchers_of(
     traces: TraceOptions | None,
     folders: FolderAccess = FolderAccess.PRIVATE,
 ) -> Executor:
-    """The launcher of a daemon's workers, which reach the log at `log_url`."""
+    """Returns the launcher of a daemon's workers, connected to the log at `log_url`."""
     environment = environment_of(launching, log_url, traces=traces)
 
     def local() -> Executor:
@@ -78,12 +78,12 @@ def launchers_of(
     )
     if launching.on_ray == launching.roles:
         return on_ray
-    here = local()
-    return ExecutorByRole({role: on_ray if role in launching.on_ray else here for role in ROLES})
+    local_executor = local()
+    return ExecutorByRole({role: on_ray if role in launching.on_ray else local_executor for role in ROLES})
 
 
 def environment_of(launching: Launching, log_url: str, *, traces: TraceOptions | None) -> WorkerEnvironment:
-    """The part of the daemon's environment that the processes have which it starts."""
+    """Returns the part of the daemon's environment passed to the processes it starts."""
     url = parsed_log_url(log_url)
     needed = (*backend_of(url).variables(url), *(HEADERS if traces is not None else ()))
     ours = ("OTEL_*",) if traces is not None else ()
@@ -91,5 +91,5 @@ def environment_of(launching: Launching, log_url: str, *, traces: TraceOptions |
 
 
 def _unseen() -> Host:
-    """Workers that somebody else starts run on machines that nobody has looked at here."""
+    """Returns an unknown host, because externally started workers run on uninspected machines."""
     return ANY_HOST

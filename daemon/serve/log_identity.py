@@ -1,8 +1,10 @@
-"""The identity of a data folder's log: a copy of the folder gets one of its own, and a folder that was moved too.
+"""The identity of a data folder's log: a copied folder gets a separate identity, and so does a folder on another
+machine.
 
-On another machine nobody can tell the two apart, so what arrives there is a copy until a person says otherwise.
+On another machine a copy cannot be distinguished from a moved original, so the folder counts as a copy until a person
+decides otherwise.
 
-<data>/log.id        the id, with the place that the folder had when it was used last
+<data>/log.id        the id, with the location of the folder at the last use
 """
 
 from __future__ import annotations
@@ -20,28 +22,28 @@ from rftd.ops.ids import Ids
 from rftd.storage.files.folder_owner import LogIdentity
 
 FORMER_IDS: Final = 16
-"""The ids of earlier places that a log remembers."""
+"""Number of stored ids of earlier locations."""
 
 
 class _LogId(msgspec.Struct, frozen=True, kw_only=True):
-    """The file `log.id`."""
+    """Content of the file `log.id`."""
 
     id: str
     host: str
     path: str
     inode: str
-    """The numbers of the device, the data folder and the log in it."""
+    """Numbers of the device, the data folder and the log in it."""
     former: tuple[str, ...] = ()
 
 
 def identity_of(folder: DataFolder, ids: Ids) -> LogIdentity:
-    """The identity of the log in this folder. The caller has the log's lock. Blocks.
+    """Returns the identity of the log in the folder. The caller holds the log's lock. Blocks.
 
-    The folder keeps its id on the same machine under the same path, as after a backup was put back, or as the same
-    folder under another name; and on a machine of another name as the same folder under the same path, as a volume
-    that the next container mounts. At another place of the machine it is a copy if the original is still there, whose
-    folders of experiments it may not write to, and else the original itself, which keeps them. On another machine it
-    is a copy: the original may run on.
+    The folder keeps its id on the same machine under the same path, as after restoring a backup, or as the same folder
+    under another name; and on a machine of another name as the same folder under the same path, as with a volume
+    mounted by the next container. At another path of the machine the folder is a copy if the original still exists, and
+    may not write to the original's folders of experiments; otherwise it is the original itself, keeping them. On
+    another machine the folder is a copy, because the original may still run.
     """
     last = _read(folder.log_id)
     host = platform.node()
@@ -61,30 +63,31 @@ def identity_of(folder: DataFolder, ids: Ids) -> LogIdentity:
 
 
 def last_identity(folder: DataFolder) -> LogIdentity | None:
-    """The identity that the folder had when it was used last; None if it never had one. Blocks."""
+    """Returns the identity of the folder at the last use; None if it never had one. Blocks."""
     last = _read(folder.log_id)
     return None if last is None else _identity(last)
 
 
 def is_gone(owner: LogIdentity) -> bool:
-    """True if the log was on this machine and its folder holds it no more. Blocks."""
+    """True if the log was on the local machine and its folder no longer contains it. Blocks."""
     return owner.host == platform.node() and not _is_there(owner.place, owner.id)
 
 
-def _identity(known: _LogId) -> LogIdentity:
-    return LogIdentity(id=known.id, place=known.path, host=known.host, former=known.former)
+def _identity(log_id: _LogId) -> LogIdentity:
+    return LogIdentity(id=log_id.id, place=log_id.path, host=log_id.host, former=log_id.former)
 
 
 def _is_there(path: str, id: str) -> bool:
-    there = _read(Path(path) / DataFolder.LOG_ID)
-    return there is not None and there.id == id
+    log_id = _read(Path(path) / DataFolder.LOG_ID)
+    return log_id is not None and log_id.id == id
 
 
 def _is_same(last: _LogId, host: str, path: str, inode: str) -> bool:
-    """True if the folder is the one that it was when it was used last."""
+    """True if the folder is the same as at the last use."""
     if last.host == host:
         return last.path == path or last.inode == inode
-    # A volume may be another device to each container; the root of a volume has one number everywhere, its log has not.
+    # A volume may have a different device number in each container; the root of a volume has the same inode everywhere,
+    # but its log does not.
     return last.path == path and last.inode.partition(":")[2] == inode.partition(":")[2]
 
 

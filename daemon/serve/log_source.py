@@ -1,4 +1,4 @@
-"""A log source: a file that the daemon owns, or a `LogUrl`, whose backend opens it."""
+"""A log source: a file owned by the daemon, or a `LogUrl` opened by its backend."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     log: EventLog
     worker_url: str
-    """The address under which its workers find it; without secrets."""
+    """Address of the log for workers, without secrets."""
     door: AppendGate | None = None
-    """The door of the embedded log, through which its workers append nothing before it is opened."""
+    """Append permission of the embedded log: workers append nothing until it is opened."""
 
 
 @asynccontextmanager
@@ -49,18 +49,17 @@ async def owned_log(
     refuse_loss: bool = True,
     lock: LockFile | None = None,
 ) -> AsyncIterator[OwnedLog]:
-    """The daemon's log while the block runs: the embedded one with its socket, or the one at `url`.
+    """Opens the daemon's log while the block runs: the embedded one with its socket, or the one at `url`.
 
-    Not to `refuse_loss` is for who has read `log.heads` before, hears the other survivors, and opens the door then. The
-    `lock` of who has taken the embedded log's already is released with the log.
-    Raises ConflictError if another daemon holds the folder, LogError if the log refuses to open, UnreachableError if
-    nobody answers at `url`.
+    Without `refuse_loss` the caller has read `log.heads` before, compares the log with all other stored heads, and then
+    permits appends. A `lock` already held on the embedded log is released with the log. Raises ConflictError if another
+    daemon holds the folder, LogError if the log refuses to open, UnreachableError if there is no answer at `url`.
     """
     if url is None:
         from rftd.streams.sqlite.log import SqliteLog
         from rftd.streams.sqlite.socket.server import LogServer
 
-        # Opened before the socket: the file's lock says whether another daemon has the folder, whose socket must stay.
+        # Opened before the socket: the file's lock shows whether another daemon has the folder, whose socket must stay.
         embedded = await SqliteLog.open(folder.log, refuse_loss=refuse_loss, lock=lock)
         door = None if refuse_loss else AppendGate()
         ours = False
@@ -69,7 +68,7 @@ async def owned_log(
                 ours = True
                 yield OwnedLog(log=embedded, worker_url=f"unix:{folder.socket}", door=door)
         finally:
-            # While the file is locked, so that it is not the folder that another daemon has just made.
+            # Removed while the file is locked, so that a folder just created by another daemon is not affected.
             if ours:
                 with suppress(OSError):
                     folder.socket.parent.rmdir()
@@ -86,10 +85,10 @@ async def owned_log(
 
 @asynccontextmanager
 async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, ids: Ids) -> AsyncIterator[EventLog]:
-    """The log of a folder, read-only, or the one at `url`, while the block runs; whether a daemon runs or not.
+    """Opens a folder's log read-only, or the log at `url`, while the block runs, with or without a running daemon.
 
-    Raises NotFoundError if the folder has none, ConflictError if an import or a backup has not ended there, and
-    UnreachableError if nobody answers at `url`.
+    Raises NotFoundError for a folder without a log, ConflictError for an unfinished import or backup, and
+    UnreachableError if there is no answer at `url`.
     """
     if url is None:
         folder.check_whole()
@@ -100,8 +99,10 @@ async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, i
         except NotFoundError:
             if not of_another_log(folder, embedded=True):
                 raise
-            what = f"the log of {folder.root} is not in it: its daemon was started with a log elsewhere, by {SHARED}"
-            raise NotFoundError(what, where=str(folder.log_kind), fix=f"name it here too: {SHARED} HOST:PORT") from None
+            problem = f"the log of {folder.root} is elsewhere: its daemon was started with {SHARED}"
+            raise NotFoundError(
+                problem, where=str(folder.log_kind), fix=f"name it here too: {SHARED} HOST:PORT"
+            ) from None
     else:
         log = await connect_log(url, clock=clock, ids=ids)
     try:
@@ -111,9 +112,9 @@ async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, i
 
 
 async def identity_at(url: LogUrl) -> LogIdentity | None:
-    """What tells the log at a checked URL from a copy of it; None if its backend cannot tell.
+    """Returns the identity distinguishing the log at a checked URL from copies; None if unsupported by the backend.
 
-    Raises UnreachableError if nobody answers.
+    Raises UnreachableError without an answer.
     """
     backend = backend_of(url)
     id = await backend.identity(url)
@@ -121,16 +122,16 @@ async def identity_at(url: LogUrl) -> LogIdentity | None:
 
 
 async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
-    """The log at `url`, for a process that does not own it.
+    """Opens the log at `url` for a process not owning it.
 
-    Raises ConfigError for a URL that its backend does not take, UnreachableError if nobody answers.
+    Raises ConfigError for a URL not accepted by the backend, UnreachableError without an answer.
     """
     backend = backend_of(url)
     return await backend.open(backend.checked(url.text), clock=clock, ids=ids)
 
 
 def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLog], Awaitable[T]]) -> T:
-    """The answer of `work` from the log at `log_at`, else of `find_folder`, for a verb that needs no daemon."""
+    """Returns the outcome of `work` on the log at `log_at`, otherwise in `find_folder`, for a verb without a daemon."""
 
     async def read() -> T:
         folder = DataFolder(Path(find_folder(settings, os.environ)))

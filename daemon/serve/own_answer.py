@@ -1,4 +1,4 @@
-"""The daemon's question to itself: it is called ready once it answers like to anybody, not once it believes to."""
+"""The daemon's check of its own readiness: ready means answering requests, not believing to be ready."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rftd.ops.errors import UnreachableError
 from rftd.ops.logs import Logger
 
 ASK_S: Final = 10.0
-"""The time that one question gets; the next is a new connection."""
+"""Time-out of one check; the next check uses a new connection."""
 _PAUSE_S: Final = 0.2
 
 
 async def own_readiness(client: httpx.AsyncClient, url: str, *, clock: Clock, logger: Logger) -> httpx.Response:
-    """The answer of the daemon at `url`, which is in this process, to /readyz; it is asked until it answers.
+    """Returns the answer of the daemon at `url`, in the current process, to /readyz; repeated until there is an answer.
 
-    An answer that is late is no error: the machine was suspended, or has much else to do. Raises UnreachableError
-    where nobody listens any more.
+    A late answer is not an error: the machine was suspended, or is busy. Raises UnreachableError if nobody listens any
+    more.
     """
     while True:
         try:
@@ -29,5 +29,7 @@ async def own_readiness(client: httpx.AsyncClient, url: str, *, clock: Clock, lo
                 f"the daemon does not answer itself: {error}", where=url, fix="see the lines above; start it again"
             ) from error
         except httpx.TransportError as error:
-            logger.warning("daemon.slow", url=url, reason=str(error) or type(error).__name__, fix="it is asked again")
+            logger.warning(
+                "daemon.slow", url=url, reason=str(error) or type(error).__name__, fix="the check is repeated"
+            )
         await clock.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Waiting out a log or a database that does not answer: a daemon on a cluster goes on when they come back."""
+"""Retries while a log or a database is unreachable: a daemon on a cluster continues when they return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.ops.logs import Logger
 
 DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 AWAY: Final = (UnreachableError, WaitTimeoutError)
-"""The log does not answer; what was asked of it may have happened or not."""
+"""Errors of an unreachable log; a failed request may still have taken effect."""
 
 T = TypeVar("T")
 
@@ -24,10 +24,10 @@ async def opened_in_time(
     clock: Clock,
     also: tuple[type[Exception], ...] = (),
 ) -> T:
-    """The result of `open`, which is tried again with back-off for as long as it takes; `on_error` gets each reason.
+    """Returns the outcome of `open`, retried with back-off without a time limit; `on_error` receives each reason.
 
-    Whatever the reason: refused credentials, too, may be mended at the other end, and who leaves is started again.
-    `also` are errors of a driver that say so.
+    Retried for any reason: even refused credentials may be corrected on the server, and an exiting daemon would only be
+    restarted. `also` are a driver's errors of the same meaning.
     """
     away: tuple[type[Exception], ...] = (OSError, *also)
     failures = 0
@@ -39,37 +39,37 @@ async def opened_in_time(
             on_error(error)
         except away as error:
             end_if_cancelled()
-            what = str(getattr(error, "orig", None) or error).partition("\n")[0]
-            on_error(UnreachableError(what, fix="start it; rftd goes on by itself"))
+            problem = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            on_error(UnreachableError(problem, fix="start it; rftd then continues automatically"))
         await clock.sleep(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
         failures += 1
 
 
 class Troubles:
-    """The daemon's own parts that fail again and again, which readiness names."""
+    """Repeatedly failing parts of the daemon, named by the readiness check."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: dict[str, tuple[str, float]] = {}
 
-    def note(self, part: str, reason: str) -> None:
-        """A part failed just now."""
-        self._failed[part] = (reason, self._clock.monotonic_s())
+    def note(self, name: str, reason: str) -> None:
+        """Records a failure of a part."""
+        self._failed[name] = (reason, self._clock.monotonic_s())
 
     def said(self) -> str | None:
-        """Every part that failed a moment ago, and why; None if all work."""
-        # Twice the longest pause: a part that fails again and again is named without a gap between two attempts.
+        """Returns all recently failed parts with reasons; None if all work."""
+        # Twice the longest pause: a repeatedly failing part is named without a gap between two attempts.
         since_s = self._clock.monotonic_s() - 2 * DELAYS_S[-1]
-        found = [f"{part}: {reason}" for part, (reason, at_s) in sorted(self._failed.items()) if at_s >= since_s]
-        return "; ".join(found) or None
+        failures = [f"{name}: {reason}" for name, (reason, at_s) in sorted(self._failed.items()) if at_s >= since_s]
+        return "; ".join(failures) or None
 
 
 async def persistently(
     work: Callable[[], Awaitable[None]], name: str, *, clock: Clock, logger: Logger, troubles: Troubles | None = None
 ) -> None:
-    """Does `work`, and does it again after a pause whenever it fails, until it returns or is cancelled.
+    """Runs `work`, again after a pause whenever it fails, until it returns or is cancelled.
 
-    An error of one part is no reason to end the others, nor the experiments under way: it is logged, and noted in
+    An error of one part must not end the others, nor the experiments under way: it is logged, and recorded in
     `troubles`. Raises FencedError if another daemon took over, and LogLossError.
     """
     failures = 0
@@ -89,7 +89,7 @@ async def persistently(
                 troubles.note(name, error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}")
         else:
             return
-        # It worked for a while, so this is another failure and not the same one again.
+        # After working for a while, a failure counts as a new one.
         if clock.monotonic_s() - began_s > DELAYS_S[-1]:
             failures = 0
         await clock.sleep(DELAYS_S[min(failures, len(DELAYS_S) - 1)])

@@ -1,4 +1,4 @@
-"""One daemon, composed: log, log server, projections, supervisor, HTTP. Everything is wired here, in this order."""
+"""One daemon, composed: log, log server, projections, supervisor, HTTP. All parts are wired here, in this order."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: Supervisor
     projector: Projector
     keyring: Keyring | None
-    """The tokens; None if everybody is the owner."""
+    """The tokens; None if every request counts as the owner's."""
 
 
 _Work: TypeAlias = "dict[str, Callable[[], Awaitable[None]]]"
-"""The tasks of a daemon, by the names that its troubles have."""
+"""Background tasks of a daemon, by the names used in `Troubles`."""
 
 
 @asynccontextmanager
@@ -85,12 +85,12 @@ async def running(
     tracer: Tracer | None = None,
     claim: Claim | None = None,
 ) -> AsyncIterator[Service]:
-    """A daemon for as long as the block runs. Leaving it drains the workers and closes everything, in reverse order.
+    """Runs a daemon while the block runs. Leaving the block drains the workers and closes everything, in reverse order.
 
-    It listens, and its address is written down, as soon as the folder is its own. `tracer` makes its own spans,
-    `claim` is that of a caller who has taken folder and port already; it is released at the end.
+    The daemon listens, and publishes its address, as soon as it owns the folder. `tracer` makes the daemon's spans;
+    `claim` is a caller's existing claim of folder and port, released at the end.
 
-    A log or a database elsewhere that is not there is waited for: meanwhile the daemon is live and not ready. Raises
+    An unreachable log or database elsewhere is waited for: meanwhile the daemon is live and not ready. Raises
     ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
     """
     check_reach(options.host, options.door)
@@ -104,7 +104,7 @@ async def running(
         parts = _Parts(options, folder, door.gate, stack, clock=clock, ids=ids, logger=logger)
         owned = await parts.log(claim.lock)
         if options.log_at is None:
-            # Not before the log is open, which may refuse: no address is written of a daemon that never runs.
+            # Not before the log is open, which may refuse: no address is published for a daemon that never runs.
             await door.answer(front, claim.bound)
         hearing = await parts.hearing(owned)
         feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
@@ -112,7 +112,7 @@ async def running(
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
         supervisor = _supervisor(options, owned, folder, guard, hearing, tracer, clock=clock, ids=ids, logger=logger)
-        # Before the gate opens: a command that is taken in appends, and hides what was lost.
+        # Before the gate opens: an accepted command appends, and would hide lost records.
         await parts.heard(supervisor)
         app = make_app(
             operations=supervisor,
@@ -130,7 +130,7 @@ async def running(
             daemon_log=folder.daemon_log,
         )
         door.gate.open(app)
-        # Entered after log, database and projector, so that it is left before them: no task outlives what it uses.
+        # Entered after log, database and projector, to be left before them: no task outlives the parts it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
         work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
@@ -139,19 +139,19 @@ async def running(
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:
             yield Service(folder=folder, supervisor=supervisor, projector=projector, url=door.url, keyring=door.keyring)
-            # Inside the block, with projector and API still up: workers that leave are folded and shown.
+            # Inside the block, with projector and API still running: leaving workers are folded and shown.
             await supervisor.drain()
         finally:
             for task in background:
                 task.cancel()
-            # Before the parts that requests use are closed, although it was entered before them.
+            # Before the parts used by requests are closed, although entered before them.
             await front.aclose()
 
 
 async def _claimed(
     folder: DataFolder, options: ServiceOptions, claim: Claim | None, stack: AsyncExitStack, logger: Logger
 ) -> Claim:
-    """The claim, taken here unless the caller has it; it is released with the stack."""
+    """Returns the caller's claim, or a new one; released with the stack."""
     embedded = options.log_at is None
     if claim is None:
         claim = await asyncio.to_thread(partial(Claim, folder, options.host, options.port, embedded=embedded))
@@ -205,7 +205,7 @@ def _supervisor(
 
 
 def _with_files(allowances: Allowances, folder: DataFolder) -> Allowances:
-    """The allow-lists, with the data folder's own files as the root of a configuration that names none."""
+    """Returns the allow-lists; without configured roots, the data folder's own files are the root."""
     return allowances if allowances.roots else msgspec.structs.replace(allowances, roots=(str(folder.files),))
 
 
@@ -218,7 +218,7 @@ def _reports(
     door: Entrance,
     clock: Clock,
 ) -> _Work:
-    """The tasks that keep tables, their connections, metrics, dead letters and the certificate up to date."""
+    """Returns the tasks maintaining tables, connections, metrics, dead letters and the certificate."""
     return {
         "projector": projector.run,
         "certificate": door.watch_certificate,
@@ -229,7 +229,7 @@ def _reports(
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:
-    """The tasks of experiments, and of the room and the memory that they need."""
+    """Returns the tasks of experiments, and of disk space and memory."""
     return {
         "supervisor": supervisor.drive,
         "garbage": supervisor.collect,
@@ -243,7 +243,7 @@ def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Cloc
 
 
 class _Parts:
-    """Log and database, opened now or, on a cluster, as soon as they are there."""
+    """Log and database, opened immediately or, on a cluster, as soon as they are reachable."""
 
     def __init__(
         self,
@@ -265,35 +265,35 @@ class _Parts:
         self._logger = logger
         self._last = ""
         self._remembered: list[Witness] = []
-        """The heads that the log's own file remembered before the log was opened."""
+        """Heads stored in the log's own file before the log was opened."""
         self._identity: LogIdentity | None = None
 
     async def log(self, lock: LockFile) -> OwnedLog:
-        """The log, under the folder's lock; it is closed with the stack."""
+        """Opens the log under the folder's lock; closed with the stack."""
 
         async def enter() -> OwnedLog:
             self._remembered = await asyncio.to_thread(self._remember)
-            place = self._options.log_at
-            if place is None:
+            log_url = self._options.log_at
+            if log_url is None:
                 self._identity = await asyncio.to_thread(identity_of, self._folder, self._ids)
             else:
-                self._identity = await identity_at(place)
-            source = owned_log(self._folder, place, clock=self._clock, ids=self._ids, refuse_loss=False, lock=lock)
+                self._identity = await identity_at(log_url)
+            source = owned_log(self._folder, log_url, clock=self._clock, ids=self._ids, refuse_loss=False, lock=lock)
             owned = await self._stack.enter_async_context(source)
-            if place is None:
+            if log_url is None:
                 await asyncio.to_thread(keep_for, self._folder, embedded=True)
             return owned
 
         return await self._opened("log", enter, wait=self._options.log_at is not None)
 
     def _remember(self) -> list[Witness]:
-        # The file beside the embedded log is of that log alone, which the folder may have been used with before.
+        # The file beside the embedded log describes only that log, possibly used with the folder earlier.
         embedded = self._options.log_at is None
-        own = of_log_folder(self._folder.log) if embedded else []
-        return own if of_another_log(self._folder, embedded=embedded) else [*own, *of_registry(self._folder.known)]
+        heads = of_log_folder(self._folder.log) if embedded else []
+        return heads if of_another_log(self._folder, embedded=embedded) else [*heads, *of_registry(self._folder.known)]
 
     async def hearing(self, owned: OwnedLog) -> Hearing:
-        """The hearing of the log's survivors, the log's own file first."""
+        """Returns the loss check of all stored heads, with the log's own file first."""
         claims = FolderClaims(self._identity, logger=self._logger)
         losses = LossesFile(self._folder.losses)
         hearing = Hearing(owned.log, losses, logger=self._logger, door=owned.door, claims=claims)
@@ -301,9 +301,9 @@ class _Parts:
         return hearing
 
     async def state(self, log: EventLog, hearing: Hearing, metrics: Metrics) -> tuple[AsyncEngine, Projector]:
-        """The database of the projections, and what fills it; made anew if its rows are of a log that is gone."""
+        """Opens the database of the projections, and the projector; rebuilt if the rows belong to a lost log."""
         engine = open_database(self._options.state_url or self._folder.state_url)
-        # Pushed before the database is reached: an opening that fails half way leaves connections, too.
+        # Registered before the database is reached: an opening that fails half way leaves connections, too.
         self._stack.push_async_callback(engine.dispose)
         letters = DeadLetterBox(log, Writer(source="daemon", clock=self._clock, ids=self._ids), clock=self._clock)
         handled = partial(metrics.handled, PROJECTOR)
@@ -311,9 +311,9 @@ class _Parts:
         self._stack.push_async_callback(projector.close)
 
         async def enter() -> None:
-            # The tables remember records that the log lost: what they show is of no log that exists, and their memory
-            # is on disk by now.
-            if await hearing.note(await of_tables(engine)):  # what they remembered is written down by now
+            # The tables contain records lost by the log: they match no existing log, and their heads are stored on disk
+            # by now.
+            if await hearing.note(await of_tables(engine)):  # the tables' heads are stored by now
                 await projector.reset()
             await projector.open()
 
@@ -321,13 +321,13 @@ class _Parts:
         return engine, projector
 
     def deciding(self, owned: OwnedLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
-        """The parts that a daemon has which decides: it answers other programs, and keeps trackers."""
+        """Returns the parts of a daemon making decisions: answers to other programs, and trackers."""
         launching = self._options.launching
         if not launching.decides:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
-        same: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
-        desk = RequestDesk(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **same)
+        common: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
+        desk = RequestDesk(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **common)
         environment = environment_of(launching, owned.worker_url, traces=None)
         trackers = Trackers(
             supervisor.known,
@@ -335,14 +335,14 @@ class _Parts:
             environment=environment,
             identity=self._identity,
             allowances=self._options.allowances,
-            **same,
+            **common,
         )
         return {"requests": desk.run, "trackers": trackers.run}
 
     async def heard(self, supervisor: Supervisor) -> None:
-        """Returns once all survivors are heard, and what a person accepts is on record.
+        """Returns once all stored heads are compared, and losses accepted by a person are recorded.
 
-        Raises NotFoundError and UsageError for a name that means no experiment: to wait would not mend that.
+        Raises NotFoundError and UsageError for an unknown experiment, because waiting would not help.
         """
 
         async def enter() -> RftdError | None:

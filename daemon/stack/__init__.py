@@ -1,8 +1,8 @@
-"""A real Kafka and a real Postgres on this machine, for development and tests. In reading order:
+"""A real Kafka and a real Postgres on the local machine, for development and tests. In reading order:
 
-kafka              `KafkaBroker`: Apache Kafka in one process, its files, its jars and the Java that runs them
-postgres           `PostgresServer`: one cluster; which binaries, and the user that runs them
-process            a server in a folder, whose process is found again; one at a time, between processes
-ports              ports that are chosen once and kept
-pair               `Stack`: both, as `rftd stack` sees them; or one, as the child of a supervisor
+kafka              `KafkaBroker`: Apache Kafka in one process, with files, jars and Java
+postgres           `PostgresServer`: one cluster; choice of binaries, and the user running them
+process            a server in a folder, found again by later commands; exclusive between processes
+ports              ports chosen once and stored
+pair               `Stack`: both servers, for `rftd stack`; or one, as the child of a supervisor
 """

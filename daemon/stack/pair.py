@@ -1,4 +1,4 @@
-"""`Stack`: Kafka and Postgres of one folder, as `rftd stack` sees them; or one as the child of a supervisor."""
+"""`Stack`: Kafka and Postgres of one folder, for `rftd stack`; or one server as the child of a supervisor."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rftd.ops.errors import RftdError, UnreachableError
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One server, as it stands."""
+    """The current state of one server."""
 
     name: str
     state: str
     """running, starting or stopped."""
     url: str
-    """The URL for `rftd serve`, without a password. Empty before the first start."""
+    """URL for `rftd serve`, without a password. Empty before the first start."""
     pid: int | None
     folder: str
     pass_file: str | None = None
@@ -37,29 +37,29 @@ class Stack:
     """Two servers below one folder. Every call blocks."""
 
     def __init__(self, folder: Path) -> None:
-        """Touches nothing."""
+        """Accesses no files."""
         self._kafka = folder / "kafka"
         self._postgres = folder / "postgres"
 
     def up(self, *, kafka_port: int = 0, postgres_port: int = 0) -> None:
-        """Starts what does not run, both at once, and returns when both serve; raises the first failure."""
+        """Starts the servers not running, concurrently, and returns when both serve; raises the first failure."""
         servers = (
             KafkaBroker(self._kafka, port=kafka_port),
             PostgresServer(self._postgres, port=postgres_port),
         )
-        _each([server.start for server in servers])
+        _concurrently([server.start for server in servers])
 
     def down(self, *, delete: bool = False) -> None:
-        """Stops what runs; with `delete` the data goes too."""
+        """Stops the running servers; with `delete` the data is deleted as well."""
         servers: list[KafkaBroker | PostgresServer] = []
         if _exists(self._kafka):
             servers.append(KafkaBroker(self._kafka))
         if _exists(self._postgres):
             servers.append(PostgresServer(self._postgres))
-        _each([server.remove if delete else server.stop for server in servers])
+        _concurrently([server.remove if delete else server.stop for server in servers])
 
     def parts(self) -> tuple[Part, Part]:
-        """Kafka and Postgres, as they stand."""
+        """Returns the current states of Kafka and Postgres."""
         return self._kafka_part(), self._postgres_part()
 
     def _kafka_part(self) -> Part:
@@ -86,11 +86,11 @@ class Stack:
         )
 
 
-def serve_line(kafka: Part, postgres: Part, data: str | None = None) -> str:
-    """The `rftd serve` that uses them, to be pasted into a shell; `data` is the daemon's folder if it was named."""
+def serve_line(kafka: Part, postgres: Part, data_folder: str | None = None) -> str:
+    """Returns the `rftd serve` command for the servers, for a shell; `data_folder` is the daemon's folder if set."""
     password = f"PGPASSFILE={shlex.quote(postgres.pass_file)} " if postgres.pass_file else ""
-    # The folder remembers the ends of the log that it was used with: another one would take this log for a damaged one.
-    folder = f" --data {shlex.quote(data)}" if data else ""
+    # The folder stores the heads of its log: another folder would consider this log damaged.
+    folder = f" --data {shlex.quote(data_folder)}" if data_folder else ""
     return f"{password}rftd serve{folder} --kafka {kafka.url} --postgres {postgres.url}"
 
 
@@ -104,47 +104,46 @@ def _state(pid: int | None, ready: bool) -> str:
     return "running" if ready else "starting"
 
 
-def _each(work: Sequence[Callable[[], Any]]) -> None:
-    """Does all of it at once; when all has ended, raises the first failure."""
-    # Both at once: each takes seconds, most of them waiting.
+def _concurrently(work: Sequence[Callable[[], Any]]) -> None:
+    """Runs all functions concurrently; when all have ended, raises the first failure."""
+    # Concurrently: each function takes seconds, mostly waiting.
     with ThreadPoolExecutor(len(work) or 1) as pool:
-        done = [pool.submit(each) for each in work]
-    for each in done:
-        each.result()
+        futures = [pool.submit(function) for function in work]
+    for future in futures:
+        future.result()
 
 
 _INTERVAL_S: Final = 0.2
-# Supervisors tell all their processes to end at once, and honcho kills after 5 s what is left: a server that waits a
-# little lets the daemon and the workers write their last records.
+# Supervisors end all their processes at once, and honcho kills the remaining ones after 5 s: a short delay of the
+# server allows daemon and workers to write their last records.
 _CLIENTS_LEAVE_S: Final = 3.0
 
 
 async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callable[[], None]) -> None:
-    """Starts the server, or takes over one that was left behind; stops it at SIGTERM or SIGINT, also while it starts.
+    """Starts the server, or takes over a running one; stops it at SIGTERM or SIGINT, even during the start.
 
-    It gives its clients a moment to leave first.
-    Raises what `start` raises, and UnreachableError if the server ends by itself.
+    Clients get a moment to disconnect first. Raises the errors of `start`, and UnreachableError if the server ends
+    unexpectedly.
     """
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    # Not awaited here: a thread cannot be cancelled, and a signal that comes while the server starts must be heard
-    # all the same.
+        loop.add_signal_handler(number, stop_requested.set)
+    # Not awaited here: a thread cannot be cancelled, and a signal arriving during the start must be handled as well.
     starting = asyncio.ensure_future(asyncio.to_thread(server.start))
-    while not starting.done() and not told.is_set():
+    while not starting.done() and not stop_requested.is_set():
         await asyncio.wait([starting], timeout=_INTERVAL_S)
-    if not told.is_set():
+    if not stop_requested.is_set():
         await starting
         on_ready()
-        while not told.is_set() and server.pid is not None:
+        while not stop_requested.is_set() and server.pid is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), _INTERVAL_S)
-        if not told.is_set():
+                await asyncio.wait_for(stop_requested.wait(), _INTERVAL_S)
+        if not stop_requested.is_set():
             raise UnreachableError("the server ended by itself", where=str(server.log_path), fix="see its end")
         with suppress(TimeoutError):
-            await asyncio.wait_for(_alone(server.port), _CLIENTS_LEAVE_S)
-    while not starting.done():  # before it has a process there is nothing to stop: ask again
+            await asyncio.wait_for(_clients_gone(server.port), _CLIENTS_LEAVE_S)
+    while not starting.done():  # before the process exists there is nothing to stop: try again
         await asyncio.to_thread(server.stop)
         await asyncio.wait([starting], timeout=_INTERVAL_S)
     with suppress(RftdError):
@@ -152,6 +151,6 @@ async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callabl
     await asyncio.to_thread(server.stop)
 
 
-async def _alone(port: int) -> None:
+async def _clients_gone(port: int) -> None:
     while clients_of(port):  # noqa: ASYNC110 - the kernel has no event for it
         await asyncio.sleep(_INTERVAL_S)

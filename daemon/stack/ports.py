@@ -1,4 +1,4 @@
-"""Ports that are chosen once and kept in a folder, so that a restarted server is found where it was."""
+"""Ports chosen once and stored in a folder, so that a restarted server keeps its address."""
 
 from __future__ import annotations
 
@@ -16,34 +16,37 @@ from rftd.ops.errors import ConflictError
 
 LOOPBACK: Final = "127.0.0.1"
 _TRIES: Final = 200
-# Below the ports that the kernel gives to outgoing connections (from 32768 on Linux): while a server is down, such a
-# connection could take its port, or a client that retries on loopback could even connect to itself.
+# Below the ports assigned by the kernel to outgoing connections (from 32768 on Linux): while a server is down, an
+# outgoing connection could take its port, or a client retrying on loopback could even connect to itself.
 _FIRST: Final = 10_240
 _LAST: Final = 32_000
 
 
-def kept_ports(path: Path, wanted: Mapping[str, int], *, running: bool) -> dict[str, int]:
-    """A port for each name: the one asked for, else the one kept in `path`, else a free one; all are kept there.
+def kept_ports(path: Path, requested: Mapping[str, int], *, running: bool) -> dict[str, int]:
+    """Returns a port for each name: the requested, otherwise the stored, otherwise a free one; all are stored in
+    `path`.
 
-    Raises ConflictError if the server is `running` and another port than its own is asked for.
+    Raises ConflictError if the server is `running` and a different port is requested.
     """
-    kept = json_decoder(dict[str, int]).decode(path.read_bytes()) if path.exists() else {}
-    chosen: dict[str, int] = {}
-    for name, port in wanted.items():
-        if running and port and port != kept.get(name):
+    stored = json_decoder(dict[str, int]).decode(path.read_bytes()) if path.exists() else {}
+    assigned: dict[str, int] = {}
+    for name, port in requested.items():
+        if running and port and port != stored.get(name):
             raise ConflictError(
-                f"it runs already, on port {kept.get(name)} and not {port}",
+                f"it runs already, on port {stored.get(name)} and not {port}",
                 where=str(path.parent),
                 fix="rftd stack down, then again with the new port",
             )
-        chosen[name] = port or kept.get(name) or _free_port({*chosen.values(), *wanted.values(), *kept.values()})
-    if chosen != kept:
+        assigned[name] = (
+            port or stored.get(name) or _free_port({*assigned.values(), *requested.values(), *stored.values()})
+        )
+    if assigned != stored:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written whole or not at all: a cut file would give a running server another port than the one it listens on.
+        # Written atomically: a truncated file would assign a running server another port than the one in use.
         temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode({**kept, **chosen}))
+        temporary.write_bytes(msgspec.json.encode({**stored, **assigned}))
         temporary.replace(path)
-    return chosen
+    return assigned
 
 
 def refuse_used(port: int, server: str) -> None:
@@ -56,7 +59,7 @@ def refuse_used(port: int, server: str) -> None:
 
 
 def answers(port: int, *, timeout_s: float = 1.0) -> bool:
-    """True if a TCP connection to `port` of this machine can be made."""
+    """True if a TCP connection to `port` of the local machine succeeds."""
     try:
         socket.create_connection((LOOPBACK, port), timeout_s).close()
     except OSError:
@@ -65,26 +68,27 @@ def answers(port: int, *, timeout_s: float = 1.0) -> bool:
 
 
 def clients_of(port: int) -> int:
-    """The number of TCP connections to `port` of this machine; 0 where the system does not tell."""
+    """Returns the number of TCP connections to local port `port`; 0 if unknown to the system."""
     try:
-        connections = psutil.net_connections("tcp")  # Java's are of IPv6, also on 127.0.0.1
+        connections = psutil.net_connections("tcp")  # Java's connections are IPv6, also on 127.0.0.1
     except psutil.Error:
         return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr[1:] == (port,) for each in connections)
+    return sum(
+        connection.status == psutil.CONN_ESTABLISHED and connection.laddr[1:] == (port,) for connection in connections
+    )
 
 
-def _free_port(taken: set[int]) -> int:
+def _free_port(reserved: set[int]) -> int:
     for _ in range(_TRIES):
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
-        if port not in taken and _is_free(port):
+        if port not in reserved and _is_free(port):
             return port
     raise ConflictError(f"no free port between {_FIRST} and {_LAST}", fix="choose ports yourself")
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Without it a port would count as taken for minutes after a server left it, while its connections are in
-        # TIME_WAIT.
+        # Otherwise a port would count as used for minutes after a server stopped, while connections are in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

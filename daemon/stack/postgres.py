@@ -1,4 +1,4 @@
-"""`PostgresServer`: a real Postgres on this machine; its programs, and the user that runs them."""
+"""`PostgresServer`: a real Postgres on the local machine, the choice of binaries, and the user running them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rftd.ops.errors import NotFoundError, UnreachableError
 from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
 
 NO_GROUP: Final = 65534
-"""The group of a server that root starts: the group of its user might have rights."""
+"""Group of a server started by root: the real group of the server's user might have rights."""
 _UNPRIVILEGED: Final = ("postgres", "nobody")
 
 
 def binaries() -> Path:
-    """The folder that holds `initdb` and `postgres`: that of PATH, else the package's (Postgres 18).
+    """Returns the folder of `initdb` and `postgres`: the system's (PATH), otherwise the package's (Postgres 18).
 
     Raises NotFoundError if there is neither.
     """
@@ -44,12 +44,14 @@ def binaries() -> Path:
     )
 
 
-def server_uid(data: Path) -> int | None:
-    """The user that a server of root's must run as: the owner of `data`, else one without rights; None if not root."""
+def server_uid(data_folder: Path) -> int | None:
+    """Returns the user for a server started by root: the owner of `data_folder`, or an unprivileged user; None if not
+    root.
+    """
     if os.getuid() != 0:
         return None
-    if data.exists() and data.stat().st_uid != 0:
-        return data.stat().st_uid
+    if data_folder.exists() and data_folder.stat().st_uid != 0:
+        return data_folder.stat().st_uid
     for name in _UNPRIVILEGED:
         try:
             return pwd.getpwnam(name).pw_uid
@@ -59,10 +61,10 @@ def server_uid(data: Path) -> int | None:
 
 
 def reachable_by(uid: int, folder: Path) -> bool:
-    """True if user `uid` may pass through `folder` and each folder above it."""
-    for each in (folder, *folder.parents):
-        status = each.stat()
-        # Groups are left out: the server is started without any, see `NO_GROUP`.
+    """True if user `uid` may traverse `folder` and every folder above."""
+    for ancestor in (folder, *folder.parents):
+        status = ancestor.stat()
+        # Groups are ignored: the server is started without any, see `NO_GROUP`.
         needed = 0o100 if status.st_uid == uid else 0o001
         if not status.st_mode & needed:
             return False
@@ -75,16 +77,16 @@ _FAST: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 class PostgresServer(LocalServer):
-    """One cluster and its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
+    """One cluster with its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
 
-    # Postgres' "fast" shutdown: SIGTERM would wait for every client to leave by itself.
+    # Postgres' "fast" shutdown: SIGTERM would wait until every client disconnects.
     stop_signal = signal.SIGINT
 
     def __init__(self, folder: Path, *, port: int = 0, trust: bool = False, durable: bool = True) -> None:
-        """Chooses the port and keeps it in `folder`; starts nothing.
+        """Chooses the port and stores it in `folder`; starts nothing.
 
-        `port` 0 takes the kept port, or a free one. `trust` (of a new folder) asks for no password. Without `durable`
-        it syncs nothing: faster, and a machine that loses power may lose the cluster; a killed process loses nothing.
+        `port` 0 uses the stored port, or a free one. `trust` (for a new folder) requires no password. Without `durable`
+        nothing is synced: faster, but a power loss may destroy the cluster; a killed process loses nothing.
         """
         super().__init__(folder, "Postgres")
         running = self._process.pid is not None
@@ -94,7 +96,7 @@ class PostgresServer(LocalServer):
 
     @property
     def url(self) -> str:
-        """The URL of database `rftd`, with the password."""
+        """URL of database `rftd`, with the password."""
         return self.url_of(DATABASE)
 
     @property
@@ -104,47 +106,49 @@ class PostgresServer(LocalServer):
 
     @property
     def url_without_password(self) -> str:
-        """The URL for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
+        """URL for people and command lines; the password is in `pass_file` (PGPASSFILE)."""
         return f"postgresql://{USER}@{self.address}/{DATABASE}"
 
     @property
     def pass_file(self) -> Path:
-        """The password in libpq's form, for PGPASSFILE; there is none if the cluster asks for none."""
+        """File with the password in libpq's format, for PGPASSFILE; missing if the cluster requires no password."""
         return self.folder / "pgpass"
 
     @property
     def data(self) -> Path:
-        """The cluster: below the folder, or where `elsewhere` says, if the server's user cannot come here."""
+        """Folder of the cluster: below the server's folder, or at the path in `elsewhere` if the server's user has no
+        access.
+        """
         moved = self.folder / "elsewhere"
         return Path(moved.read_text().strip()) / "data" if moved.exists() else self.folder / "data"
 
     @property
     def ready(self) -> bool:
-        """True if it runs, is recovered and accepts connections."""
+        """True if the server runs, is recovered and accepts connections."""
         pid = self._process.pid
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        # Line 8 is the state that pg_ctl waits for.
+        # Line 8 is the state checked by pg_ctl.
         return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready" and answers(self.port)
 
     def url_of(self, database: str) -> str:
-        """The URL of another database of the cluster, with the password."""
+        """Returns the URL of another database of the cluster, with the password."""
         password = self._password()
         login = f"{USER}:{password}" if password else USER
         return f"postgresql://{login}@{self.address}/{database}"
 
     def remove(self) -> None:
-        """Stops it and deletes the folder, and the cluster if that lies elsewhere."""
+        """Stops the server and deletes the folder, and a cluster stored elsewhere."""
         self.stop()
-        data = self.data
-        if data.parent != self.folder:
-            shutil.rmtree(data.parent, ignore_errors=True)
+        data_folder = self.data
+        if data_folder.parent != self.folder:
+            shutil.rmtree(data_folder.parent, ignore_errors=True)
         super().remove()
 
     def close_to_others(self) -> None:
-        """Closes the folder and our files in it; a cluster of another user's, which root starts, stays reachable."""
+        """Closes the folder and rftd's files in it; a cluster of another user, started by root, stays accessible."""
         passes = server_uid(self.data) is not None
         tighten(self.folder, OTHERS & ~PASSAGE if passes else OTHERS)
         for path in self.folder.glob("*"):
@@ -162,28 +166,28 @@ class PostgresServer(LocalServer):
             )
         if not (self.data / "PG_VERSION").exists():
             self._initialise(programs)
-        # No Unix socket: its path is limited to about 100 bytes, and data folders lie deep.
+        # No Unix socket: the path is limited to about 100 bytes, and data folders may be deep.
         settings = [f"listen_addresses={LOOPBACK}", f"port={self.port}", "unix_socket_directories="]
         settings += () if self._durable else _FAST
         options = [word for setting in settings for word in ("-c", setting)]
-        data = self.data
+        data_folder = self.data
         self._process.spawn(
-            [str(programs / "postgres"), "-D", str(data), *options],
-            cwd=data,
-            environ=_environment(data),
+            [str(programs / "postgres"), "-D", str(data_folder), *options],
+            cwd=data_folder,
+            environ=_environment(data_folder),
             uid=uid,
             gid=None if uid is None else NO_GROUP,
         )
 
     def _initialise(self, programs: Path) -> None:
-        """Makes the cluster and the database, whole or not at all."""
+        """Creates the cluster and the database, atomically."""
         uid = server_uid(self.data)
         base = self._base(uid)
         new = base / "data.new"
-        data = base / "data"
+        data_folder = base / "data"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
-        # In a file that only its owner can open: a command line is visible to every user of the machine.
+        # Passed in a file accessible only to its owner: a command line is visible to every user of the machine.
         password = secrets.token_urlsafe(24)
         secret = base / "initdb.password"
         secret.unlink(missing_ok=True)
@@ -206,14 +210,14 @@ class PostgresServer(LocalServer):
             self.pass_file.unlink(missing_ok=True)
             self.pass_file.touch(mode=0o600)
             self.pass_file.write_text(f"{LOOPBACK}:*:*:{USER}:{password}\n")
-        # Last: a folder called `data` is a whole cluster, whatever was killed before.
-        new.rename(data)
+        # Renamed last: a folder called `data` is always a complete cluster, no matter when a process was killed.
+        new.rename(data_folder)
 
     def _base(self, uid: int | None) -> Path:
-        """The folder for the cluster: ours, or one of the temporary directory that the server's user can reach."""
+        """Returns the folder for the cluster: rftd's, or a temporary one accessible to the server's user."""
         if uid is None or reachable_by(uid, self.folder):
             return self.folder
-        # Opening the folders above to others is not ours to do.
+        # Opening the parent folders to others is not for rftd to do.
         if self.data.parent != self.folder and self.data.parent.is_dir():
             return self.data.parent
         base = Path(tempfile.mkdtemp(prefix="rftd-postgres-"))
@@ -229,7 +233,7 @@ class PostgresServer(LocalServer):
 
 
 def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | None = None) -> None:
-    done = run_to_end(
+    finished = run_to_end(
         arguments,
         "the Postgres cluster has been in the making",
         cwd=cwd,
@@ -239,13 +243,13 @@ def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | No
         group=None if uid is None else NO_GROUP,
         extra_groups=None if uid is None else (),
     )
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-1000:]
-        raise UnreachableError(f"the Postgres cluster cannot be made: {said}", where=str(cwd))
+    if finished.returncode:
+        message = (finished.stderr or finished.stdout).strip()[-1000:]
+        raise UnreachableError(f"the Postgres cluster cannot be made: {message}", where=str(cwd))
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """This process's environment without settings meant for Postgres clients."""
-    # PGHOST, PGPORT and PGDATA of a user's shell would lead the server's programs elsewhere.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "HOME": str(home)}
+    """Returns the current environment without settings meant for Postgres clients."""
+    # PGHOST, PGPORT and PGDATA of a user's shell would misdirect the server's programs.
+    server_environ = {name: content for name, content in os.environ.items() if not name.startswith("PG")}
+    return {**server_environ, "HOME": str(home)}

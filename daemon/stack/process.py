@@ -1,4 +1,6 @@
-"""`LocalServer`: a server in a folder of this machine; `ServerProcess`: its process, found again by a later command."""
+"""`LocalServer`: a server in a folder of the local machine; `ServerProcess`: the process, found again by later
+commands.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from rftd.ops.errors import UnreachableError
 from rftd.ops.own_folder import tighten
 
 _INTERVAL_S: Final = 0.05
-# The kernel counts start times in ticks of 10 ms; a reused pid is never as near as that.
+# The kernel counts start times in ticks of 10 ms; a reused pid is never as close.
 _SAME_START_S: Final = 0.02
 _KILL_TIMEOUT_S: Final = 30.0
 _TAIL_LINES: Final = 5
@@ -32,14 +34,14 @@ _STOP_TIMEOUT_S: Final = 60.0
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """process.json: a pid and when that process started, so that a reused pid is not taken for it."""
+    """process.json: a pid with the start time of the process, to detect a reused pid."""
 
     pid: int
     process_start_s: float
 
 
 class ServerProcess:
-    """The server process of one folder: process.json says which, output.log what it printed."""
+    """The server process of one folder, identified by process.json; output goes to output.log."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """`name` is the server's name in messages."""
@@ -50,9 +52,9 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None if it does not run."""
-        found = self._find()
-        return found.pid if found is not None else None
+        """Process id of the server; None if not running."""
+        process = self._find()
+        return process.pid if process is not None else None
 
     def spawn(
         self,
@@ -63,7 +65,7 @@ class ServerProcess:
         uid: int | None = None,
         gid: int | None = None,
     ) -> None:
-        """Starts it, as another user if `uid` and `gid` are given. Raises UnreachableError if it cannot be executed."""
+        """Starts the process, as another user if `uid` and `gid` are set. Raises UnreachableError if not executable."""
         log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             child = subprocess.Popen(
@@ -71,8 +73,8 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A session of its own: Ctrl-C in the terminal of `rftd stack up` reaches the whole group, and the
-                # servers are to stay.
+                # A separate session: Ctrl-C in the terminal of `rftd stack up` reaches the whole process group, and the
+                # servers should stay.
                 start_new_session=True,
                 cwd=cwd,
                 env=dict(environ),
@@ -91,14 +93,16 @@ class ServerProcess:
         temporary.replace(self._file)
 
     def wait_ready(self, ready: Callable[[], bool]) -> None:
-        """Returns once `ready()`, however long that takes. Raises UnreachableError if the process ends first."""
+        """Returns once `ready()`, with no time limit. Raises UnreachableError if the process ends first."""
         wait = LivingWait(f"{self._name} has not answered, whose output is in {self.log_path},")
         while not ready():
             wait.goes_on(self.living("while it started"))
             time.sleep(_INTERVAL_S)
 
     def living(self, when: str) -> int:
-        """The process id. Raises UnreachableError, with `when` and the last lines, if it has ended."""
+        """Returns the process id. Raises UnreachableError, with `when` and the last output lines, if the process has
+        ended.
+        """
         process = self._find()
         if process is None:
             raise UnreachableError(
@@ -107,47 +111,47 @@ class ServerProcess:
         return process.pid
 
     def stop(self, number: signal.Signals, *, timeout_s: float) -> bool:
-        """Asks it to end by signal `number`, kills it if it has not after `timeout_s`; False if none was running."""
+        """Sends signal `number`, and kills the process after `timeout_s`; False if no process was running."""
         process = self._find()
         if process is None:
             return False
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-        if not self._gone(process, timeout_s):
+        if not self._wait_ended(process, timeout_s):
             self.kill()
         return True
 
     def kill(self) -> bool:
-        """SIGKILLs it with its children, as a machine that loses power; False if none was running."""
+        """Kills the process with all children by SIGKILL, like a power loss; False if no process was running."""
         process = self._find()
         if process is None:
             return False
         family = [process]
         with suppress(psutil.NoSuchProcess):
-            process.suspend()  # it must not replace a child between the list and the signals
+            process.suspend()  # prevents new children between the listing and the signals
             family += process.children(recursive=True)
         for member in family:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
         for member in family:
-            self._gone(member, _KILL_TIMEOUT_S)
+            self._wait_ended(member, _KILL_TIMEOUT_S)
         return True
 
     def _find(self) -> psutil.Process | None:
         if (child := self._child) is not None:
-            child.poll()  # collects its status, once it has one
+            child.poll()  # collects the exit status
         try:
             started = json_decoder(Started).decode(self._file.read_bytes())
             process = psutil.Process(started.pid)
             if abs(process.create_time() - started.process_start_s) > _SAME_START_S:
                 return None
-            # A zombie keeps pid and start time until its parent asks for its status: it runs no more.
+            # A zombie keeps pid and start time until the parent collects the status, but no longer runs.
             return process if process.status() != psutil.STATUS_ZOMBIE else None
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, psutil.Error):
             return None
 
-    def _gone(self, process: psutil.Process, timeout_s: float) -> bool:
-        """Waits for the end; of our child by its Popen, which must be the one to collect its status."""
+    def _wait_ended(self, process: psutil.Process, timeout_s: float) -> bool:
+        """Waits for the end of the process; a child through its Popen, the only collector of the status."""
         try:
             if (child := self._child) is not None and process.pid == child.pid:
                 child.wait(timeout_s)
@@ -165,10 +169,10 @@ class ServerProcess:
 
 
 class LocalServer(ABC):
-    """A server that is started once, whoever asks, and stays until it is stopped."""
+    """A server started once, by any command, running until stopped."""
 
     stop_signal: ClassVar[signal.Signals]
-    """The signal by which it ends in good order."""
+    """Signal for an orderly shutdown."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """`name` is the server's name in messages. Starts nothing."""
@@ -177,51 +181,52 @@ class LocalServer(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The server's main process; None if it does not run."""
+        """Id of the server's main process; None if not running."""
         return self._process.pid
 
     @property
     def log_path(self) -> Path:
-        """The file with everything that the server printed."""
+        """File with the server's whole output."""
         return self._process.log_path
 
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """True if it answers and serves."""
+        """True if the server answers and serves."""
 
     def close_to_others(self) -> None:
-        """Closes the folder to other users: a broker's files hold every record."""
+        """Closes the folder to other users: a broker's files contain every record."""
         tighten(self.folder)
 
     def start(self) -> None:
-        """Returns when clients are served; at once if it runs already. A new folder is prepared first.
+        """Starts the server and returns when clients are served; immediately if already running. Prepares a new folder
+        first.
 
-        Raises NotFoundError without its programs, UnreachableError if they cannot be fetched or it ends, and
-        ConflictError if its port is taken.
+        Raises NotFoundError if programs are missing, UnreachableError if they cannot be downloaded or the server ends,
+        and ConflictError if the port is in use.
         """
         self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.close_to_others()
-        # Two commands at once would both find no process and prepare or start the folder twice.
+        # Two concurrent commands would both find no process and prepare or start the folder twice.
         with held(self.folder / "start.lock"):
             if self._process.pid is None:
                 self._launch()
             self._process.wait_ready(lambda: self.ready)
 
     def check_alive(self) -> None:
-        """Raises UnreachableError, with the last lines of its output, if it has ended by itself."""
+        """Raises UnreachableError, with the last lines of output, if the server has ended unexpectedly."""
         self._process.living("by itself")
 
     def stop(self) -> bool:
-        """Ends it in good order, on a deadline; False if it was not running."""
+        """Shuts the server down, with a deadline; False if it was not running."""
         return self._process.stop(self.stop_signal, timeout_s=_STOP_TIMEOUT_S)
 
     def kill(self) -> bool:
-        """Ends it and its children by SIGKILL, as a machine that loses power; False if it was not running."""
+        """Kills the server with all children by SIGKILL, like a power loss; False if it was not running."""
         return self._process.kill()
 
     def remove(self) -> None:
-        """Stops it and deletes the folder."""
+        """Stops the server and deletes the folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -236,14 +241,14 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _launch(self) -> None:
-        """Starts the process, with what it needs in the folder."""
+        """Starts the process, after preparing the folder."""
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Holds the lock of `path` while the block runs; the kernel frees it if the process dies.
+    """Holds the lock of `path` while the block runs; the kernel releases it if the process dies.
 
-    A process that has it is waited for: a lock that is held has a living holder.
+    Waits for another process holding the lock: a held lock always has a living holder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -257,7 +262,7 @@ def held(path: Path) -> Iterator[None]:
                 wait.goes_on(None)
                 time.sleep(_INTERVAL_S)
         yield
-    # Closing frees the lock. The file stays: removed, a third process could lock a new one beside a second that waits
-    # on this one.
+    # Closing releases the lock. The file stays: if removed, a third process could lock a new file while a second waits
+    # for this one.
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""`Asker`: the name and the role of whoever gives a command or asks for a read."""
+"""`Asker`: the name and the role behind a command or a read."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rftd.ops.errors import UsageError
 
 
 class AccessRole(IntEnum):
-    """The rights of a token; each role includes those below it."""
+    """The rights of a token; each role includes the smaller ones."""
 
     READ = 1
     """Reads: experiments, experiences, logs, metrics."""
     SUBMIT = 2
-    """Submissions, and commands about experiments that the same asker submitted."""
+    """Submissions, and commands about experiments submitted by the asker."""
     ADMIN = 3
     """Commands about everybody's experiments, archives, removals and dead letters."""
     OWNER = 4
-    """A submission may name whatever the daemon's user may: any file, URL, variable and code."""
+    """Submissions naming anything accessible to the daemon's user: any file, URL, variable and code."""
 
     @property
     def label(self) -> str:
-        """The role as a configuration and an event have it."""
+        """The role's name in configurations and events."""
         return self.name.lower()
 
 
 class NotAllowedError(UsageError):
-    """The asker's role is too small, or the daemon's configuration does not allow what the submission names."""
+    """The asker's role is insufficient, or the daemon's configuration does not allow a name in the submission."""
 
     code = "RFTD-API-008"
     remedy = "Ask the daemon's owner for a token of a larger role, or for the line that the message names."
@@ -39,20 +39,20 @@ class NotAllowedError(UsageError):
 
 
 class Asker(msgspec.Struct, frozen=True):
-    """Whoever asks: the name of a token, or a way into the daemon that has none."""
+    """The origin of a request: the name of a token, or of an entrance without tokens."""
 
     name: str
     role: AccessRole
     quota: Quota = UNLIMITED
-    """The limits of the token, those of its role included."""
+    """Limits of the token, including the limits of the role."""
 
     @property
     def is_owner(self) -> bool:
-        """True if a submission may name what the daemon's user may."""
+        """True if submissions may name anything accessible to the daemon's user."""
         return self.role is AccessRole.OWNER
 
     def check_role(self, needed: AccessRole) -> None:
-        """Raises NotAllowedError if the role is smaller than the one that is needed."""
+        """Raises NotAllowedError if the role is smaller than `needed`."""
         if self.role < needed:
             raise NotAllowedError(
                 f"the token {self.name!r} has the role {self.role.label}, and this needs {needed.label}",
@@ -61,7 +61,7 @@ class Asker(msgspec.Struct, frozen=True):
             )
 
     def check_concerned(self, submitted_by: str, *, name: str) -> None:
-        """Raises NotAllowedError for a command about somebody else's experiment, unless the role is admin."""
+        """Raises NotAllowedError for a command about another asker's experiment, unless the role is admin."""
         if self.role < AccessRole.ADMIN and submitted_by != self.name:
             raise NotAllowedError(
                 f"{name} was submitted by somebody else, and the token {self.name!r} has the role {self.role.label}",
@@ -70,7 +70,7 @@ class Asker(msgspec.Struct, frozen=True):
             )
 
     def check_same(self, submitted_by: str, *, name: str) -> None:
-        """Raises NotAllowedError unless this asker submitted the other half of an experiment, or is the owner."""
+        """Raises NotAllowedError unless the asker submitted the other half of an experiment, or is the owner."""
         if submitted_by != self.name and not self.is_owner:
             raise NotAllowedError(
                 f"the other half of {name} was submitted by somebody else",
@@ -80,6 +80,6 @@ class Asker(msgspec.Struct, frozen=True):
 
 
 OWNER: Final = Asker("owner", AccessRole.OWNER)
-"""The person whose user the daemon runs as."""
+"""The person running the daemon."""
 PRODUCER: Final = Asker("producer", AccessRole.SUBMIT, PRODUCER_QUOTA)
-"""Every program that writes requests as records: the broker knows who it is, a record does not."""
+"""All programs writing requests as records: authenticated by the broker, but not distinguishable by a record."""

@@ -1,4 +1,4 @@
-"""`SubmissionJudge`: the verdict on a submission that is not the owner's, field by field, and its grants."""
+"""`SubmissionJudge`: the verdict on a submission of anybody but the owner, field by field, with the grants."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from rftd.workers.workflows.rewards.registry import REWARDS
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
-"""Text of an argument that can name neither a path nor an address."""
+"""Argument text unable to name a path or an address."""
 _ENGINE_ARGS: Final = frozenset({"extra_engine_args", "engine_args"})
 _TASKSET_ARGS: Final = frozenset({"workflow_args", "reward_fn_args"})
-"""Arguments that are judged once it is known whose workflow and whose reward they are for."""
+"""Arguments judged later, when the receiving workflow and reward are known."""
 _POSTGRES_PORT: Final = 5432
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _TINKER_KEY: Final = "TINKER_API_KEY"
 
 
 class SubmissionJudge:
-    """Collects grants of one submission. Every check raises NotAllowedError, which never tells whether a thing exists.
+    """Collects grants of one submission. Every check raises NotAllowedError, never revealing whether a named object
+    exists.
 
-    `file` is to be called before anything that a file names is looked at, `spec` before anything is appended.
+    Call `file` before opening anything named by the file, and `spec` before appending anything.
     """
 
     def __init__(self, asker: Asker, allowances: Allowances) -> None:
@@ -48,12 +49,12 @@ class SubmissionJudge:
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """The grants so far; none of an owner's submission."""
+        """Grants collected so far; empty for the owner's submissions."""
         return tuple(self._grants)
 
     @property
     def reach(self) -> ReachSpec:
-        """The addresses and keys that workers hold the experiment to."""
+        """Addresses and keys to which workers restrict the experiment."""
         if self.asker.is_owner:
             return OWNERS
         named = {kind: [grant.value for grant in self._grants if grant.kind == kind] for kind in (_URLS, _SECRETS)}
@@ -72,7 +73,7 @@ class SubmissionJudge:
         self._services(experiment)
 
     def spec(self, spec: ExperimentSpec) -> None:
-        """Judges the specification that follows from the file: its folders, parts and their arguments. Blocks."""
+        """Judges the specification resolved from the file: folders, parts and arguments. Blocks."""
         if self.asker.is_owner:
             return
         self._path(("checkpoint_root_dir",), spec.job_dir)
@@ -84,7 +85,7 @@ class SubmissionJudge:
                 self._parts(taskset, (*at, *path))
         for tracker in spec.trackers:
             self._tracker(tracker)
-        # Last: whatever else the workers would read, none of which a field of the file names by itself.
+        # Finally, all further folders read by workers, although not named by a field of the file.
         for folder in sorted(inputs_of(spec)):
             self._path(("model", "model_path"), folder)
 
@@ -102,10 +103,10 @@ class SubmissionJudge:
             NameKind.PLAIN: _later,
         }
 
-    def _take(self, grant: Grant | None, path: FieldPath, kind: str, what: str, line: str) -> None:
+    def _add_grant(self, grant: Grant | None, path: FieldPath, kind: str, subject: str, line: str) -> None:
         if grant is None:
             raise NotAllowedError(
-                f"the daemon's configuration does not allow {what}",
+                f"the daemon's configuration does not allow {subject}",
                 field=show(path),
                 fix=f"ask the daemon's owner for the line `{kind}: {line}` in its configuration",
             )
@@ -118,19 +119,19 @@ class SubmissionJudge:
         else:
             self._path(named.path, _path_in(named.value))
 
-    def _path(self, path: FieldPath, value: object) -> None:
-        grant = self._allowances.path(value) if isinstance(value, str) else None
-        self._take(grant, path, lists.ROOTS, "this path", "[FOLDER]")
+    def _path(self, path: FieldPath, text: object) -> None:
+        grant = self._allowances.path(text) if isinstance(text, str) else None
+        self._add_grant(grant, path, lists.ROOTS, "this path", "[FOLDER]")
 
     def _part(self, named: NamedValue) -> None:
         plain = isinstance(named.value, str) and _PLAIN_NAME.fullmatch(named.value) and named.value not in (".", "..")
         if not plain:
-            self._take(None, named.path, lists.ROOTS, "anything but a plain name", "[FOLDER]")
+            self._add_grant(None, named.path, lists.ROOTS, "anything but a plain name", "[FOLDER]")
 
     def _url(self, named: NamedValue) -> None:
         variable = _reference(named.value)
         if variable is not None:
-            self._take(
+            self._add_grant(
                 self._allowances.secret(variable, None),
                 named.path,
                 _SECRETS,
@@ -141,64 +142,64 @@ class SubmissionJudge:
         try:
             granted = self._allowances.url(str(named.value), field=show(named.path))
         except PrivateAddressError:
-            self._take(None, named.path, _URLS, "this address", "[HOST:PORT]")
+            self._add_grant(None, named.path, _URLS, "this address", "[HOST:PORT]")
             return
         if granted is not None:
             self._grants[granted] = None
 
-    def folder(self, path: FieldPath, value: str) -> None:
-        """Judges a folder that the daemon writes to before the specification is there. Blocks."""
+    def folder(self, path: FieldPath, text: str) -> None:
+        """Judges a folder written by the daemon before the specification exists. Blocks."""
         if not self.asker.is_owner:
-            self._path(path, value)
+            self._path(path, text)
 
-    def database(self, path: FieldPath, value: object) -> None:
+    def database(self, path: FieldPath, source: object) -> None:
         """Judges a database before it is opened: a file below the roots, an address, or a variable. Blocks."""
         if self.asker.is_owner:
             return
-        if _reference(value) is not None:
-            self._url(NamedValue(NameKind.URL, path, value))
+        if _reference(source) is not None:
+            self._url(NamedValue(NameKind.URL, path, source))
             return
         from sqlalchemy.engine import URL, make_url
         from sqlalchemy.exc import ArgumentError
 
         try:
-            # By the parser of whoever opens it: to another one, `allowed:5432/x@other` is of another host.
-            url = make_url(str(value))
+            # Parsed by the driver's own parser: to other parsers, `allowed:5432/x@other` has a different host.
+            url = make_url(str(source))
         except (ArgumentError, ValueError):
             url = URL.create("none")
         if url.drivername.startswith("sqlite"):
             self._path(path, "" if url.query else url.database)
             return
-        # Its parameters name files: certificates, and those of passwords.
+        # Parameters of the URL may name files: certificates and password files.
         address = WebAddress(url.drivername, url.host or "", url.port or _POSTGRES_PORT)
         allowed = not url.query and names_host(self._allowances.allow_urls, address)
         grant = Grant(_URLS, f"{address.host}:{address.port}") if allowed else None
-        self._take(grant, path, _URLS, "this database", "[HOST:PORT]")
+        self._add_grant(grant, path, _URLS, "this database", "[HOST:PORT]")
 
     def _address(self, named: NamedValue) -> None:
         if named.value in _LOOPBACK:
             return
         grant = Grant(_URLS, str(named.value)) if named.value in self._allowances.allow_urls else None
-        self._take(grant, named.path, _URLS, "to listen on this address", "[ADDRESS]")
+        self._add_grant(grant, named.path, _URLS, "to listen on this address", "[ADDRESS]")
 
     def _variable(self, named: NamedValue) -> None:
         if isinstance(named.value, dict) and _reference(named.value) is None:
-            for name, value in named.value.items():
-                self._set_variable((*named.path, name), str(name), value)
+            for name, content in named.value.items():
+                self._set_variable((*named.path, name), str(name), content)
             return
         variable = _reference(named.value) or named.value
         if variable == "EMPTY":  # the guide's word for no key
             return
-        # The host that the key goes to is checked beside its address, and again by the worker that sends it.
+        # The host receiving the key is checked together with its address, and again by the sending worker.
         grant = self._allowances.secret(str(variable), None)
-        self._take(grant, named.path, _SECRETS, "this variable", "{NAME: [HOST]}")
+        self._add_grant(grant, named.path, _SECRETS, "this variable", "{NAME: [HOST]}")
 
-    def _set_variable(self, path: FieldPath, name: str, value: object) -> None:
-        self._take(self._allowances.variable(name), path, lists.ALLOW_ENV, "this variable", "[NAME]")
-        variable = _reference(value)
+    def _set_variable(self, path: FieldPath, name: str, content: object) -> None:
+        self._add_grant(self._allowances.variable(name), path, lists.ALLOW_ENV, "this variable", "[NAME]")
+        variable = _reference(content)
         if variable is not None:
             grant = self._allowances.anywhere(variable)
-            self._take(grant, path, _SECRETS, "to give this variable to a workflow", '{NAME: ["*"]}')
+            self._add_grant(grant, path, _SECRETS, "to give this variable to a workflow", '{NAME: ["*"]}')
 
     def _arguments(self, named: NamedValue) -> None:
         field = named.path[-1]
@@ -207,14 +208,14 @@ class SubmissionJudge:
         if field in _ENGINE_ARGS:
             for name in _names(named.value):
                 grant = self._allowances.argument(name)
-                self._take(grant, (*named.path, name), lists.ALLOW_ARGS, "this argument", "[NAME]")
+                self._add_grant(grant, (*named.path, name), lists.ALLOW_ARGS, "this argument", "[NAME]")
             return
-        for path, value in _leaves(named.value, named.path):
-            if not _is_plain(value):
-                self._take(None, path, lists.ALLOW_ARGS, "text that may name something here", "[NAME]")
+        for path, leaf in _leaves(named.value, named.path):
+            if not _is_plain(leaf):
+                self._add_grant(None, path, lists.ALLOW_ARGS, "text that may name something here", "[NAME]")
 
     def _parts(self, taskset: TasksetSpec, at: FieldPath) -> None:
-        """Judges the arguments of a taskset's workflow and reward; those of ours name nothing but `path`."""
+        """Judges the arguments of a taskset's workflow and reward; built-in parts name nothing but `path`."""
         if "path" in taskset.reward_args:
             self._path((*at, "reward_fn_args", "path"), taskset.reward_args["path"])
         if not WORKFLOWS.builtin(taskset.workflow):
@@ -225,10 +226,10 @@ class SubmissionJudge:
     def _third_party(self, plugin: str, arguments: Mapping[str, Any], path: FieldPath) -> None:
         for name in arguments:
             grant = self._allowances.argument(f"{plugin}.{name}")
-            self._take(grant, (*path, name), lists.ALLOW_ARGS, "this argument", f"[{plugin}.NAME]")
+            self._add_grant(grant, (*path, name), lists.ALLOW_ARGS, "this argument", f"[{plugin}.NAME]")
 
     def _code(self, stage: StageSpec, at: FieldPath) -> None:
-        """Judges the folders whose own code runs."""
+        """Judges the folders with code to run."""
         folders = [(stage.model.path, stage.model.trust_remote_code)]
         folders += [(path, stage.model.trust_remote_code) for path in (stage.trainer.critic_path,) if path]
         folders += [(path, stage.model.trust_remote_code) for path in (stage.trainer.teacher_path,) if path]
@@ -236,44 +237,44 @@ class SubmissionJudge:
         for folder, trusted in folders:
             if trusted:
                 path = (*at, "model", "trust_remote_code")
-                self._take(self._allowances.code(folder), path, lists.ALLOW_CODE, "this folder's code", "[FOLDER]")
+                self._add_grant(self._allowances.code(folder), path, lists.ALLOW_CODE, "this folder's code", "[FOLDER]")
 
     def _services(self, experiment: Experiment) -> None:
-        """Judges the variables of services that no field needs to name."""
+        """Judges the variables of services used without being named in a field."""
         tinker = experiment.model.tinker
         if tinker.enable:
             grant = self._allowances.secret(_TINKER_KEY, tinker.base_url or None)
             path = ("model", "tinker", "enable")
-            self._take(grant, path, _SECRETS, "to use its key of Tinker", "{TINKER_API_KEY: [HOST]}")
+            self._add_grant(grant, path, _SECRETS, "to use its key of Tinker", "{TINKER_API_KEY: [HOST]}")
         external = experiment.model.external_model
-        if external.enable:  # the names that it has without being written, too
+        if external.enable:  # default names count as well
             for name in (external.base_url_env, external.api_key_env):
                 if name:
                     grant = self._allowances.secret(name, None)
-                    self._take(grant, ("model", "external_model"), _SECRETS, "this variable", "{NAME: [HOST]}")
+                    self._add_grant(grant, ("model", "external_model"), _SECRETS, "this variable", "{NAME: [HOST]}")
 
     def _tracker(self, tracker: TrackerSpec) -> None:
-        """Judges the service that a tracker sends to: its address, its key, and the variables that it names."""
+        """Judges a tracker's service: address, key, and named variables."""
         at: FieldPath = ("monitor", "monitor_type")
         for argument, variable in tracker.variables.items():
             grant = self._allowances.secret(variable, None)
-            self._take(grant, ("monitor", "monitor_args", argument), _SECRETS, "this variable", "{NAME: [HOST]}")
+            self._add_grant(grant, ("monitor", "monitor_args", argument), _SECRETS, "this variable", "{NAME: [HOST]}")
         if tracker.kind not in SERVICES:
             return
         key, url = SERVICES[tracker.kind]
         if key:
             grant = self._allowances.secret(tracker.variables.get("api_key", key), url)
-            self._take(grant, at, _SECRETS, f"to use its key of {tracker.kind}", f"{{{key}: [HOST]}}")
+            self._add_grant(grant, at, _SECRETS, f"to use its key of {tracker.kind}", f"{{{key}: [HOST]}}")
         elif "uri" not in tracker.variables:
             self._url(NamedValue(NameKind.URL, at, url))
 
     def _keys(self, stage: StageSpec, at: FieldPath) -> None:
-        """Judges the hosts that keys of auxiliary models go to; where a variable says the host, its worker does."""
+        """Judges the hosts receiving keys of auxiliary models; a host given by a variable is checked by the worker."""
         for number, model in enumerate(stage.auxiliary):
             if model.api_key_env and model.base_url:
                 path = (*at, "explorer", "auxiliary_models", number, "api_key")
                 grant = self._allowances.secret(model.api_key_env, model.base_url)
-                self._take(grant, path, _SECRETS, "this variable for this host", "{NAME: [HOST]}")
+                self._add_grant(grant, path, _SECRETS, "this variable for this host", "{NAME: [HOST]}")
 
 
 _URLS: Final = lists.ALLOW_URLS
@@ -281,39 +282,39 @@ _SECRETS: Final = lists.SECRETS
 
 
 def _later(_named: NamedValue) -> None:
-    """Plain text and names of installed parts name nothing more; code is judged with its folder."""
+    """Accepts plain text and names of installed parts, which refer to nothing else; code is judged with its folder."""
 
 
-def _path_in(value: object) -> object:
-    """The path that a field holds: itself, or the argument `path` of a part."""
-    return value.get("path", "") if isinstance(value, dict) else value
+def _path_in(content: object) -> object:
+    """Returns the path in a field: the value, or the argument `path` of a part."""
+    return content.get("path", "") if isinstance(content, dict) else content
 
 
-def _reference(value: object) -> str | None:
-    """The name in `{env: NAME}`; None for anything else."""
-    if isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str):
-        return value["env"]
+def _reference(content: object) -> str | None:
+    """Returns the name in `{env: NAME}`; None for anything else."""
+    if isinstance(content, dict) and set(content) == {"env"} and isinstance(content["env"], str):
+        return content["env"]
     return None
 
 
-def _names(value: Any) -> Iterator[str]:
-    """The names of arguments; those below another one are `OUTER.INNER`."""
-    for name, inner in value.items():
+def _names(arguments: Any) -> Iterator[str]:
+    """Yields the names of arguments; nested arguments are named `OUTER.INNER`."""
+    for name, inner in arguments.items():
         if isinstance(inner, dict):
             yield from (f"{name}.{below}" for below in _names(inner))
         else:
             yield str(name)
 
 
-def _leaves(value: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+def _leaves(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+    if isinstance(node, dict | list):
+        for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
             yield from _leaves(inner, (*path, key))
     else:
-        yield path, value
+        yield path, node
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, str):
-        return _PLAIN_WORD.fullmatch(value) is not None
-    return value is None or isinstance(value, bool | int | float)
+def _is_plain(leaf: object) -> bool:
+    if isinstance(leaf, str):
+        return _PLAIN_WORD.fullmatch(leaf) is not None
+    return leaf is None or isinstance(leaf, bool | int | float)

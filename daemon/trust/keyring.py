@@ -1,4 +1,4 @@
-"""`Keyring`: everything by which a daemon knows who asks: tokens, sessions of browsers, and what each has taken."""
+"""`Keyring`: identification of askers in a daemon: tokens, browser sessions, and the use of quotas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 
 TOLD_EVERY_S: Final = 60.0
-"""A refused token that is known is named in the log once in this time."""
+"""Minimum interval between two log lines about the same refused token."""
 
 
 class Keyring:
@@ -31,7 +31,7 @@ class Keyring:
         secure: bool = False,
         cookie: str = "rftd_session",
     ) -> None:
-        """`secure` says that browsers come over TLS; `cookie` is the name of the session's. Raises TokenFileError."""
+        """`secure`: browsers connect over TLS; `cookie` is the name of the session cookie. Raises TokenFileError."""
         self.tokens = Tokens(root, clock=clock, logger=logger, from_environ=from_environ)
         self.sessions = Sessions(self.tokens, clock=clock)
         self.uses = QuotaUses(clock)
@@ -39,58 +39,58 @@ class Keyring:
         self.cookie = cookie
         self._clock = clock
         self._logger = logger
-        self._told_s: dict[str, float] = {}
+        self._warned_s: dict[str, float] = {}
 
     def of_token(self, token: str) -> Bearer | NotTaken:
-        """The bearer of the token in a header."""
-        return self._noted(self.tokens.look_up(token))
+        """Returns the bearer of the token in a header."""
+        return self._with_warning(self.tokens.look_up(token))
 
     def of_cookie(self, cookie: str) -> Bearer | NotTaken:
-        """The bearer of a browser's session."""
+        """Returns the bearer of a browser session."""
         return self.sessions.look_up(cookie)
 
     def link_for(self, bearer: Bearer) -> str:
-        """The path of a one-time link with the rights of `bearer`."""
+        """Returns the path of a one-time link with the rights of `bearer`."""
         return f"/login?code={self.sessions.new_link(bearer.digest)}"
 
     def owner_link(self) -> str:
-        """The path of a one-time link for the owner."""
+        """Returns the path of a one-time link for the owner."""
         bearer = self.tokens.look_up(self.tokens.owner_token)
         return self.link_for(bearer) if isinstance(bearer, Bearer) else "/login"
 
     def askers(self) -> tuple[Asker, ...]:
-        """The askers that named tokens stand for."""
-        return tuple(asker_of(entry) for entry in self.tokens.entries())
+        """Returns the askers represented by named tokens."""
+        return tuple(asker_of(named_token) for named_token in self.tokens.entries())
 
-    def _noted(self, bearer: Bearer | NotTaken) -> Bearer | NotTaken:
+    def _with_warning(self, bearer: Bearer | NotTaken) -> Bearer | NotTaken:
         if isinstance(bearer, NotTaken) and bearer.name:
             now_s = self._clock.monotonic_s()
-            if now_s - self._told_s.get(bearer.name, -TOLD_EVERY_S) >= TOLD_EVERY_S:
-                self._told_s[bearer.name] = now_s
+            if now_s - self._warned_s.get(bearer.name, -TOLD_EVERY_S) >= TOLD_EVERY_S:
+                self._warned_s[bearer.name] = now_s
                 self._logger.warning("token.refused", token_name=bearer.name, reason=bearer.reason)
         return bearer
 
 
 LINK_S: Final = 300.0
-"""The time for which a one-time link is good."""
+"""Lifetime of a one-time link."""
 SESSION_S: Final = 12 * 3600.0
-"""The time for which a browser stays signed in."""
+"""Lifetime of a browser session."""
 LINKS: Final = 256
-"""Unused links at once; the oldest go first."""
+"""Maximum number of unused links; the oldest are dropped first."""
 SESSIONS: Final = 1024
-"""Browsers that are signed in at once; the oldest are signed out first."""
+"""Maximum number of browser sessions; the oldest are signed out first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """A link or a session: the digest of the token that made it, and its end."""
+    """A link or a session: the digest of the token behind it, and the expiry."""
 
     token_digest: str
     ends_s: float
 
 
 class Sessions:
-    """One-time links and the sessions that they open. A session has the rights of the token that made its link."""
+    """One-time links and browser sessions opened by them. A session has the rights of the token behind the link."""
 
     def __init__(self, tokens: Tokens, *, clock: Clock) -> None:
         self._tokens = tokens
@@ -99,20 +99,20 @@ class Sessions:
         self._sessions: dict[str, _Login] = {}
 
     def new_link(self, token_digest: str) -> str:
-        """The code of a new link for whoever showed the token."""
-        return self._keep(self._links, token_digest, LINK_S, LINKS)
+        """Returns the code of a new link for the bearer of the token."""
+        return self._store(self._links, token_digest, LINK_S, LINKS)
 
     def open(self, code: str) -> str | None:
-        """The cookie of a new session; None for a code that is unknown, used, or too old."""
+        """Opens a session and returns its cookie; None for an unknown, used, or expired code."""
         link = self._links.pop(digest_of(code), None)
         if link is None or link.ends_s <= self._clock.monotonic_s():
             return None
         if isinstance(self._tokens.still(link.token_digest), NotTaken):
             return None
-        return self._keep(self._sessions, link.token_digest, SESSION_S, SESSIONS)
+        return self._store(self._sessions, link.token_digest, SESSION_S, SESSIONS)
 
     def look_up(self, cookie: str) -> Bearer | NotTaken:
-        """The bearer whose session it is, while its token is taken."""
+        """Returns the bearer of the session, as long as the token is valid."""
         digest = digest_of(cookie)
         session = self._sessions.get(digest)
         if session is None:
@@ -123,9 +123,9 @@ class Sessions:
             return NotTaken("session")
         return bearer
 
-    def _keep(self, among: dict[str, _Login], token_digest: str, lasts_s: float, most: int) -> str:
+    def _store(self, among: dict[str, _Login], token_digest: str, lasts_s: float, most: int) -> str:
         now_s = self._clock.monotonic_s()
-        for digest in [digest for digest, kept in among.items() if kept.ends_s <= now_s]:
+        for digest in [digest for digest, login in among.items() if login.ends_s <= now_s]:
             del among[digest]
         while len(among) >= most:
             del among[next(iter(among))]

@@ -1,4 +1,4 @@
-"""`Quota`: the limits of one token; and `QuotaUses`, which counts what is taken of them."""
+"""`Quota`: the limits of one token; `QuotaUses` counts the current use."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class QuotaError(RftdError):
     exit_status = 5
     http_status = 429
     retry_after_s: float | None = None
-    """The time after which the same request may pass; None where only an end of something else helps."""
+    """Time until the same request may succeed; None if another operation must end first."""
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one token; None of any: the limit of its role, and for the owner none."""
+    """The limits of one token; None: the limit of the role, and for the owner no limit."""
 
     submissions_per_hour: int | None = None
     """Submissions and forks within an hour."""
     queued: int | None = None
-    """Experiments that wait in the queue."""
+    """Experiments waiting in the queue."""
     connections: int | None = None
-    """Requests under way at once, each on a connection of its own."""
+    """Concurrent requests, each on a separate connection."""
     streams: int | None = None
-    """Event streams at once."""
+    """Concurrent event streams."""
 
     def within(self, defaults: Quota) -> Quota:
-        """These limits, with `defaults` where none is set."""
-        own = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        return msgspec.structs.replace(defaults, **own)
+        """Returns these limits, completed by `defaults` for unset limits."""
+        set_limits = {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}
+        return msgspec.structs.replace(defaults, **set_limits)
 
 
 UNLIMITED: Final = Quota()
-"""The owner's: only the daemon's general limits hold."""
+"""The owner's quota: only the daemon's general limits apply."""
 QUOTAS: Final = {
     "read": Quota(
         submissions_per_hour=0,
@@ -71,11 +71,11 @@ QUOTAS: Final = {
 }
 """The limits of each role."""
 PRODUCER_QUOTA: Final = Quota(queued=limits.PRODUCER_QUEUED_EXPERIMENTS)
-"""The limits of all programs that submit by records, together."""
+"""The limits of all programs submitting by records, together."""
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts that one token has taken."""
+    """The current use of one token's quota."""
 
     submissions_per_hour: int
     connections: int
@@ -83,7 +83,7 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaUses:
-    """The amounts that each token has taken, by the token's name. They begin anew with each start of the daemon."""
+    """The use of quotas by token name, starting from zero with each start of the daemon."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class QuotaUses:
         self._streams: defaultdict[str, int] = defaultdict(int)
 
     def use_of(self, name: str) -> QuotaUse:
-        """The present use of one token."""
+        """Returns the current use of one token."""
         return QuotaUse(
             submissions_per_hour=len(self._recent(name)),
             connections=self._connections[name],
@@ -100,7 +100,7 @@ class QuotaUses:
         )
 
     def take_submission(self, name: str, quota: Quota) -> None:
-        """Counts a submission. Raises QuotaError, with the time to wait, if the hour's are used up."""
+        """Counts a submission. Raises QuotaError, with the time to wait, if the hourly limit is reached."""
         recent = self._recent(name)
         if quota.submissions_per_hour is not None and len(recent) >= quota.submissions_per_hour:
             refusal = QuotaError(
@@ -113,7 +113,7 @@ class QuotaUses:
 
     @contextmanager
     def connection(self, name: str, quota: Quota) -> Iterator[None]:
-        """Holds one of the token's connections. Raises QuotaError if all are taken."""
+        """Occupies one of the token's connections. Raises QuotaError if all are in use."""
         if quota.connections is not None and self._connections[name] >= quota.connections:
             refusal = QuotaError(
                 f"{quota.connections} requests with the token {name!r} are under way", fix="let one of them end"
@@ -135,7 +135,7 @@ class QuotaUses:
 
     @contextmanager
     def stream(self, name: str, quota: Quota) -> Iterator[None]:
-        """Holds one of the token's event streams. Raises QuotaError if all are open."""
+        """Occupies one of the token's event streams. Raises QuotaError if all are in use."""
         self.check_stream(name, quota)
         self._streams[name] += 1
         try:

@@ -1,4 +1,4 @@
-"""`TABLE`: who may do what with what, as docs/security.md has it; a test holds both together."""
+"""`TABLE`: the rights of each kind of asker, as in docs/security.md; a test compares the two."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Final, NamedTuple
 
 
 class Trusted(NamedTuple):
-    """One kind of asker, and what it may do."""
+    """One kind of asker, and its rights."""
 
     who: str
     known_by: str
-    """The thing that shows who it is."""
+    """The means of authentication."""
     experiments: str
-    """The commands that it may give, and about whose experiments."""
+    """Allowed commands, and the experiments concerned."""
     files: str
     variables: str
-    """Variables of the environment, the secrets of the daemon among them."""
+    """Environment variables, including the daemon's secrets."""
     hosts: str
     code: str
 
@@ -100,11 +100,11 @@ TABLE: Final = (
         "its own",
     ),
 )
-"""Every kind of asker, those with the most rights first."""
+"""All kinds of askers, in order of decreasing rights."""
 
 
 def table_as_markdown() -> str:
-    """The table as the page has it."""
+    """Returns the table as Markdown for the documentation."""
     head = ("who", "known by", "experiments", "files", "variables", "hosts", "code")
     rows = [head, ("---",) * len(head), *((f"**{row.who}**", *row[1:]) for row in TABLE)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

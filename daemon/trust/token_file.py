@@ -1,7 +1,7 @@
-"""`TokenFile`: the named tokens of a data folder as digests, and the owner's token beside it.
+"""`TokenFile`: the named tokens of a data folder as digests, and the owner's token.
 
-Both are the owner's alone (mode 0600). The file is written whole, by a rename, under a lock; a daemon notices by its
-inode and time that it is another one.
+Both files are accessible only to the owner (mode 0600). The file is written atomically by a rename, under a lock; a
+daemon notices a replaced file by inode and time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rftd.ops.durable import write_durable
 from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 
 PREFIX: Final = "rftd_"
-"""The beginning of every token, by which people and scanners for leaked secrets know it."""
+"""Prefix of every token, recognised by people and by scanners for leaked secrets."""
 RANDOM_BYTES: Final = 32
 TOKEN_FORM: Final = re.compile(r"rftd_[A-Za-z0-9_-]{43}")
 NAME_FORM: Final = re.compile(r"[a-z][a-z0-9._-]{0,62}[a-z0-9]|[a-z]")
 RESERVED: Final = frozenset({OWNER.name, PRODUCER.name})
 GRANTED_ROLES: Final = tuple(QUOTAS)
-"""The roles that a named token may have."""
+"""Roles available to named tokens."""
 
 
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +41,19 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: str
     sha256: str
-    """The digest of the token in hexadecimal digits; the token itself is kept nowhere."""
+    """Digest of the token in hexadecimal digits; the token itself is never stored."""
     created_ns: int
     expires_ns: int | None = None
     quota: Quota = Quota()
-    """The limits that differ from those of the role."""
+    """Limits differing from the role's limits."""
 
     @property
     def access_role(self) -> AccessRole:
-        """The role, to be compared."""
+        """The role as a comparable value."""
         return AccessRole[self.role.upper()]
 
     def is_expired(self, now_ns: int) -> bool:
-        """True from the moment on at which it expires."""
+        """True from the moment of expiry."""
         return self.expires_ns is not None and now_ns >= self.expires_ns
 
 
@@ -69,12 +69,12 @@ class TokenFileError(UsageError):
 
 
 def new_token() -> str:
-    """A token of 256 random bits."""
+    """Returns a token of 256 random bits."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def digest_of(token: str) -> str:
-    """The form in which a token is kept. A plain digest is enough, since nobody can try 256 random bits."""
+    """Returns the stored form of a token. A plain digest suffices, because 256 random bits cannot be guessed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -87,40 +87,44 @@ class TokenFile:
         self._lock_path = root / "tokens.lock"
 
     def read(self) -> tuple[TokenEntry, ...]:
-        """The named tokens; none where there is no file. Raises TokenFileError."""
+        """Returns the named tokens; empty without a file. Raises TokenFileError."""
         try:
             text = read_private(self.path)
         except FileNotFoundError:
             return ()
         try:
-            entries = json_decoder(_Content).decode(text).tokens
+            named_tokens = json_decoder(_Content).decode(text).tokens
         except UNREADABLE as error:
             raise TokenFileError(f"is no file of tokens: {error}", where=str(self.path)) from None
-        names = [entry.name for entry in entries]
-        for entry in entries:
-            if not NAME_FORM.fullmatch(entry.name) or entry.name in RESERVED or names.count(entry.name) > 1:
+        names = [named_token.name for named_token in named_tokens]
+        for named_token in named_tokens:
+            if (
+                not NAME_FORM.fullmatch(named_token.name)
+                or named_token.name in RESERVED
+                or names.count(named_token.name) > 1
+            ):
                 raise TokenFileError("holds a name that no token may have, or one twice", where=str(self.path))
-            if entry.role not in GRANTED_ROLES or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
-                raise TokenFileError(f"the entry {entry.name!r} is damaged", where=str(self.path))
-        return entries
+            if named_token.role not in GRANTED_ROLES or not re.fullmatch(r"[0-9a-f]{64}", named_token.sha256):
+                raise TokenFileError(f"the entry {named_token.name!r} is damaged", where=str(self.path))
+        return named_tokens
 
     def owner_token(self) -> str:
-        """The owner's token. Raises TokenFileError, and FileNotFoundError before the daemon's first start."""
+        """Returns the owner's token. Raises TokenFileError, and FileNotFoundError before the daemon's first start."""
         token = read_private(self.owner_path).decode("ascii", "replace").strip()
         if not TOKEN_FORM.fullmatch(token):
             raise TokenFileError("holds no token", where=str(self.owner_path), fix="rftd token rotate owner")
         return token
 
     def ensure_owner(self) -> str:
-        """The owner's token, made if there is none. Raises TokenFileError."""
-        with self._locked():  # of two daemons that start at once, one makes it
+        """Returns the owner's token, created if missing. Raises TokenFileError."""
+        with self._locked():  # of two daemons starting at once, only one creates the token
             try:
                 return self.owner_token()
             except FileNotFoundError:
                 return self._new_owner()
 
     def rotate_owner(self) -> str:
-        """A new token of the owner; the one before is worth nothing from now on."""
+        """Returns a new owner's token; the previous one becomes invalid immediately."""
         with self._locked():
             return self._new_owner()
 
@@ -130,10 +134,10 @@ class TokenFile:
         return token
 
     def add(self, entry_name: str, role: str, *, created_ns: int, expires_ns: int | None, quota: Quota) -> str:
-        """A new named token. Raises UsageError for a name that none may have, ConflictError for one that is taken."""
+        """Creates a named token. Raises UsageError for an invalid name, ConflictError for a name in use."""
         check_name(entry_name)
         token = new_token()
-        entry = TokenEntry(
+        new_entry = TokenEntry(
             name=entry_name,
             role=role,
             sha256=digest_of(token),
@@ -142,40 +146,40 @@ class TokenFile:
             quota=quota,
         )
         with self._locked():
-            entries = self.read()
-            if any(other.name == entry_name for other in entries):
+            named_tokens = self.read()
+            if any(named_token.name == entry_name for named_token in named_tokens):
                 raise ConflictError(
                     f"there is a token {entry_name!r} already",
                     field="NAME",
                     fix=f"rftd token rotate {entry_name}, or choose another name",
                 )
-            self._write((*entries, entry))
+            self._write((*named_tokens, new_entry))
         return token
 
     def remove(self, entry_name: str) -> None:
         """Removes a named token. Raises NotFoundError."""
         with self._locked():
-            entries = self.read()
-            removed = _named(entries, entry_name)
-            self._write(tuple(other for other in entries if other is not removed))
+            named_tokens = self.read()
+            removed = _named(named_tokens, entry_name)
+            self._write(tuple(named_token for named_token in named_tokens if named_token is not removed))
 
     def rotate(self, entry_name: str) -> str:
-        """A new token for a name, with the same role, limits and expiry. Raises NotFoundError."""
+        """Creates a new token for a name, with unchanged role, limits and expiry. Raises NotFoundError."""
         token = new_token()
         with self._locked():
-            entries = self.read()
-            old = _named(entries, entry_name)
+            named_tokens = self.read()
+            old = _named(named_tokens, entry_name)
             new = msgspec.structs.replace(old, sha256=digest_of(token))
-            self._write(tuple(new if other is old else other for other in entries))
+            self._write(tuple(new if named_token is old else named_token for named_token in named_tokens))
         return token
 
-    def _write(self, entries: tuple[TokenEntry, ...]) -> None:
-        content = msgspec.json.format(msgspec.json.encode(_Content(tokens=entries)), indent=1)
+    def _write(self, named_tokens: tuple[TokenEntry, ...]) -> None:
+        content = msgspec.json.format(msgspec.json.encode(_Content(tokens=named_tokens)), indent=1)
         _write_private(self.path, content + b"\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keeps other writers out: two that read the same file would lose one of their changes."""
+        """Excludes other writers: two processes modifying the same version would lose one change."""
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -185,21 +189,21 @@ class TokenFile:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for a name that no token may have."""
+    """Raises UsageError for an invalid token name."""
     if not NAME_FORM.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!r} is no name of a token",
+            f"{name[:80]!r} is not a valid token name",
             field="NAME",
             fix="use lower-case letters, digits, `.`, `_` and `-`, a letter first",
         )
     if name in RESERVED:
-        raise UsageError(f"{name!r} is the name of somebody without a named token", field="NAME", fix="choose another")
+        raise UsageError(f"{name!r} is a reserved name", field="NAME", fix="choose another")
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a regular file that is ours and nobody else's.
+    """Returns the content of a regular file accessible only to the current user.
 
-    Raises TokenFileError, and FileNotFoundError if there is none.
+    Raises TokenFileError, and FileNotFoundError for a missing file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -220,15 +224,15 @@ def read_private(path: Path) -> bytes:
 
 def _write_private(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    # Made before it is filled: a file that is closed to others only afterwards was open for a moment. One that a crash
-    # left is another's work until it is removed.
+    # Created before it is filled: a file restricted afterwards would be open to others for a moment. A file left by a
+    # crash belongs to an earlier process until removed.
     temporary.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     write_durable(path, content)
 
 
-def _named(entries: tuple[TokenEntry, ...], name: str) -> TokenEntry:
-    for entry in entries:
-        if entry.name == name:
-            return entry
+def _named(named_tokens: tuple[TokenEntry, ...], name: str) -> TokenEntry:
+    for named_token in named_tokens:
+        if named_token.name == name:
+            return named_token
     raise NotFoundError(f"no token {name[:80]!r}", field="NAME", fix="see rftd token ls")

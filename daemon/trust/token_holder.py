@@ -1,4 +1,4 @@
-"""`TokenHolder`: a named token with its limits and what is taken of them."""
+"""`TokenHolder`: a named token with limits and current use."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class TokenHolder(NamedTuple):
 
     entry: TokenEntry
     quota: Quota
-    """Its limits, those of its role included."""
+    """Limits of the token, including the limits of the role."""
     use: QuotaUse

@@ -1,4 +1,4 @@
-"""`Tokens`: the tokens that a running daemon takes, read anew whenever their files change."""
+"""`Tokens`: the tokens accepted by a running daemon, read again whenever their files change."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from rftd.ops.logs import Logger
 
 Reason: TypeAlias = Literal["missing", "malformed", "unknown", "expired", "session"]
 TOKEN_CHARACTERS: Final = 512
-"""A longer one is refused unread."""
+"""Maximum length of a token; longer ones are refused unread."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """The reason why a token is not taken. Only the daemon's log and metrics have it, never an answer."""
+    """Reason for refusing a token, for the daemon's log and metrics only, never for an answer."""
 
     reason: Reason
     name: str = ""
-    """The name of a token that is known, and has expired."""
+    """Name of a known, but expired token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """An asker with the digest of the token that was shown."""
+    """An asker with the digest of the presented token."""
 
     asker: Asker
     digest: str
 
 
 class Tokens:
-    """The owner's token, the one in the daemon's environment, and the named ones."""
+    """The owner's token, the token in the daemon's environment, and the named tokens."""
 
     def __init__(self, root: Path, *, clock: Clock, logger: Logger, from_environ: str | None = None) -> None:
-        """`from_environ` is the value of RFTD_TOKEN, an owner's token too. Raises TokenFileError."""
+        """`from_environ` is the value of RFTD_TOKEN, also an owner's token. Raises TokenFileError."""
         self._file = TokenFile(root)
         self._clock = clock
         self._logger = logger
@@ -49,18 +49,18 @@ class Tokens:
         self._owner = digest_of(self.owner_token)
         self._owner_stamp = _stamp_of(self._file.owner_path)
         self._entries: tuple[TokenEntry, ...] = ()
-        self._stamp: tuple[int, ...] | None = ()  # of no file
+        self._stamp: tuple[int, ...] | None = ()  # no file yet
         self.trouble = ""
-        """The reason why named tokens are not taken; empty while all is well."""
+        """Reason why named tokens are not accepted; empty if they are."""
         self._refresh()
 
     def entries(self) -> tuple[TokenEntry, ...]:
-        """The named tokens now."""
+        """Returns the current named tokens."""
         self._refresh()
         return self._entries
 
     def look_up(self, token: str) -> Bearer | NotTaken:
-        """The bearer of a token, or the reason why there is none."""
+        """Returns the bearer of a token, or the reason for refusing the token."""
         if not token:
             return NotTaken("missing")
         if len(token) > TOKEN_CHARACTERS or not token.isascii():
@@ -68,27 +68,27 @@ class Tokens:
         return self._of_digest(digest_of(token))
 
     def still(self, digest: str) -> Bearer | NotTaken:
-        """The bearer of a token that was shown before: its role now, or the reason why it is taken no more."""
+        """Returns the current bearer of a token presented earlier, or the reason why the token is no longer valid."""
         return self._of_digest(digest)
 
     def _of_digest(self, digest: str) -> Bearer | NotTaken:
         self._refresh()
-        # All are compared, each in constant time: how long it takes says nothing of the digests.
+        # All digests are compared in constant time: the duration reveals nothing about the digests.
         is_owner = hmac.compare_digest(digest, self._owner)
         if self._from_environ is not None:
             is_owner |= hmac.compare_digest(digest, self._from_environ)
-        matching = [entry for entry in self._entries if hmac.compare_digest(digest, entry.sha256)]
+        matching = [candidate for candidate in self._entries if hmac.compare_digest(digest, candidate.sha256)]
         if is_owner:
             return Bearer(OWNER, digest)
         if not matching:
             return NotTaken("unknown")
-        entry = matching[0]
-        if entry.is_expired(self._clock.now_ns()):
-            return NotTaken("expired", entry.name)
-        return Bearer(asker_of(entry), digest)
+        named_token = matching[0]
+        if named_token.is_expired(self._clock.now_ns()):
+            return NotTaken("expired", named_token.name)
+        return Bearer(asker_of(named_token), digest)
 
     def _refresh(self) -> None:
-        """Reads files that were replaced since; whatever cannot be read lets nobody in."""
+        """Reads replaced files again; an unreadable file admits nobody."""
         if (stamp := _stamp_of(self._file.path)) != self._stamp:
             self._stamp = stamp
             try:
@@ -101,18 +101,18 @@ class Tokens:
             try:
                 self._owner = digest_of(self._file.owner_token())
             except (FileNotFoundError, TokenFileError) as error:
-                # The digest before stays: a file that somebody damaged must not lock the owner out for ever, and the
-                # token of before is in nobody's hands but the owner's.
+                # The previous digest stays: a damaged file must not lock the owner out for ever, and only the owner has
+                # the previous token.
                 self._logger.error("tokens.owner_unreadable", where=str(self._file.owner_path), reason=str(error))
 
 
-def asker_of(entry: TokenEntry) -> Asker:
-    """The asker that a named token stands for."""
-    return Asker(entry.name, entry.access_role, entry.quota.within(QUOTAS[entry.role]))
+def asker_of(named_token: TokenEntry) -> Asker:
+    """Returns the asker represented by a named token."""
+    return Asker(named_token.name, named_token.access_role, named_token.quota.within(QUOTAS[named_token.role]))
 
 
 def _stamp_of(path: Path) -> tuple[int, ...] | None:
-    """Differs whenever the file was replaced or written; None where there is none."""
+    """Returns a value that changes whenever the file is replaced or written; None for a missing file."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,6 +1,6 @@
-"""`UserState`: the daemons of this user, in a folder of the user's own: where each answers, and the owner's token.
+"""`UserState`: the daemons of the current user, in a folder of the user: address of each, and the owner's token.
 
-It is why `rftd ls` works from any directory. A file counts only if it and its folder are ours and closed to others.
+Enables `rftd ls` from any directory. A file counts only if file and folder belong to the user and are closed to others.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from rftd.ops.durable import write_durable
 
 
 class KnownDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """One daemon of this user."""
+    """One daemon of the current user."""
 
     url: str
     folder: str
-    """Its data folder."""
+    """The daemon's data folder."""
     folder_id: str
     pid: int
     token: str
-    """The owner's token, for this URL and no other."""
+    """The owner's token, for this URL only."""
 
     def __repr__(self) -> str:
         return f"KnownDaemon({self.url})"
 
     @property
     def is_alive(self) -> bool:
-        """True if its process is there."""
+        """True if the daemon's process exists."""
         try:
-            # Signal 0 reaches nobody: the kernel only says whether the process exists.
+            # Signal 0 is never delivered: the kernel only checks whether the process exists.
             os.kill(self.pid, 0)
         except (ProcessLookupError, OverflowError):
             return False
-        except PermissionError:  # another user's, which took the number
+        except PermissionError:  # the pid was reused by another user's process
             return False
         return True
 
@@ -51,32 +51,32 @@ class UserState:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         base = environ.get("XDG_STATE_HOME", "")
-        # A relative path is to be ignored, as the specification of these folders says.
+        # A relative path must be ignored, according to the XDG specification.
         home = environ.get("HOME") or os.path.expanduser("~")
         self.folder = (Path(base) if os.path.isabs(base) else Path(home) / ".local" / "state") / "rftd"
 
     def daemons(self) -> list[KnownDaemon]:
-        """The daemons whose files are ours alone, and whose processes are there."""
+        """Returns the running daemons with files accessible only to the user."""
         return [daemon for _, daemon in self._read() if daemon.is_alive]
 
     def record(self, daemon: KnownDaemon) -> None:
-        """Writes the file of a daemon, and removes those of daemons that are gone. Raises OSError."""
+        """Writes the file of a daemon, and deletes files of ended daemons. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._is_ours():
             raise PermissionError(f"{self.folder} is not closed to other users: chmod 700 {self.folder}")
-        for path, other in self._read():
-            if not other.is_alive:
+        for path, recorded in self._read():
+            if not recorded.is_alive:
                 path.unlink(missing_ok=True)
         self._write(daemon)
 
     def renew(self, folder: str, token: str) -> None:
-        """Puts the owner's new token into the file of a data folder, if there is one."""
+        """Stores the owner's new token in the file of a data folder, if present."""
         for _, daemon in self._read():
             if daemon.folder == folder:
                 self._write(msgspec.structs.replace(daemon, token=token))
 
     def forget(self, folder: str) -> None:
-        """Removes the file of a data folder's daemon."""
+        """Deletes the file of a data folder's daemon."""
         with suppress(OSError):
             self._path(folder).unlink()
 

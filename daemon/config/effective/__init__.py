@@ -1,8 +1,6 @@
-"""The experiment as it will run, in the structure of the configuration guide. In reading order:
+"""The experiment with every default filled in, in the structure of the configuration guide. In reading order:
 
-experiment.py  `effective_config`: read this first
-learning.py    sections algorithm, trainer, synchronizer and policy, and the replay buffer
-rollouts.py    section explorer, with the models
-arguments.py   arguments with the defaults of what takes them
-origins.py     where each value comes from
+experiment.py  `effective_config`: read this first learning.py    sections algorithm, trainer, synchronizer and policy,
+and the replay buffer rollouts.py    section explorer, with the models arguments.py   arguments of parts and engines,
+completed by their defaults origins.py     the origin of each value
 """

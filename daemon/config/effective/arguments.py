@@ -1,4 +1,4 @@
-"""Arguments with the defaults of what takes them."""
+"""Arguments of parts, engines and strategies, completed by declared defaults."""
 
 from __future__ import annotations
 
@@ -13,47 +13,50 @@ from rftd.ops.plugins import Plugins
 from rftd.streams.spec.declaration import FieldEffect
 
 
-def with_defaults(plugins: Plugins[Any], name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of one of ours, in the order of its declaration; of a third party's, which is not imported, those
-    that are given."""
+def with_defaults(plugins: Plugins[Any], name: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all arguments of a built-in part in declaration order; for a third-party part, not imported here, only
+    `arguments`.
+    """
     if name is None or not plugins.builtin(name):
-        return dict(given)
+        return dict(arguments)
     try:
         declaration = plugins.declaration(name)
         factory = plugins.load(name)
-    except ConfigError:  # without its extra
-        return dict(given)
+    except ConfigError:  # the part's optional dependencies are not installed
+        return dict(arguments)
     if declaration is None:
-        return dict(given)
-    known: dict[str, Any] = {}
+        return dict(arguments)
+    completed: dict[str, Any] = {}
     for parameter in inspect.signature(factory).parameters.values():
-        value = given.get(parameter.name, parameter.default)
-        if value is not parameter.empty and (parameter.name in given or parameter.name not in declaration.ignored):
-            known[parameter.name] = value
-    return _plain({**known, **given})
+        setting = arguments.get(parameter.name, parameter.default)
+        if setting is not parameter.empty and (
+            parameter.name in arguments or parameter.name not in declaration.ignored
+        ):
+            completed[parameter.name] = setting
+    return _plain({**completed, **arguments})
 
 
-def struct_defaults(kind: type[msgspec.Struct] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of an engine or strategy; those that are given where nobody here knows what it takes."""
+def struct_defaults(kind: type[msgspec.Struct] | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all arguments of an engine or strategy; only `arguments` if `kind` is unknown."""
     if kind is None:
-        return dict(given)
-    known: dict[str, Any] = {}
+        return dict(arguments)
+    completed: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        if field.name in given:
-            known[field.name] = given[field.name]
+        if field.name in arguments:
+            completed[field.name] = arguments[field.name]
         elif field.default is not msgspec.NODEFAULT:
-            known[field.name] = field.default
+            completed[field.name] = field.default
         elif field.default_factory is not msgspec.NODEFAULT:
-            known[field.name] = field.default_factory()
-    return _plain({**known, **given})
+            completed[field.name] = field.default_factory()
+    return _plain({**completed, **arguments})
 
 
 def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a declared section that act, in its own names and order."""
+    """Returns the effective fields of a declared section, under the section's names and in declaration order."""
     hints = get_type_hints(type(section), include_extras=True)
     idle = {name for name, hint in hints.items() if any(isinstance(mark, FieldEffect) for mark in get_args(hint))}
-    fields = {name: value for name, value in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    fields = {name: setting for name, setting in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
+    return {name: list(setting) if isinstance(setting, tuple) else setting for name, setting in fields.items()}
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:

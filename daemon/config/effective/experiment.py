@@ -1,4 +1,4 @@
-"""`effective_config` turns a specification into the file that says all of it, and adds what follows from it."""
+"""`effective_config` turns a specification into a complete experiment file, with a section of derived figures."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 
 DERIVED: Final = "derived"
-"""The section that follows from the others; in a file it has no effect."""
+"""Name of the section derived from the others; without effect in a file."""
 _ORDER: Final = tuple(Experiment.model_fields)
-"""Sections stand where the guide has them."""
+"""Sections in the order of the guide."""
 
 
 def derived_section(spec: ExperimentSpec) -> dict[str, Any]:
-    """Folders, and for each stage its devices, amounts, schedule and staleness; units are in the names."""
+    """Returns folders, and for each stage devices, amounts, schedule and staleness; units are in the names."""
     return {
         "checkpoint_job_dir": spec.job_dir,
         "stages": {stage.name: _derived_stage(spec, stage) for stage in spec.stages},
@@ -39,7 +39,7 @@ def derived_section(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _derived_stage(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    derived: dict[str, Any] = {
         "kind": {"train": "trains on rows", "both": "explores and trains", "explore": "explores"}[stage.kind],
         "checkpoints": f"{stage.folder}/global_step_N",
         "steps": stage.total_steps or None,
@@ -47,25 +47,27 @@ def _derived_stage(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
         "batch": _batch(stage),
     }
     if stage.kind != "train":
-        found["sync"] = {
+        derived["sync"] = {
             "method": stage.synchronizer.sync_method,
             "style": stage.synchronizer.sync_style,
             "explorer_interval_steps": explorer_interval(stage.synchronizer),
             "trainer_interval_steps": trainer_interval(stage.synchronizer) or None,
         }
-        found["eval_interval_steps"] = stage.eval_interval if stage.evals else None
+        derived["eval_interval_steps"] = stage.eval_interval if stage.evals else None
     if stage.kind == "both":
-        found["staleness"] = {
+        derived["staleness"] = {
             "bound_versions": stage.policy.max_staleness_versions if stage.policy.bounded else None,
             "least_bound_versions": needed_staleness(stage.synchronizer),
             "inflight_batches": stage.policy.max_inflight_batches,
             "capacity_experiences": stage.policy.capacity or None,
         }
-    return found
+    return derived
 
 
 def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
-    """The guide's split: engines take theirs, the trainer has the rest. 0: a worker sees what its machine shows."""
+    """Returns the guide's split: engines first, the remainder for the trainer. 0: a worker uses the machine's visible
+    GPUs.
+    """
     cluster = spec.config.get("cluster") or {}
     nodes = cluster.get("node_num") or 0
     per_node = cluster.get("gpu_per_node") or 0
@@ -73,7 +75,7 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
     per_explorer = explorer_devices((stage,)) if explorers else 0
     trainer = stage.trainer.devices if stage.kind != "explore" else 0
     if stage.turns:
-        # What there is of GPUs is whose turn it is: neither side has any of its own.
+        # All GPUs alternate between the two sides: neither side owns any.
         return {"total_gpu_num": nodes * per_node or None, "explorer_num": explorers, "taken_in_turns": True}
     split: dict[str, Any] = {
         "total_gpu_num": nodes * per_node or None,
@@ -98,29 +100,30 @@ def _batch(stage: StageSpec) -> dict[str, Any]:
         sizes["tasks"] = tasks if 0 < tasks < LAST_INDEX else None
         return sizes
     updates = stage.trainer.updates
-    items = stage.train_batch_size
+    item_count = stage.train_batch_size
     return {
         **sizes,
-        "items_per_training_step": items,
+        "items_per_training_step": item_count,
         "experiences_per_training_step": stage.experiences_per_step,
-        "rows_per_training_step": stage.expert_rows if stage.kind == "both" else items,
-        "optimizer_steps_per_training_step": updates.epochs * ceil(items / (updates.mini_batch_items or max(items, 1))),
+        "rows_per_training_step": stage.expert_rows if stage.kind == "both" else item_count,
+        "optimizer_steps_per_training_step": updates.epochs
+        * ceil(item_count / (updates.mini_batch_items or max(item_count, 1))),
     }
 
 
 def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
-    """The experiment in the structure of the configuration guide, with every default and argument that acts in it.
+    """Returns the experiment in the structure of the configuration guide, with every effective default and argument.
 
-    Its last section is `derived`. As a file it resolves to the same specification, but for arguments that are written
-    out at their defaults. Fields that have no effect are left out.
+    The last section is `derived`. Read as a file, the config resolves to the same specification, except for arguments
+    written out at their defaults. Fields without effect are left out.
     """
     trees = [stage.tree for stage in stage_trees(spec.config)]
-    # A specification that no file gave, as a test's, has no such trees.
-    written = trees if len(trees) == len(spec.stages) else [{} for _ in spec.stages]
+    # A specification made without a file, for example by a test, has no trees.
+    submitted_trees = trees if len(trees) == len(spec.stages) else [{} for _ in spec.stages]
     single = len(spec.stages) == 1 and spec.stages[0].folder == spec.job_dir
     first = next((stage for stage in spec.stages if stage.kind == "both"), spec.stages[0])
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
-    sections = [_stage(spec, stage, tree) for stage, tree in zip(spec.stages, written, strict=True)]
+    sections = [_stage(spec, stage, tree) for stage, tree in zip(spec.stages, submitted_trees, strict=True)]
     config = _head(spec)
     if spec.limits != Budgets():
         config["limits"] = acting_fields(spec.limits)
@@ -138,11 +141,11 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _head(spec: ExperimentSpec) -> dict[str, Any]:
-    parts = [part for part in (spec.project, spec.group, spec.name) if part]
+    parts = [folder_name for folder_name in (spec.project, spec.group, spec.name) if folder_name]
     below = os.path.join("", *parts)
-    # The folder of an experiment that was imported may be any.
-    written = spec.config.get("checkpoint_root_dir", "")
-    root = spec.job_dir.removesuffix(f"/{below}") or "/" if spec.job_dir.endswith(f"/{below}") else written
+    # An imported experiment may have any folder.
+    submitted = spec.config.get("checkpoint_root_dir", "")
+    root = spec.job_dir.removesuffix(f"/{below}") or "/" if spec.job_dir.endswith(f"/{below}") else submitted
     config: dict[str, Any] = {
         "project": spec.project,
         "group": spec.group,
@@ -157,25 +160,25 @@ def _head(spec: ExperimentSpec) -> dict[str, Any]:
         "monitor": {**_trackers(spec), "enable_ray_timeline": spec.cluster.timeline},
         "log": {"level": spec.log_level, "group_by_node": spec.cluster.logs_by_node},
     }
-    written = spec.config.get("cluster")
-    # Rows are trained without explorers, to which alone a cluster's counts are of use.
-    if written or any(stage.kind != "train" for stage in spec.stages):
-        counts = {name: (written or {}).get(name) or 0 for name in ("node_num", "gpu_per_node")}
+    submitted = spec.config.get("cluster")
+    # A stage training on rows has no explorers, and only explorers use a cluster's counts.
+    if submitted or any(stage.kind != "train" for stage in spec.stages):
+        counts = {name: (submitted or {}).get(name) or 0 for name in ("node_num", "gpu_per_node")}
         config["cluster"] = {"ray_address": spec.cluster.address or "auto", **counts}
     return config
 
 
 def _trackers(spec: ExperimentSpec) -> dict[str, Any]:
-    """The part of `monitor` that its trackers say."""
+    """Returns the fields of `monitor` defined by the trackers."""
     if not spec.trackers:
         return {"monitor_type": None}
-    first, *others = spec.trackers
+    first, *further_trackers = spec.trackers
     arguments: dict[str, Any] = {}
     for tracker in spec.trackers:
         arguments |= tracker.args | {name: {"env": variable} for name, variable in tracker.variables.items()}
     return {
         "monitor_type": first.kind,
-        "also": [tracker.kind for tracker in others],
+        "also": [tracker.kind for tracker in further_trackers],
         "single_run": first.single_run,
         "samples": first.samples,
         "sample_interval": first.sample_interval,
@@ -183,15 +186,15 @@ def _trackers(spec: ExperimentSpec) -> dict[str, Any]:
     }
 
 
-def _stage(spec: ExperimentSpec, stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
+def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "mode": mode_of(stage, spec.half),
         "algorithm": algorithm_section(stage.algorithm),
         "buffer": buffer_section(stage),
     }
     if stage.kind != "train":
-        sections["explorer"] = explorer_section(stage, written.get("explorer") or {})
-    if stage.rollout.engine != SERVICE:  # which answers with weights that nobody here has
+        sections["explorer"] = explorer_section(stage, submitted.get("explorer") or {})
+    if stage.rollout.engine != SERVICE:  # a service answers with weights not available here
         sections["trainer"] = trainer_section(stage)
     if stage.kind == "both" and (policy := policy_section(stage)) is not None:
         sections["policy"] = policy
@@ -199,7 +202,7 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, written: Mapping[str, Any]) -
 
 
 def mode_of(stage: StageSpec, half: str) -> str:
-    """The mode that the guide has for such a stage; `half` is the part that the submission brings."""
+    """Returns the guide's mode for the stage; `half` is the half covered by the submission."""
     if stage.kind == "train":
         return "train"
     if stage.serving is not None:
@@ -210,9 +213,9 @@ def mode_of(stage: StageSpec, half: str) -> str:
 
 
 def buffer_section(stage: StageSpec) -> dict[str, Any]:
-    """Every taskset with its workflow, reward and sampling; what is trained on; and how much of it."""
+    """Returns every taskset with workflow, reward and sampling, the training data, and all amounts."""
     section: dict[str, Any] = {"batch_size": stage.batch_size}
-    # Where nothing is trained it is spoken of, and follows from what is explored unless it was written.
+    # For a stage without training the size is informative, and follows from the explored tasks unless written.
     if stage.kind != "explore" or stage.train_batch_size != stage.batch_size * stage.algorithm.repeat_times:
         section["train_batch_size"] = stage.train_batch_size
     steps = stage.total_steps
@@ -229,16 +232,16 @@ def buffer_section(stage: StageSpec) -> dict[str, Any]:
 
 
 def _explorer_input(stage: StageSpec) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     if stage.serving is not None and stage.taskset is not None:
-        # Its tasks are what clients ask: only how they are answered is written.
-        given["taskset"] = {"rollout_args": _sampling(stage.taskset.sampling)}
+        # The tasks are clients' requests: only the sampling of answers is configurable.
+        section["taskset"] = {"rollout_args": _sampling(stage.taskset.sampling)}
     elif stage.more_tasksets:
-        given["tasksets"] = [_taskset(each) for each in tasksets_of(stage)]
+        section["tasksets"] = [_taskset(taskset) for taskset in tasksets_of(stage)]
     elif stage.taskset is not None:
-        given["taskset"] = _taskset(stage.taskset)
-    given["eval_tasksets"] = [_taskset(each) for each in stage.evals]
-    return given
+        section["taskset"] = _taskset(stage.taskset)
+    section["eval_tasksets"] = [_taskset(taskset) for taskset in stage.evals]
+    return section
 
 
 def _taskset(spec: TasksetSpec) -> dict[str, Any]:
@@ -296,15 +299,17 @@ def _sampling(spec: SamplingSpec) -> dict[str, Any]:
 def _trainer_input(stage: StageSpec) -> dict[str, Any]:
     if stage.kind == "train":
         return {"experience_buffer": _rows(stage.dataset)} if stage.dataset is not None else {}
-    given: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     experiences: dict[str, Any] = {"storage_type": "queue", "max_read_timeout": stage.max_read_timeout_s}
     if stage.kind == "both":
         experiences |= {"capacity": stage.policy.capacity, "replay_buffer": replay_buffer(stage.policy)}
-    given["experience_buffer"] = experiences
+    section["experience_buffer"] = experiences
     if stage.dataset is not None:
         name = stage.algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
-        given["auxiliary_buffers"] = {name: {**_rows(stage.dataset), "total_epochs": stage.dataset.max_epochs or None}}
-    return given
+        section["auxiliary_buffers"] = {
+            name: {**_rows(stage.dataset), "total_epochs": stage.dataset.max_epochs or None}
+        }
+    return section
 
 
 def _rows(spec: TasksetSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sections `algorithm`, `trainer` and `policy`, and the replay buffer, as they will act."""
+"""Sections `algorithm`, `trainer` and `policy`, and the replay buffer, with all effective values."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ TINKER = "tinker"
 
 
 def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
-    """The objective with every part and argument."""
+    """Returns the objective with every part and argument."""
     section: dict[str, Any] = {"algorithm_type": spec.kind, "repeat_times": spec.repeat_times}
     section["sample_strategy"] = spec.sample_strategy
     section["sample_strategy_args"] = struct_defaults(STRATEGIES.get(spec.sample_strategy), spec.sample_strategy_args)
-    for part, plugins in PARTS.items():
-        name: str = getattr(spec, part)
-        section[f"{part}_fn"] = name
-        arguments = with_defaults(plugins, name, getattr(spec, f"{part}_args"))
+    for part_name, plugins in PARTS.items():
+        name: str = getattr(spec, part_name)
+        section[f"{part_name}_fn"] = name
+        arguments = with_defaults(plugins, name, getattr(spec, f"{part_name}_args"))
         if plugins is POLICY_LOSSES:
-            # The file may say the aggregation there as well; `loss_agg_mode` below says it for all losses.
+            # The file may set the aggregation here as well; `loss_agg_mode` below covers all losses.
             arguments = {
-                each: value
-                for each, value in arguments.items()
-                if each in spec.policy_loss_args or each not in other_names(name)
+                argument: setting
+                for argument, setting in arguments.items()
+                if argument in spec.policy_loss_args or argument not in other_names(name)
             }
-        section[f"{part}_fn_args"] = arguments
+        section[f"{part_name}_fn_args"] = arguments
     section["kl_penalty_place"] = spec.kl_penalty_place
     section["loss_agg_mode"] = spec.loss_agg_mode
     section["loss_scale_factor"] = spec.loss_scale_factor
     section["bypass_old_logprobs"] = spec.correction.old_logprobs == "rollout"
     if spec.correction.parts or spec.correction.old_logprobs != "rollout":
-        parts = [_correction(part) for part in spec.correction.parts]
+        parts = [_correction(correction) for correction in spec.correction.parts]
         section["rollout_correction"] = {"old_logprobs": spec.correction.old_logprobs, "corrections": parts}
     section["optimizer"] = acting_fields(spec.optimizer)
     return section
 
 
-def _correction(part: CorrectionPart) -> dict[str, Any]:
-    if not CORRECTIONS.builtin(part.kind):
-        return {"kind": "plugin", "name": part.kind, "args": part.args}
-    return {"kind": part.kind, **with_defaults(CORRECTIONS, part.kind, part.args)}
+def _correction(correction: CorrectionPart) -> dict[str, Any]:
+    if not CORRECTIONS.builtin(correction.kind):
+        return {"kind": "plugin", "name": correction.kind, "args": correction.args}
+    return {"kind": correction.kind, **with_defaults(CORRECTIONS, correction.kind, correction.args)}
 
 
 def trainer_section(stage: StageSpec) -> dict[str, Any]:
-    """The training side with every argument of its engine."""
+    """Returns the training side with every argument of the engine."""
     spec = stage.trainer
     arguments = dict(spec.engine_args)
     if spec.engine == TINKER:
         arguments = {}  # model.tinker has them
     else:
-        given = arguments
-        arguments = struct_defaults(trainer_engines.arguments_of(spec.engine), given)
-        if spec.engine == "verl" and spec.devices and "ranks" not in given:
-            del arguments["ranks"]  # one for each GPU, whatever is written
-    if spec.threads:  # 0, as many as there are, cannot be written
+        submitted = arguments
+        arguments = struct_defaults(trainer_engines.arguments_of(spec.engine), submitted)
+        if spec.engine == "verl" and spec.devices and "ranks" not in submitted:
+            del arguments["ranks"]  # one rank per GPU, regardless of the submitted number
+    if spec.threads:  # 0 means all available threads and cannot be written
         arguments["threads"] = spec.threads
     arguments["dtype"] = spec.dtype
     section: dict[str, Any] = {
@@ -89,7 +89,7 @@ def trainer_section(stage: StageSpec) -> dict[str, Any]:
 
 
 def _by_evaluation(spec: ByEvaluation) -> dict[str, Any]:
-    """The sections that say what evaluations decide; none where they decide nothing."""
+    """Returns the sections with decisions based on evaluations; empty without decisions."""
     sections: dict[str, Any] = {}
     if spec.best is not None:
         sections["best_checkpoint"] = _figured(spec.best)
@@ -116,28 +116,28 @@ def _updates(spec: UpdatesSpec) -> dict[str, Any]:
 
 
 def policy_section(stage: StageSpec) -> dict[str, Any] | None:
-    """The policy with its arguments; None where naming one would change it."""
+    """Returns the policy with arguments; None if naming the policy would change its behaviour."""
     spec = stage.policy
     policy = built_in(spec.kind)
-    # A server's clients are given time: naming the policy, as a file may, would take it from them.
+    # Clients of a server have no staleness bound: naming the policy, though allowed in a file, would impose a bound.
     if stage.serving is not None and spec.max_uses == 1 and keeps_bound(spec.kind) and not spec.bounded:
         return None
     section: dict[str, Any] = {"kind": spec.kind} if policy is not None else {"kind": "plugin", "name": spec.kind}
-    # What is used more than once is bounded only where a file asks for that.
+    # Experiences used more than once are bounded only at a file's request.
     if spec.bounded or not keeps_bound(spec.kind):
         section["max_staleness"] = spec.max_staleness_versions
     section["min_group_members"] = spec.min_group_members
     if policy is None:
         return {**section, "args": spec.args}
     for field in fields_of(policy):
-        value = spec.args.get(field.name, field.default)
-        if value is not msgspec.NODEFAULT:
-            section[field.name] = msgspec.to_builtins(value)
+        argument = spec.args.get(field.name, field.default)
+        if argument is not msgspec.NODEFAULT:
+            section[field.name] = msgspec.to_builtins(argument)
     return section
 
 
 def replay_buffer(spec: PolicySpec) -> dict[str, Any]:
-    """The order and the reuse of experiences."""
+    """Returns the order and the reuse of experiences."""
     if not spec.evict_when_full:
         return {"enable": False}
     return {

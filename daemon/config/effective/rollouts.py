@@ -1,4 +1,4 @@
-"""Sections `explorer` and `model` as they will act."""
+"""Sections `explorer` and `model` with all effective values."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 
 _OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
-"""Arguments of the engine of a service that stand in `model.external_model`."""
+"""Arguments of a service engine, set in `model.external_model`."""
 _COUNTED: Final = ("engine_num", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields of an auxiliary model that say how many GPUs it takes."""
+"""Fields of an auxiliary model counting GPUs."""
 _ON_ONE: Final = ("torch", "fake", TINKER, SERVICE)
-"""Engines that compute on one device at most, and have no needs but the time."""
+"""Engines using at most one device, with no requirements but a time-out."""
 _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-"""Settings of `model` that a taskset or an auxiliary model may have for its own, with their defaults."""
+"""Sampling settings of `model`, with defaults; a taskset or an auxiliary model may override them."""
 
 
-def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
-    """The explorers; `written` is the section as the user wrote it, for what the specification does not keep."""
+def explorer_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the explorers; `submitted` is the user's section, for fields missing from the specification."""
     spec = stage.rollout
     section: dict[str, Any] = {
-        "concurrent_mode": written.get("concurrent_mode") or "sequential",
+        "concurrent_mode": submitted.get("concurrent_mode") or "sequential",
         "runner_per_model": spec.concurrency,
         "max_repeat_times_per_runner": spec.lease_rollouts or None,
         "max_timeout": spec.max_timeout_s,
         "max_retry_times": spec.max_retry_times,
-        "env_vars": written.get("env_vars") or {},
+        "env_vars": submitted.get("env_vars") or {},
         "rollout_model": _rollout_model(stage),
         "auxiliary_models": [
-            _auxiliary(auxiliary, given, spec.explorers)
-            for auxiliary, given in zip(stage.auxiliary, written.get("auxiliary_models") or [], strict=False)
+            _auxiliary(auxiliary, submitted_model, spec.explorers)
+            for auxiliary, submitted_model in zip(
+                stage.auxiliary, submitted.get("auxiliary_models") or [], strict=False
+            )
         ],
-        **_evaluations(stage, written),
+        **_evaluations(stage, submitted),
         "eval_engine": spec.eval_engine,
         "collect_only": stage.kind == "explore" and (stage.taskset is not None),
         "over_rollout": acting_fields(spec.over_rollout),
@@ -46,22 +48,24 @@ def explorer_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, 
         "straggler_reissue": acting_fields(spec.straggler_reissue),
     }
     if section["concurrent_mode"] != "sequential":
-        # A runner does the rollouts of its part together, and the specification counts rollouts.
+        # A runner executes all rollouts of one lease, while the specification counts rollouts.
         section["runner_per_model"] //= spec.lease_rollouts or stage.algorithm.repeat_times
-    if stage.kind == "both" and stage.synchronizer.sync_style != "fixed":  # there the schedule says it
+    if (
+        stage.kind == "both" and stage.synchronizer.sync_style != "fixed"
+    ):  # otherwise the schedule determines the number
         section["max_inflight_batches"] = stage.policy.max_inflight_batches
     if stage.serving is not None:
         section["proxy_port"] = stage.serving.port
         section["listen_address"] = stage.serving.address
-        section["min_running_model_num"] = written.get("min_running_model_num", 1)
+        section["min_running_model_num"] = submitted.get("min_running_model_num", 1)
     return section
 
 
-def _evaluations(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
-    if stage.kind == "explore":  # its mode says when, and the daemon of which weights
+def _evaluations(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    if stage.kind == "explore":  # the mode determines when, and the daemon chooses the weights
         names = {"eval_on_startup": True, "bench_on_latest_checkpoint": False}
         measured = stage.taskset is None and stage.rollout.engine != SERVICE
-        return {name: written.get(name, default) for name, default in names.items()} if measured else {}
+        return {name: submitted.get(name, default) for name, default in names.items()} if measured else {}
     return {"eval_interval": stage.eval_interval, "eval_on_startup": stage.eval_on_startup}
 
 
@@ -70,16 +74,16 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
     section: dict[str, Any] = {"engine_type": spec.engine, "engine_num": spec.explorers, "dtype": spec.dtype}
     arguments = dict(spec.engine_args)
     if spec.engine == TINKER:
-        arguments = {}  # model.tinker has them
+        arguments = {}  # set in model.tinker
     elif spec.engine == SERVICE:
-        arguments = {name: value for name, value in arguments.items() if name not in _OF_SERVICE}
+        arguments = {name: setting for name, setting in arguments.items() if name not in _OF_SERVICE}
     else:
         arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), arguments)
     section["extra_engine_args"] = _threaded(arguments, spec.threads)
     section |= _needs(spec.needs, alone=spec.engine in _ON_ONE)
     for name in ("chat_template", "enable_thinking"):
-        if (value := getattr(stage.model, name)) is not None:
-            section[name] = value
+        if (setting := getattr(stage.model, name)) is not None:
+            section[name] = setting
     section["enable_auto_tool_choice"] = stage.model.auto_tool_choice
     section["tool_call_parser"] = stage.model.tool_call_parser or None
     section["reasoning_parser"] = stage.model.reasoning_parser or None
@@ -87,7 +91,7 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
 
 
 def _threaded(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
-    # 0, as many as there are, cannot be written.
+    # 0 means all available threads and cannot be written.
     return {**arguments, "threads": threads} if threads else arguments
 
 
@@ -110,7 +114,7 @@ def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any], explorers: int) -> dict[str, Any]:
+def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int) -> dict[str, Any]:
     section: dict[str, Any] = {
         "name": spec.name,
         "engine_type": spec.engine,
@@ -121,7 +125,7 @@ def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any], explorers: int) 
         "top_p": spec.top_p,
         "top_k": spec.top_k,
         "max_num_seqs": spec.concurrency,
-        **{name: written[name] for name in _COUNTED if name in written},
+        **{name: submitted[name] for name in _COUNTED if name in submitted},
     }
     if spec.served:
         section["model_name"] = spec.model_name
@@ -135,22 +139,22 @@ def _auxiliary(spec: AuxiliarySpec, written: Mapping[str, Any], explorers: int) 
     section["enable_thinking"] = spec.enable_thinking
     section["extra_engine_args"] = _threaded(arguments, spec.threads)
     for name in ("gpu_memory_utilization", "enforce_eager"):
-        # Other engines do not look at them, and say so where one is written.
-        if spec.engine == "vllm" or name in written:
+        # Other engines ignore the fields, and warn if one is written.
+        if spec.engine == "vllm" or name in submitted:
             section[name] = getattr(spec.needs, name)
     return section
 
 
-def model_section(stage: StageSpec, written: Mapping[str, Any]) -> dict[str, Any]:
-    """The model, its lengths and its adapter; `written` is the section as the user wrote it."""
+def model_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the model with lengths and adapter; `submitted` is the section written by the user."""
     spec = stage.model
     section: dict[str, Any] = {
         "model_path": spec.path,
         "critic_model_path": stage.trainer.critic_path,
         "trust_remote_code": spec.trust_remote_code,
-        "custom_chat_template": written.get("custom_chat_template"),
-        "enable_thinking": written.get("enable_thinking"),
-        **{name: written.get(name, default) for name, default in _SAMPLED.items()},
+        "custom_chat_template": submitted.get("custom_chat_template"),
+        "enable_thinking": submitted.get("enable_thinking"),
+        **{name: submitted.get(name, default) for name, default in _SAMPLED.items()},
         "max_model_len": spec.max_model_len,
         "max_prompt_tokens": spec.max_prompt_tokens,
         "max_response_tokens": spec.max_response_tokens,
@@ -179,7 +183,7 @@ def _tinker(stage: StageSpec) -> dict[str, Any]:
     if stage.trainer.engine != TINKER:
         return {"enable": False}
     names = ("base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url")
-    return {"enable": True, **{name: value for name, value in stage.trainer.engine_args.items() if name in names}}
+    return {"enable": True, **{name: argument for name, argument in stage.trainer.engine_args.items() if name in names}}
 
 
 def _service(spec: RolloutSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The algorithm's own defaults with the user's parts over them, Trinity-RFT's names, and the optimizer."""
+"""The algorithm's defaults overridden by the user's parts, Trinity-RFT's names of arguments, and the optimizer."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ PARTS: Final[dict[str, Plugins[Any]]] = {
 
 
 class _Default(msgspec.Struct):
-    """The arguments of the strategy `default`."""
+    """Arguments of the strategy `default`."""
 
 
 class _StalenessControl(msgspec.Struct):
-    """The arguments of `staleness_control`, in weight versions."""
+    """Arguments of `staleness_control`, in weight versions."""
 
     max_staleness: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class _Mix(msgspec.Struct):
-    """The arguments of `mix`: the share of an expert's rows, and the auxiliary buffer that holds them."""
+    """Arguments of `mix`: the share of expert rows, and the auxiliary buffer with the rows."""
 
     expert_data_ratio: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
     sft_dataset_name: Annotated[str, msgspec.Meta(min_length=1)] = "sft_dataset"
@@ -63,17 +63,17 @@ STRATEGIES: Final[Mapping[str, type[msgspec.Struct]]] = {
     "staleness_control": _StalenessControl,
     "mix": _Mix,
 }
-"""The arguments of each sample strategy."""
+"""Arguments of each sample strategy."""
 _STRATEGY_ARGS: Final[FieldPath] = ("algorithm", "sample_strategy_args")
 _ARGS: Final[FieldPath] = ("algorithm", "policy_loss_fn_args")
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"ppo": {"delta_sequence_masking": "delta"}}
-"""Upstream's names of arguments and ours, by loss."""
+"""Upstream's argument names and rftd's, by loss."""
 _MODES: Final[Mapping[str, tuple[str, ...]]] = {"mix": ("grpo_loss_agg_mode",), "mix_chord": ("grpo_loss_agg_mode",)}
-"""Other names for the aggregation of its rollouts beside `loss_agg_mode`, by loss."""
+"""Synonyms of `loss_agg_mode` for the rollouts' aggregation, by loss."""
 
 
 def find_algorithm(section: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
-    """The definition of the type, or None after saying that it cannot be run."""
+    """Returns the definition of the algorithm; None, with an issue, for an unknown algorithm."""
     kind = section.algorithm_type
     try:
         return registry.lookup(kind)
@@ -85,32 +85,36 @@ def find_algorithm(section: Algorithm, notes: Notes) -> AlgorithmDefinition | No
 def resolve_algorithm(
     experiment: Experiment, definition: AlgorithmDefinition, total_steps: int, notes: Notes
 ) -> AlgorithmSpec:
-    """The objective of one stage, complete."""
+    """Returns the complete objective of one stage."""
     section = experiment.algorithm
     parts: dict[str, Any] = {}
-    made: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
     mode: str | None = None
-    for part, plugins in PARTS.items():
-        # A part that the user named has its own defaults: those of the type's part mean nothing to it.
-        own: str = getattr(definition, part)
-        name: str = getattr(section, f"{part}_fn") or own
-        args: dict[str, Any] = getattr(section, f"{part}_fn_args") or {}
-        if part == "policy_loss":
+    for part_name, plugins in PARTS.items():
+        # A part named by the user has separate defaults: the defaults of the algorithm's part do not apply.
+        default_name: str = getattr(definition, part_name)
+        name: str = getattr(section, f"{part_name}_fn") or default_name
+        args: dict[str, Any] = getattr(section, f"{part_name}_fn_args") or {}
+        if part_name == "policy_loss":
             args, mode = policy_loss_args(section, name, notes)
-        default: dict[str, Any] = getattr(definition, f"{part}_args") if name == own else {}
-        parts[part] = name
-        parts[f"{part}_args"] = {**default, **args}
-        made[part] = _made_part(part, plugins, name, parts[f"{part}_args"], notes)
-    loss_needs = LossNeeds.of(made["policy_loss"])
+        default: dict[str, Any] = getattr(definition, f"{part_name}_args") if name == default_name else {}
+        parts[part_name] = name
+        parts[f"{part_name}_args"] = {**default, **args}
+        instances[part_name] = _made_part(part_name, plugins, name, parts[f"{part_name}_args"], notes)
+    loss_needs = LossNeeds.of(instances["policy_loss"])
     own_mode = loss_needs.loss_agg_mode
     if not definition.needs.rollouts and loss_needs.old_logprobs:
-        what = f"{parts['policy_loss']} compares with the log-probabilities of rollouts, and {definition.name} has rows"
-        notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
+        problem = (
+            f"{parts['policy_loss']} compares with the log-probabilities of rollouts, and {definition.name} has rows"
+        )
+        notes.wrong(
+            ("algorithm", "policy_loss_fn"), problem, f"leave it out for {definition.policy_loss}", Contradiction
+        )
     if POLICY_LOSSES.builtin(parts["policy_loss"]):
         _check_pairs(parts["policy_loss"], definition, notes)
     if section.kl_penalty_place == "before":
-        _check_penalty_place(made["advantage"], parts, notes)
-    greedy = int(getattr(made["advantage"], "greedy_rollouts", 0))
+        _check_penalty_place(instances["advantage"], parts, notes)
+    greedy = int(getattr(instances["advantage"], "greedy_rollouts", 0))
     strategy, strategy_args = _strategy(section, definition, notes)
     return AlgorithmSpec(
         kind=section.algorithm_type,
@@ -128,29 +132,29 @@ def resolve_algorithm(
 
 
 def _strategy(section: Algorithm, definition: AlgorithmDefinition, notes: Notes) -> tuple[str, dict[str, Any]]:
-    """The sample strategy and its arguments."""
+    """Returns the sample strategy with arguments."""
     strategy = section.sample_strategy or definition.sample_strategy
-    own = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
+    default_args = definition.sample_strategy_args if strategy == definition.sample_strategy else {}
     args = section.sample_strategy_args or {}
     if strategy not in STRATEGIES:
         fix = f"rftd has: {', '.join(STRATEGIES)}"
         near = difflib.get_close_matches(strategy, STRATEGIES, 1)
         fix = f"did you mean {near[0]!r}? {fix}" if near else fix
         notes.wrong(("algorithm", "sample_strategy"), f"{strategy} cannot be run yet", fix, Unsupported)
-        return strategy, dict(own)
+        return strategy, dict(default_args)
     before = len(notes.issues)
     check_struct(args, STRATEGIES[strategy], _STRATEGY_ARGS, f"sample_strategy {strategy}", notes)
     if definition.needs.expert_data and strategy != "mix":
-        what = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
-        notes.wrong(("algorithm", "sample_strategy"), what, "leave it out, or write mix", Contradiction)
-    # In the place of one whose arguments are wrong stands one that has none: nothing else is wrong because of them.
-    return (strategy, {**own, **args}) if len(notes.issues) == before else ("default", {})
+        problem = f"is {strategy}, but {definition.name} learns from an expert's rows beside its rollouts"
+        notes.wrong(("algorithm", "sample_strategy"), problem, "leave it out, or write mix", Contradiction)
+    # A strategy with invalid arguments is replaced by `default`, to avoid follow-up errors.
+    return (strategy, {**default_args, **args}) if len(notes.issues) == before else ("default", {})
 
 
 def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, Any], notes: Notes) -> None:
-    """Refuses a penalty before the advantages where there is none, or where they cannot take it.
+    """Refuses a penalty before the advantages if there is no penalty, or if the function cannot apply one.
 
-    `advantage` is None for a third party's function.
+    `advantage` is None for a third-party function.
     """
     path = ("algorithm", "kl_penalty_place")
     if parts["kl_penalty"] == "none":
@@ -165,34 +169,36 @@ def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, A
 def _check_pairs(loss: str, definition: AlgorithmDefinition, notes: Notes) -> None:
     labels = tells_labels(loss)
     if labels and definition.rows != "dpo":
-        what = f"{loss} must know which responses are the good ones, and the rows of {definition.name} do not say that"
+        problem = f"{loss} needs labels of good and bad responses, and the rows of {definition.name} have none"
         if compares_pairs(loss):
-            what = f"{loss} compares a chosen response with a rejected one, and {definition.name} has no such pairs"
+            problem = f"{loss} compares a chosen response with a rejected one, and {definition.name} has no such pairs"
         fix = f"write algorithm_type: {loss}"
         if loss == "ipo":
             fix += "; prime-rl's clip, which had this name, is probability_clip, with mask_low and mask_high"
-        notes.wrong(("algorithm", "policy_loss_fn"), what, fix, Contradiction)
+        notes.wrong(("algorithm", "policy_loss_fn"), problem, fix, Contradiction)
     if definition.rows == "dpo" and not labels:
-        what = f"{loss} would learn the rejected responses like the chosen ones"
-        notes.wrong(("algorithm", "policy_loss_fn"), what, f"leave it out for {definition.policy_loss}", Contradiction)
+        problem = f"{loss} would learn the rejected responses like the chosen ones"
+        notes.wrong(
+            ("algorithm", "policy_loss_fn"), problem, f"leave it out for {definition.policy_loss}", Contradiction
+        )
 
 
-def _made_part(part: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
-    """The part, if it is one of ours: it is made to see that the arguments fit. None for a third party's."""
+def _made_part(part_name: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
+    """Constructs a built-in part to validate the arguments; returns None for a third-party part."""
     try:
         plugins.check(name)
     except ConfigError as error:
-        notes.wrong(("algorithm", f"{part}_fn"), error.what, error.fix, Unsupported)
+        notes.wrong(("algorithm", f"{part_name}_fn"), error.what, error.fix, Unsupported)
         return None
     if not plugins.builtin(name):
         return None
-    path: FieldPath = ("algorithm", f"{part}_fn_args")
-    # The signature is asked before the part is made: a constructor stops at the first thing that is wrong.
+    path: FieldPath = ("algorithm", f"{part_name}_fn_args")
+    # The signature is checked before the construction, because a constructor stops at the first error.
     before = len(notes.issues)
-    beside = other_names(name) if part == "policy_loss" else ()
-    # Penalties are made of the losses' formulas, under a name of their own here.
-    noun = "KL penalty" if part == "kl_penalty" else ""
-    check_declared(plugins, name, args, path, notes, beside=beside, noun=noun)
+    beside = other_names(name) if part_name == "policy_loss" else ()
+    # Penalties use the losses' formulas under a separate name.
+    noun = "KL penalty" if part_name == "kl_penalty" else ""
+    check_declared(plugins, name, args, path, notes, extra_names=beside, noun=noun)
     if len(notes.issues) > before:
         return None
     try:
@@ -214,26 +220,27 @@ def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes
         return default
     if repeat_times == 1 and definition.own_tries and makes_own_tries(experiment):
         notes.warn(
-            f"algorithm.repeat_times is 1: {kind} learns from every rollout, whatever its reward; "
+            f"algorithm.repeat_times is 1: {kind} learns from every rollout, regardless of the reward; "
             "its workflow must try the task itself, and raise an error where no try is worth learning"
         )
     elif definition.needs.groups and repeat_times < 2:
-        what = (
+        problem = (
             f"is {repeat_times}, but {kind} compares the answers to one task with each other: "
             "with a single answer every advantage is zero and nothing is learnt"
         )
         notes.wrong(
-            ("algorithm", "repeat_times"), what, f"set it to 2 or more, or leave it out for {default}", Contradiction
+            ("algorithm", "repeat_times"), problem, f"set it to 2 or more, or leave it out for {default}", Contradiction
         )
     if repeat_times <= greedy:
-        what = f"is {repeat_times}, but of each group {greedy} rollout is a greedy baseline: none is left to train"
-        notes.wrong(("algorithm", "repeat_times"), what, f"set it to {greedy + 1} or more", Contradiction)
+        problem = (
+            f"is {repeat_times}, but {greedy} rollout of each group is a greedy baseline: no rollout is left to train"
+        )
+        notes.wrong(("algorithm", "repeat_times"), problem, f"set it to {greedy + 1} or more", Contradiction)
     return repeat_times
 
 
 def no_warmup(ratio: float, total_steps: int) -> str:
-    """The warning of a share of the steps that is less than one; empty where there is a warm-up, or none is asked
-    for."""
+    """Returns a warning for a warm-up share below one step; empty if there is a warm-up, or if the share is 0."""
     if not ratio or int(ratio * total_steps):
         return ""
     return (
@@ -242,55 +249,55 @@ def no_warmup(ratio: float, total_steps: int) -> str:
     )
 
 
-def _optimizer(given: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> Optimizer:
-    optimizer = as_declared(given, Optimizer)
+def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> Optimizer:
+    optimizer = as_declared(section, Optimizer)
     counted = optimizer.lr_warmup_steps >= 0
     if total_steps and not counted and (warning := no_warmup(optimizer.lr_warmup_steps_ratio, total_steps)):
         notes.warn(warning)
-    # The guide has the field in two sections: the trainer's counts if it was written.
+    # The guide has the field in two sections: the trainer's takes precedence if written.
     if "grad_clip" in trainer.model_fields_set:
         optimizer = msgspec.structs.replace(optimizer, clip_grad=trainer.grad_clip)
     return optimizer.with_counted_warmup(total_steps)
 
 
 def other_names(loss: str) -> tuple[str, ...]:
-    """Names of arguments that `policy_loss_args` takes beside those of the loss itself."""
+    """Returns argument names accepted by `policy_loss_args` in addition to the loss's arguments."""
     if not POLICY_LOSSES.builtin(loss):
         return ()
-    whole = tells_labels(loss)  # a pair, or a response, is one value, which no mode aggregates
+    whole = tells_labels(loss)  # a pair or a response has a single value, never aggregated
     return (*_RENAMED.get(loss, ()), *(() if whole else _modes(loss)))
 
 
 def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[str, Any], str | None]:
-    """The arguments of the policy loss by our names, and the aggregation that the file asks for, if it does.
+    """Returns the policy loss's arguments under rftd's names, and the aggregation set in the file, if any.
 
-    Two names of one thing must agree.
+    Synonyms must agree.
     """
     args = dict(section.policy_loss_fn_args or {})
-    taken = other_names(loss)
+    accepted_names = other_names(loss)
     for old, new in _RENAMED.get(loss, {}).items():
         if old not in args:
             continue
-        value = args.pop(old)
-        if args.setdefault(new, value) != value:
-            what = f"is {value!r}, and {new}, which is the same here, {args[new]!r}"
-            notes.wrong((*_ARGS, old), what, f"keep {new} only", Contradiction)
+        setting = args.pop(old)
+        if args.setdefault(new, setting) != setting:
+            problem = f"is {setting!r}, and {new}(the same setting) {args[new]!r}"
+            notes.wrong((*_ARGS, old), problem, f"keep {new} only", Contradiction)
     aggregation: str | None = section.loss_agg_mode
     first: FieldPath = ("algorithm", "loss_agg_mode")
     for name in _modes(loss):
-        if name not in taken or name not in args:
+        if name not in accepted_names or name not in args:
             continue
         mode = _checked((*_ARGS, name), args.pop(name), notes)
         if aggregation is None:
             aggregation = mode
             first = (*_ARGS, name)
         elif mode not in (None, aggregation):
-            what = f"is {mode}, and {show(first)}, which is the same, {aggregation}"
-            notes.wrong((*_ARGS, name), what, "keep one of them", Contradiction)
+            problem = f"is {mode}, and {show(first)}(the same setting) {aggregation}"
+            notes.wrong((*_ARGS, name), problem, "keep one of them", Contradiction)
     switched = sft.mode_of(args.get("use_token_level_loss"))
     if aggregation is not None and switched not in (None, aggregation):
-        what = f"asks for {switched}, and {show(first)} is {aggregation}"
-        notes.wrong((*_ARGS, "use_token_level_loss"), what, "keep one of them", Contradiction)
+        problem = f"asks for {switched}, and {show(first)} is {aggregation}"
+        notes.wrong((*_ARGS, "use_token_level_loss"), problem, "keep one of them", Contradiction)
     return args, aggregation
 
 

@@ -1,4 +1,4 @@
-"""`explorer.auxiliary_models`: the models that workflows and rewards ask, with engines of their own or at a service."""
+"""`explorer.auxiliary_models`: models called by workflows and rewards, with dedicated engines or at a service."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
 _PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields that engines with GPUs of their own look at."""
+"""Fields used only by engines with dedicated GPUs."""
 _ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
-"""Parallel sizes of an auxiliary model that vLLM takes as 1 only."""
+"""Parallel sizes of an auxiliary model accepted by vLLM only as 1."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
 _OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
 _CONCURRENCY: Final = 16
@@ -47,9 +47,9 @@ _UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
 def resolve_auxiliary(
     experiment: Experiment, lengths: LengthLimits, teacher_path: str, host: Host, notes: Notes
 ) -> tuple[AuxiliarySpec, ...]:
-    """The auxiliary models of one stage, in the order of the file; their names are distinct.
+    """Returns the auxiliary models of one stage in the order of the file, with distinct names.
 
-    With a `teacher_path`, the first one is a part of the trainer, and has no GPUs among the explorers'.
+    With a `teacher_path`, the first model is a part of the trainer, without GPUs among the explorers'.
     """
     specs: list[AuxiliarySpec] = []
     for number, declared in enumerate(experiment.explorer.auxiliary_models):
@@ -82,16 +82,16 @@ def _with_engines(
     explorers = experiment.explorer.rollout_model.engine_num
     engines = engines_per_explorer(experiment, declared)
     if "engine_num" in declared.model_fields_set and engines * explorers != declared.engine_num:
-        taken = f", on {engines * explorers * choice.gpus} GPUs together" if choice.gpus else ""
+        gpu_usage = f", on {engines * explorers * choice.gpus} GPUs together" if choice.gpus else ""
         notes.warn(
-            f"{show((*path, 'engine_num'))} {declared.engine_num} becomes {engines * explorers}{taken}: each of the "
+            f"{show((*path, 'engine_num'))} {declared.engine_num} becomes {engines * explorers}{gpu_usage}: each of the "
             f"{explorers} explorers opens {engines} (explorer.rollout_model.engine_num)"
         )
     return msgspec.structs.replace(spec, engines=engines)
 
 
 def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each variable that a service needs and `environ` lacks: explorers may be elsewhere, or not."""
+    """Yields a warning for each variable required by a service and unset in `environ`; explorers may run elsewhere."""
     needed = {
         variable: model.name
         for stage in spec.stages
@@ -110,21 +110,21 @@ def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterato
 def _spec(
     experiment: Experiment, declared: AuxiliaryModel, engine: str, lengths: LengthLimits, path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
-    """The fields of engines and services alike; lengths and sampling are those of `model` where nothing is written."""
+    """Returns the fields common to engines and services; unset lengths and sampling come from `model`."""
     model = experiment.model
     total = declared.max_model_len or lengths.model
     response = declared.max_response_tokens or min(lengths.response, total - 1)
     prompt = declared.max_prompt_tokens or total - response
     if prompt < total < prompt + response:
-        # As in Trinity-RFT, whose engine stops where the model's length ends.
+        # As in Trinity-RFT, where the engine stops at the model's length.
         notes.warn(
             f"{show((*path, 'max_model_len'))} is {total}, and prompt and response take {prompt} + {response}: "
             f"answers end after {total - prompt} tokens"
         )
         response = total - prompt
     if prompt < 1 or response < 1 or prompt + response > total:
-        what = f"is {total}, and prompt and response take {max(prompt, 1)} + {max(response, 1)}"
-        notes.wrong((*path, "max_model_len"), what, "raise it, or lower the lengths")
+        problem = f"is {total}, but prompt and response need {max(prompt, 1)} + {max(response, 1)}"
+        notes.wrong((*path, "max_model_len"), problem, "raise it, or lower the lengths")
     return AuxiliarySpec(
         name="",
         engine=engine,
@@ -144,9 +144,9 @@ def _spec(
 
 
 def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> AuxiliarySpec:
-    """The model of a service. Of its key only the name of a variable is kept."""
+    """Returns the model of a service; of the key, only the name of an environment variable is stored."""
     if not declared.model_name:
-        notes.wrong((*path, "model_name"), "is required", "write what the service calls the model", Contradiction)
+        notes.wrong((*path, "model_name"), "is required", "write the service's name of the model", Contradiction)
     address = declared.base_url
     if not address:
         fix = "write the service's address up to /v1, or {env: NAME}"
@@ -156,8 +156,10 @@ def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, 
     if declared.model_path:
         notes.warn(f"{show((*path, 'model_path'))} has no effect: engine_type is {SERVICE}")
     if declared.enable_thinking is not None:
-        what = f"is {str(declared.enable_thinking).lower()}, and a service fills its chat template in by itself"
-        notes.wrong((*path, "enable_thinking"), what, "start the service with it, and leave it out here", Unsupported)
+        problem = f"is {str(declared.enable_thinking).lower()}, but a service applies its own chat template"
+        notes.wrong(
+            (*path, "enable_thinking"), problem, "configure it at the service, and leave it out here", Unsupported
+        )
     check_struct(declared.extra_engine_args, ServiceArgs, (*path, "extra_engine_args"), "a service", notes)
     return msgspec.structs.replace(
         spec,
@@ -169,7 +171,7 @@ def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, 
 
 
 def _warn_idle(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
-    """Warns of fields of an engine that another one, or a service, does not look at."""
+    """Warns of engine fields ignored by the engine in use, or by a service."""
     parallel = () if spec.needs.devices else _PARALLEL
     names = (*parallel, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
     fields = type(declared).model_fields
@@ -179,9 +181,9 @@ def _warn_idle(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, n
             notes.warn(f"{show((*path, name))} has no effect: {taker}")
 
 
-def _variable(value: Any) -> str:
-    """The variable that `{env: NAME}` names; a value is none, and whatever is secret has been refused by now."""
-    return str(value["env"]) if isinstance(value, dict) else ""
+def _variable(reference: Any) -> str:
+    """Returns the variable named by `{env: NAME}`; empty for plain text, because plain secrets are already refused."""
+    return str(reference["env"]) if isinstance(reference, dict) else ""
 
 
 def _with_engine(
@@ -193,14 +195,14 @@ def _with_engine(
     path: FieldPath,
     notes: Notes,
 ) -> AuxiliarySpec:
-    """The model with an engine in each explorer."""
+    """Returns the model with an engine in each explorer."""
     where = (*path, "engine_type")
     if not declared.model_path and spec.engine != "fake":
-        fix = f"write the model's folder, or engine_type: {SERVICE} and where it is served"
+        fix = f"write the model's folder, or engine_type: {SERVICE} and base_url"
         notes.wrong((*path, "model_path"), "is required", fix, Contradiction)
     for name in ("model_name", "base_url"):
         if getattr(declared, name):
-            notes.warn(f"{show((*path, name))} has no effect: it is for engine_type {SERVICE}")
+            notes.warn(f"{show((*path, name))} has no effect: only used with engine_type {SERVICE}")
     check_engine(rollout_engines.ENGINES, spec.engine, _GUIDES, where, notes)
     arguments = (*path, "extra_engine_args")
     args, lifted = lifted_counts(declared.extra_engine_args, ("threads",), arguments, notes)
@@ -218,8 +220,8 @@ def _with_engine(
         )
     elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(experiment, declared, host)):
         notes.warn(
-            f"explorer.auxiliary_models: torch generates on the GPU of its explorer, beside the model that is trained; "
-            f"the {counted} counted for it stay free"
+            f"explorer.auxiliary_models: torch generates on its explorer's GPU, next to the trained model; "
+            f"the {counted} GPUs counted for it stay free"
         )
     dtype = "bfloat16" if choice.device == "cuda" else "float32"
     if "dtype" in declared.model_fields_set and declared.dtype != "auto":
@@ -235,33 +237,33 @@ def _check_vllm(
     path: FieldPath,
     notes: Notes,
 ) -> None:
-    """Refuses vLLM where it does not run, and what it would refuse when it is opened."""
+    """Refuses vLLM where unavailable, and settings that vLLM would refuse when opened."""
     where = (*path, "engine_type")
-    served_elsewhere = f"serve it by itself, and write engine_type: {SERVICE}"
+    served_elsewhere = f"serve it separately, and write engine_type: {SERVICE}"
     build = vllm_build(host)
-    # Of a machine that nobody has looked at neither packages nor GPUs are known: whoever starts workers looks.
+    # Packages and GPUs of an uninspected machine are unknown: the launcher of the workers checks later.
     if isinstance(build, NoBuild) and host.seen:
         notes.wrong(where, f"is vllm, and {build.why}", f"{build.fix}; or {served_elsewhere}", Unsupported)
     if choice.gpus and experiment.mode == "colocate":
-        what = "is vllm on GPUs of its own, and mode colocate is for one device"
-        notes.wrong(where, what, f"{served_elsewhere}; or write mode: both", Unsupported)
+        problem = "is vllm with dedicated GPUs, but mode colocate uses one device"
+        notes.wrong(where, problem, f"{served_elsewhere}; or write mode: both", Unsupported)
     for name in _ONE_ENGINE if choice.gpus else ():
         if (size := getattr(declared, name)) > 1:
-            what = f"is {size}, and an engine of the model is not spread so"
-            notes.wrong((*path, name), what, "write 1, or raise tensor_parallel_size", Unsupported)
+            problem = f"is {size}, but an engine of the model is not spread this way"
+            notes.wrong((*path, name), problem, "write 1, or raise tensor_parallel_size", Unsupported)
 
 
 def _named(
-    declared: AuxiliaryModel, spec: AuxiliarySpec, taken: list[str], path: FieldPath, notes: Notes
+    declared: AuxiliaryModel, spec: AuxiliarySpec, used_names: list[str], path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
-    """The name that is written, which nobody else may have; else one made of the model's."""
+    """Returns the model under the written name, which must be unique, or under a name derived from the model."""
     if declared.name is not None:
         if not _NAME.fullmatch(declared.name):
-            notes.wrong((*path, "name"), f"is {declared.name!r}", "take letters, digits, dots and dashes", WrongValue)
-        if declared.name in taken:
-            notes.wrong((*path, "name"), f"{declared.name!r} is the name of another one", "give each its own")
+            notes.wrong((*path, "name"), f"is {declared.name!r}", "use letters, digits, dots and dashes", WrongValue)
+        if declared.name in used_names:
+            notes.wrong((*path, "name"), f"{declared.name!r} is used twice", "choose unique names")
         return msgspec.structs.replace(spec, name=declared.name)
     base = _UNNAMED.sub("-", PurePath(declared.model_name or declared.model_path or spec.engine).name).strip(".-")[:48]
     base = base or "model"
-    number = next(n for n in range(1, len(taken) + 2) if (base if n == 1 else f"{base}-{n}") not in taken)
+    number = next(n for n in range(1, len(used_names) + 2) if (base if n == 1 else f"{base}-{n}") not in used_names)
     return msgspec.structs.replace(spec, name=base if number == 1 else f"{base}-{number}")

@@ -1,4 +1,4 @@
-"""`with_decisions` gives a stage what its evaluations decide, and refuses a figure that none of them will have."""
+"""`with_decisions` adds decisions based on evaluations to a stage, and refuses figures unknown to every evaluation."""
 
 from __future__ import annotations
 
@@ -21,36 +21,38 @@ _STOP: Final[FieldPath] = ("trainer", "early_stop")
 _RULES: Final[FieldPath] = ("trainer", "rules")
 _CONDITIONS: Final = ("falls_by", "rises_by", "below", "above")
 _ENDS: Final = 2
-"""The evaluations of a stage that has none between its ends."""
+"""Number of evaluations of a stage evaluated only at the beginning and the end."""
 _SHARES: Final = ("accuracy", "pass@", "majority@")
-"""Beginnings of figures that lie between 0 and 1."""
+"""Prefixes of figures between 0 and 1."""
 
 
-def with_decisions(stage: StageSpec, experiment: Experiment, notes: Notes, *, of_several: bool) -> StageSpec:
-    """The stage with the decisions of its evaluations; `of_several`: it may have inherited what is for other stages."""
-    given = experiment.trainer
-    sections = (given.best_checkpoint, given.early_stop, given.rules or None)
+def with_decisions(stage: StageSpec, experiment: Experiment, notes: Notes, *, inheritable: bool) -> StageSpec:
+    """Returns the stage with its evaluation-based decisions; with `inheritable`, sections may be meant for other
+    stages.
+    """
+    trainer = experiment.trainer
+    sections = (trainer.best_checkpoint, trainer.early_stop, trainer.rules or None)
     if not any(sections):
         return stage
     paths = [path for path, section in zip((_BEST, _STOP, _RULES), sections, strict=True) if section]
     if stage.kind != "both":
         for path in paths:
-            if of_several:
+            if inheritable:
                 notes.warn(f"{show(path)} has no effect in stage {stage.name!r}, which makes no evaluations")
             else:
-                notes.wrong(path, "decides by evaluations, and this experiment makes none", "leave it out")
+                notes.wrong(path, "needs evaluations, but this experiment has none", "leave it out")
         return stage
     if not stage.evals:
         for path in paths:
-            what = "decides by evaluations, and there are no held-out tasks"
-            notes.wrong(path, what, "name some in buffer.explorer_input.eval_tasksets")
+            problem = "needs evaluations, but there are no held-out tasks"
+            notes.wrong(path, problem, "name some in buffer.explorer_input.eval_tasksets")
         return stage
     decisions = ByEvaluation(
-        best=_best(given.best_checkpoint, stage, notes) if given.best_checkpoint else None,
-        early_stop=_early_stop(given.early_stop, stage, notes) if given.early_stop else None,
+        best=_best(trainer.best_checkpoint, stage, notes) if trainer.best_checkpoint else None,
+        early_stop=_early_stop(trainer.early_stop, stage, notes) if trainer.early_stop else None,
         rules=tuple(
             spec
-            for number, rule in enumerate(given.rules)
+            for number, rule in enumerate(trainer.rules)
             if (spec := _rule(rule, (*_RULES, number), stage, notes)) is not None
         ),
     )
@@ -59,70 +61,72 @@ def with_decisions(stage: StageSpec, experiment: Experiment, notes: Notes, *, of
     return stage
 
 
-def _best(given: BestCheckpoint, stage: StageSpec, notes: Notes) -> BestSpec | None:
-    figure = _figure(given.metric, (*_BEST, "metric"), stage, notes)
-    return None if figure is None else BestSpec(figure=figure, mode=given.mode, keep=given.keep)
+def _best(section: BestCheckpoint, stage: StageSpec, notes: Notes) -> BestSpec | None:
+    figure = _figure(section.metric, (*_BEST, "metric"), stage, notes)
+    return None if figure is None else BestSpec(figure=figure, mode=section.mode, keep=section.keep)
 
 
-def _early_stop(given: EarlyStop, stage: StageSpec, notes: Notes) -> EarlyStopSpec | None:
-    if not given.patience and given.bound is None:
-        notes.wrong(_STOP, "says when to stop neither by patience nor by bound", "write patience: 3, or a bound")
-    figure = _figure(given.metric, (*_STOP, "metric"), stage, notes)
+def _early_stop(section: EarlyStop, stage: StageSpec, notes: Notes) -> EarlyStopSpec | None:
+    if not section.patience and section.bound is None:
+        notes.wrong(_STOP, "has neither patience nor bound", "write patience: 3, or a bound")
+    figure = _figure(section.metric, (*_STOP, "metric"), stage, notes)
     if figure is None:
         return None
-    if given.bound is not None:
-        best = given.bound > 1 if given.mode == "max" else given.bound < 0
+    if section.bound is not None:
+        best = section.bound > 1 if section.mode == "max" else section.bound < 0
         if best and figure.figure.startswith(_SHARES):
-            what = f"is {given.bound:g}, which {given.metric} never reaches: it lies between 0 and 1"
-            notes.wrong((*_STOP, "bound"), what, "write a bound between 0 and 1", WrongValue)
+            problem = f"is {section.bound:g}, which {section.metric} never reaches: it lies between 0 and 1"
+            notes.wrong((*_STOP, "bound"), problem, "write a bound between 0 and 1", WrongValue)
     return EarlyStopSpec(
-        figure=figure, mode=given.mode, patience=given.patience, min_delta=given.min_delta, bound=given.bound
+        figure=figure, mode=section.mode, patience=section.patience, min_delta=section.min_delta, bound=section.bound
     )
 
 
-def _rule(given: EvalRule, path: FieldPath, stage: StageSpec, notes: Notes) -> RuleSpec | None:
-    conditions = {name: value for name in _CONDITIONS if (value := getattr(given, name)) is not None}
-    figure = _figure(given.metric, (*path, "metric"), stage, notes)
+def _rule(rule: EvalRule, path: FieldPath, stage: StageSpec, notes: Notes) -> RuleSpec | None:
+    conditions = {name: threshold_set for name in _CONDITIONS if (threshold_set := getattr(rule, name)) is not None}
+    figure = _figure(rule.metric, (*path, "metric"), stage, notes)
     if len(conditions) != 1:
-        what = f"has {len(conditions)} conditions: {', '.join(conditions)}" if conditions else "has no condition"
-        notes.wrong(path, what, f"write one of {', '.join(_CONDITIONS)}")
+        problem = f"has {len(conditions)} conditions: {', '.join(conditions)}" if conditions else "has no condition"
+        notes.wrong(path, problem, f"write one of {', '.join(_CONDITIONS)}")
         return None
     [(kind, threshold)] = conditions.items()
     if figure is None:
         return None
     never = {"above": threshold >= 1, "below": threshold <= 0, "falls_by": threshold > 1}
     if figure.figure.startswith(_SHARES) and never.get(kind):
-        what = f"is {threshold:g}, which {given.metric} never is: it lies between 0 and 1"
-        notes.wrong((*path, kind), what, "write a threshold between 0 and 1", WrongValue)
-    return RuleSpec(figure=figure, kind=kind, threshold=threshold, then=given.then)
+        problem = f"is {threshold:g}, which {rule.metric} never is: it lies between 0 and 1"
+        notes.wrong((*path, kind), problem, "write a threshold between 0 and 1", WrongValue)
+    return RuleSpec(figure=figure, kind=kind, threshold=threshold, then=rule.then)
 
 
 def _figure(metric: str, path: FieldPath, stage: StageSpec, notes: Notes) -> FigureSpec | None:
-    """The figure that a metric names, as `rftd steps` and trackers do; None after saying what is wrong."""
+    """Returns the figure named by a metric, as in `rftd steps` and trackers; None, with an issue, if unknown."""
     names = [taskset.name for taskset in stage.evals]
     inner = metric.removeprefix("eval/")
-    # The longest first: a taskset's name may have a slash in it, or be the beginning of another one's.
+    # The longest first: a taskset's name may contain a slash, or be a prefix of another name.
     named = next((name for name in sorted(names, key=len, reverse=True) if inner.startswith(f"{name}/")), None)
     if named is None and len(names) > 1:
         several = [f"eval/{name}/{figure}" for name in names for figure in ("score", "accuracy/mean")]
         near = difflib.get_close_matches(metric, several, 1)
-        fix = f"did you mean {near[0]!r}?" if near else f"name one of them, such as eval/{names[0]}/{inner}"
-        notes.wrong(path, f"is {metric!r}, and there are {len(names)} held-out tasksets", fix, WrongValue)
+        fix = f"did you mean {near[0]!r}?" if near else f"name the taskset, for example eval/{names[0]}/{inner}"
+        notes.wrong(
+            path, f"is {metric!r}, which is ambiguous: there are {len(names)} held-out tasksets", fix, WrongValue
+        )
         return None
     taskset = stage.evals[0 if named is None else names.index(named)]
     figure = inner if named is None else inner.removeprefix(f"{named}/")
     figure = "accuracy/mean" if figure == "accuracy" else figure
-    known = figure_names(taskset)
-    if figure in known or is_open_figure(figure):
+    known_figures = figure_names(taskset)
+    if figure in known_figures or is_open_figure(figure):
         return FigureSpec(taskset=taskset.name, figure=figure)
-    near = difflib.get_close_matches(figure, ("accuracy", *known), 1)
-    fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}, reward/PART/mean"
-    notes.wrong(path, f"is {metric!r}, and evaluations of {taskset.name!r} have no such figure", fix, UnknownField)
+    near = difflib.get_close_matches(figure, ("accuracy", *known_figures), 1)
+    fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known_figures)}, reward/PART/mean"
+    notes.wrong(path, f"is {metric!r}, which evaluations of {taskset.name!r} do not have", fix, UnknownField)
     return None
 
 
 def _warn_of_few(stage: StageSpec, paths: list[FieldPath], notes: Notes) -> None:
-    """Warns of a stage with too few evaluations for what they are to decide, where the number of its steps is known."""
+    """Warns of a stage with too few evaluations for a decision, if the number of steps is known."""
     if not stage.total_steps:
         return
     number = len(list(eval_steps(stage)))
@@ -130,8 +134,8 @@ def _warn_of_few(stage: StageSpec, paths: list[FieldPath], notes: Notes) -> None
     early_stop = stage.trainer.by_evaluation.early_stop
     if early_stop is not None and early_stop.patience >= number:
         notes.warn(
-            f"{show((*_STOP, 'patience'))} is {early_stop.patience}, and the stage is evaluated {times}: it never "
-            "stops for that; set explorer.eval_interval lower"
+            f"{show((*_STOP, 'patience'))} is {early_stop.patience}, and the stage is evaluated {times}, so it never "
+            "stops early; set explorer.eval_interval lower"
         )
     elif number <= _ENDS:
         notes.warn(f"{show(paths[0])}: the stage is evaluated {times} only; set explorer.eval_interval lower")

@@ -1,4 +1,4 @@
-"""`resolve_correction` makes one `CorrectionSpec` of `bypass_old_logprobs` and `rollout_correction`."""
+"""`resolve_correction` combines `bypass_old_logprobs` and `rollout_correction` into one `CorrectionSpec`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ _DIVERGENCES: Final = {
 }
 
 
-def resolve_correction(given: Algorithm, *, from_rollouts: bool, notes: Notes) -> CorrectionSpec:
-    """The correction of one stage: which log-probabilities are the old ones, and the parts in their order."""
-    section = given.rollout_correction
-    old = _old_logprobs(given, section)
+def resolve_correction(algorithm: Algorithm, *, from_rollouts: bool, notes: Notes) -> CorrectionSpec:
+    """Returns the correction of one stage: the source of the old log-probabilities, and the ordered parts."""
+    section = algorithm.rollout_correction
+    old = _old_logprobs(algorithm, section)
     if section is None and old == "rollout":
         return CorrectionSpec()
     if not from_rollouts:
-        place = _SECTION if section is not None else ("algorithm", "bypass_old_logprobs")
-        notes.wrong(place, f"{given.algorithm_type} trains on rows, which no weights drew", "leave it out")
+        field_path = _SECTION if section is not None else ("algorithm", "bypass_old_logprobs")
+        notes.wrong(
+            field_path,
+            f"{algorithm.algorithm_type} trains on rows, which have no rollout log-probabilities",
+            "leave it out",
+        )
         return CorrectionSpec()
     parts = () if section is None else (*_weights(section, notes), *_rejections(section, notes), *_own(section, notes))
     spec = CorrectionSpec(old_logprobs=old, parts=parts)
-    # The chain is made to see that its parts fit each other; a third party's module is not imported to check a
+    # The chain is constructed to check that the parts are compatible; third-party modules are not imported to check a
     # file.
-    if all(CORRECTIONS.builtin(part.kind) for part in parts):
+    if all(CORRECTIONS.builtin(correction.kind) for correction in parts):
         try:
             Chain.of(spec)
         except ConfigError as error:
@@ -43,17 +47,20 @@ def resolve_correction(given: Algorithm, *, from_rollouts: bool, notes: Notes) -
     return spec
 
 
-def _old_logprobs(given: Algorithm, section: RolloutCorrection | None) -> str:
-    """The source of the old log-probabilities: the plainest field counts, a section without one means verl's."""
+def _old_logprobs(algorithm: Algorithm, section: RolloutCorrection | None) -> str:
+    """Returns the source of the old log-probabilities: explicit fields first; a section without one means verl's
+    default.
+    """
     if section is not None:
         if section.old_logprobs is not None:
             return section.old_logprobs
         if section.bypass_mode is not None:
-            # REINFORCE with a weight is the gradient at a ratio of 1, the weight in front: that of recomputed ones.
+            # REINFORCE with a weight is the gradient at ratio 1 with the weight in front: equal to recomputed
+            # log-probabilities.
             return "rollout" if section.bypass_mode and section.loss_type == "ppo_clip" else "recomputed"
-    # Its default is the guide's and not verl's: with a `rollout_correction` it counts only if the user wrote it.
-    if "bypass_old_logprobs" in given.model_fields_set or section is None:
-        return "rollout" if given.bypass_old_logprobs else "recomputed"
+    # The default is the guide's, not verl's: with a `rollout_correction` the field counts only if written by the user.
+    if "bypass_old_logprobs" in algorithm.model_fields_set or section is None:
+        return "rollout" if algorithm.bypass_old_logprobs else "recomputed"
     return "recomputed"
 
 
@@ -63,8 +70,8 @@ def _weights(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, 
     try:
         low, high = _bounds(section.rollout_is_threshold)
     except ValueError:
-        what = f"{section.rollout_is_threshold!r} is neither a number nor low_high"
-        notes.wrong((*_SECTION, "rollout_is_threshold"), what, "write 2.0, or 0.5_5.0 for icepop", WrongValue)
+        problem = f"{section.rollout_is_threshold!r} is neither a number nor low_high"
+        notes.wrong((*_SECTION, "rollout_is_threshold"), problem, "write 2.0, or 0.5_5.0 for icepop", WrongValue)
         return ()
     args: dict[str, Any] = {"level": section.rollout_is, "high": high}
     if low is not None:
@@ -80,14 +87,20 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
         return ()
     unknown = [name for name in names if name not in _RATIOS and name not in _DIVERGENCES]
     if unknown:
-        known = ", ".join([*_RATIOS, *_DIVERGENCES])
-        notes.wrong((*_SECTION, "rollout_rs"), f"no criterion {unknown[0]!r}", f"one of {known}", WrongValue)
+        criteria = ", ".join([*_RATIOS, *_DIVERGENCES])
+        notes.wrong((*_SECTION, "rollout_rs"), f"no criterion {unknown[0]!r}", f"one of {criteria}", WrongValue)
         return ()
-    # One number in YAML is a float, several by commas a text: both are read as a text.
-    thresholds = [each.strip() for each in str(section.rollout_rs_threshold or "").split(",") if each.strip()]
+    # One number in YAML is a float, several comma-separated numbers are text: both are read as text.
+    thresholds = [
+        threshold_text.strip()
+        for threshold_text in str(section.rollout_rs_threshold or "").split(",")
+        if threshold_text.strip()
+    ]
     if len(thresholds) not in (1, len(names)):
-        what = f"has {len(thresholds)} thresholds for {len(names)} criteria"
-        notes.wrong((*_SECTION, "rollout_rs_threshold"), what, "write one for all, or one for each, by commas")
+        problem = f"has {len(thresholds)} thresholds for {len(names)} criteria"
+        notes.wrong(
+            (*_SECTION, "rollout_rs_threshold"), problem, "write one for all, or one per criterion, comma-separated"
+        )
         return ()
     thresholds = thresholds * len(names) if len(thresholds) == 1 else thresholds
     parts = []
@@ -99,8 +112,8 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
             high = None
         if high is None or (low is not None and name in _DIVERGENCES):
             fix = "write 2.0, or 0.5_2.0" if name in _RATIOS else "write a number"
-            what = f"{threshold!r} is no threshold of {name}"
-            notes.wrong((*_SECTION, "rollout_rs_threshold"), what, fix, WrongValue)
+            problem = f"{threshold!r} is not a valid threshold of {name}"
+            notes.wrong((*_SECTION, "rollout_rs_threshold"), problem, fix, WrongValue)
         elif name in _RATIOS:
             parts.append(
                 CorrectionPart(kind=_RATIOS[name], args={"high": high} | ({} if low is None else {"low": low}))
@@ -112,7 +125,7 @@ def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPar
 
 
 def _bounds(threshold: float | str) -> tuple[float | None, float]:
-    """The bounds of a threshold: `2.0` -> (None, 2.0); `0.5_2.0` -> (0.5, 2.0). Raises ValueError."""
+    """Parses the bounds of a threshold: `2.0` -> (None, 2.0); `0.5_2.0` -> (0.5, 2.0). Raises ValueError."""
     if not isinstance(threshold, str):
         return None, threshold
     low, separator, high = threshold.partition("_")
@@ -121,14 +134,18 @@ def _bounds(threshold: float | str) -> tuple[float | None, float]:
 
 def _own(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, ...]:
     parts = []
-    for index, each in enumerate(section.corrections):
-        if isinstance(each, PluginCorrection):
-            parts.append(CorrectionPart(kind=each.name, args=each.args))
+    for index, correction in enumerate(section.corrections):
+        if isinstance(correction, PluginCorrection):
+            parts.append(CorrectionPart(kind=correction.name, args=correction.args))
             try:
-                CORRECTIONS.check(each.name)
+                CORRECTIONS.check(correction.name)
             except ConfigError as error:
                 notes.wrong((*_SECTION, "corrections", index, "name"), error.what, error.fix, Unsupported)
         else:
-            args = {name: value for name, value in each.model_dump().items() if name != "kind" and value is not None}
-            parts.append(CorrectionPart(kind=each.kind, args=args))
+            args = {
+                name: argument
+                for name, argument in correction.model_dump().items()
+                if name != "kind" and argument is not None
+            }
+            parts.append(CorrectionPart(kind=correction.kind, args=args))
     return tuple(parts)

@@ -1,4 +1,4 @@
-"""Section `explorer`: the rollout engine, and how rollouts are given out."""
+"""Section `explorer`: the rollout engine, and leases of rollouts."""
 
 from __future__ import annotations
 
@@ -34,101 +34,108 @@ _OURS: Final = "RFTD_"
 _CODE: Final = re.compile(
     r"LD_.*|DYLD_.*|PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR)|BASH_ENV|ENV|IFS|SHELLOPTS"
 )
-"""Variables by which a loader, a shell or an interpreter chooses the code that it runs: no data may."""
+"""Variables by which a loader, a shell or an interpreter selects executed code: never allowed in data."""
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
 
 def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> RolloutSpec:
-    """The explorers of one stage."""
-    given = experiment.explorer
+    """Returns the explorers of one stage."""
+    section = experiment.explorer
     model = experiment.explorer.rollout_model
-    chosen = choose_engine(experiment, host, notes)
+    choice = choose_engine(experiment, host, notes)
     if model.engine_num > limits.WORKER_SLOTS:
-        what = f"is {model.engine_num}, and an experiment has {limits.WORKER_SLOTS} slots for explorers"
+        problem = f"is {model.engine_num}, but an experiment has {limits.WORKER_SLOTS} slots for explorers"
         fix = f"write at most {limits.WORKER_SLOTS}, and raise explorer.runner_per_model"
-        notes.wrong(("explorer", "rollout_model", "engine_num"), what, fix)
-    plain = _plain_variables(given.env_vars, notes)
+        notes.wrong(("explorer", "rollout_model", "engine_num"), problem, fix)
+    plain = _plain_variables(section.env_vars, notes)
     args, lifted = lifted_counts(model.extra_engine_args, ("threads",), ROLLOUT_ARGS, notes)
-    check_arguments(chosen.engine, args, ROLLOUT_ARGS, notes)
-    check_hang(chosen.engine, args, given.max_timeout, ROLLOUT_ARGS, notes)
-    if chosen.engine == SERVICE:
+    check_arguments(choice.engine, args, ROLLOUT_ARGS, notes)
+    check_hang(choice.engine, args, section.max_timeout, ROLLOUT_ARGS, notes)
+    if choice.engine == SERVICE:
         args = with_service(experiment, args)
     return RolloutSpec(
-        engine=chosen.engine,
+        engine=choice.engine,
         explorers=model.engine_num,
-        concurrency=given.runner_per_model,
-        max_timeout_s=given.max_timeout,
-        max_retry_times=given.max_retry_times,
-        dtype=resolve_dtype(experiment, chosen, host),
+        concurrency=section.runner_per_model,
+        max_timeout_s=section.max_timeout,
+        max_retry_times=section.max_retry_times,
+        dtype=resolve_dtype(experiment, choice, host),
         threads=lifted.get("threads", 1),
         engine_args=args,
-        needs=resolve_needs(experiment, chosen, notes),
-        environment=tuple(sorted(given.env_vars.keys() - plain.keys())),
+        needs=resolve_needs(experiment, choice, notes),
+        environment=tuple(sorted(section.env_vars.keys() - plain.keys())),
         environment_values=plain,
-        eval_engine=given.eval_engine or ("own" if experiment.deterministic else "shared"),
+        eval_engine=section.eval_engine or ("own" if experiment.deterministic else "shared"),
     )
 
 
 def _plain_variables(variables: Mapping[str, Any], notes: Notes) -> dict[str, str]:
-    """The variables that explorers are given; of the others, which they read where they run, only names are kept."""
+    """Returns the plain variables passed to explorers; of secrets, read on the explorer's machine, only names are
+    stored.
+    """
     plain: dict[str, str] = {}
-    for name, value in sorted(variables.items()):
+    for name, content in sorted(variables.items()):
         where = ("explorer", "env_vars", name)
         if not ENV_NAME.fullmatch(name):
-            notes.wrong(where, "is no name of a variable", "take letters, digits and _, and no digit first", WrongValue)
+            notes.wrong(
+                where,
+                "is not a valid variable name",
+                "use letters, digits and _, not beginning with a digit",
+                WrongValue,
+            )
         elif name.startswith(_OURS):
             notes.wrong(where, f"begins with {_OURS}, as the daemon's own variables do", "leave it out", WrongValue)
-        elif _CODE.fullmatch(name) and not isinstance(value, dict):
+        elif _CODE.fullmatch(name) and not isinstance(content, dict):
             fix = "set it where the workers are started"
-            notes.wrong(where, "chooses what programs run, which no experiment may", fix, WrongValue)
-        elif isinstance(value, bool | list) or (isinstance(value, dict) and set(value) != {"env"}):
+            notes.wrong(where, "selects the code that programs run, which an experiment must not do", fix, WrongValue)
+        elif isinstance(content, bool | list) or (isinstance(content, dict) and set(content) != {"env"}):
             notes.wrong(where, "is neither text nor a number", f'write "text", or {{env: {name}}}', WrongValue)
-        elif value is not None and not isinstance(value, dict):
-            plain[name] = str(value)
+        elif content is not None and not isinstance(content, dict):
+            plain[name] = str(content)
     return plain
 
 
 def schedule_rollouts(
     rollout: RolloutSpec, experiment: Experiment, algorithm: AlgorithmSpec, sync: Synchronizer, notes: Notes
 ) -> RolloutSpec:
-    """The explorers of one stage, with all that the dispatcher goes by."""
-    given = experiment.explorer
+    """Returns the explorers of one stage, completed by all settings used by the dispatcher."""
+    section = experiment.explorer
     _check_over(experiment, sync, notes)
     _check_dynamic(experiment, notes)
-    reissue = given.straggler_reissue
+    reissue = section.straggler_reissue
     if reissue.enable and rollout.explorers < 2:
         notes.warn(
             "explorer.straggler_reissue has no effect before a second explorer joins: "
             f"explorer.rollout_model.engine_num is {rollout.explorers}"
         )
-    part = min(given.max_repeat_times_per_runner or algorithm.repeat_times, algorithm.repeat_times)
+    lease_size = min(section.max_repeat_times_per_runner or algorithm.repeat_times, algorithm.repeat_times)
     return msgspec.structs.replace(
         rollout,
-        concurrency=_at_once(experiment, rollout.explorers, part, notes),
-        lease_rollouts=part if part < algorithm.repeat_times else 0,
-        threads_each=given.concurrent_mode == "multi-threading",
-        over_rollout=as_declared(given.over_rollout, OverRollout),
-        dynamic_timeout=as_declared(given.dynamic_timeout, DynamicTimeout),
+        concurrency=_at_once(experiment, rollout.explorers, lease_size, notes),
+        lease_rollouts=lease_size if lease_size < algorithm.repeat_times else 0,
+        threads_each=section.concurrent_mode == "multi-threading",
+        over_rollout=as_declared(section.over_rollout, OverRollout),
+        dynamic_timeout=as_declared(section.dynamic_timeout, DynamicTimeout),
         straggler_reissue=as_declared(reissue, StragglerReissue),
     )
 
 
-def _at_once(experiment: Experiment, explorers: int, part: int, notes: Notes) -> int:
-    """Rollouts of one explorer at once: a runner does one after another, or those of its part together."""
-    given = experiment.explorer
-    if given.concurrent_mode == "sequential":
-        return given.runner_per_model
-    # Rounded up: the explorer that takes the rest of an uneven split needs a runner for it.
+def _at_once(experiment: Experiment, explorers: int, lease_size: int, notes: Notes) -> int:
+    """Returns concurrent rollouts per explorer: a runner executes one at a time, or all rollouts of its lease."""
+    section = experiment.explorer
+    if section.concurrent_mode == "sequential":
+        return section.runner_per_model
+    # Rounded up: the explorer with the remainder of an uneven split needs a runner for it.
     most = -(-experiment.buffer.batch_size // explorers)
-    runners = min(given.runner_per_model, most)
-    if runners < given.runner_per_model:
+    runners = min(section.runner_per_model, most)
+    if runners < section.runner_per_model:
         notes.warn(
-            f"explorer.runner_per_model {given.runner_per_model} becomes {runners}: with concurrent_mode "
-            f"{given.concurrent_mode} a runner takes a task at a time, and an explorer's share of "
+            f"explorer.runner_per_model {section.runner_per_model} becomes {runners}: with concurrent_mode "
+            f"{section.concurrent_mode} a runner takes a task at a time, and an explorer's share of "
             f"{experiment.buffer.batch_size} tasks is {most}"
         )
-    return runners * part
+    return runners * lease_size
 
 
 def _check_over(experiment: Experiment, sync: Synchronizer, notes: Notes) -> None:
@@ -137,15 +144,15 @@ def _check_over(experiment: Experiment, sync: Synchronizer, notes: Notes) -> Non
     if not over.ratio:
         return
     if sync.sync_style == "fixed":
-        what = "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them"
+        problem = "continues without the slowest tasks of a step, but sync_style fixed trains on all of them"
         fix = "write ratio: 0, or synchronizer.sync_style: fully_async"
-        notes.wrong(_OVER, what, fix)
-    # The dispatcher rounds the tasks that it needs up in the same way, with the same allowance for the binary
+        notes.wrong(_OVER, problem, fix)
+    # The dispatcher rounds up the number of needed tasks in the same way, with an equal allowance for the binary
     # fraction.
     elif int(batch * over.ratio + 1e-9) == 0:
         notes.warn(
-            f"explorer.over_rollout.ratio {over.ratio:g} has no effect: of {batch} tasks each is needed; "
-            f"from {1 / batch:.3g} on one is not"
+            f"explorer.over_rollout.ratio {over.ratio:g} has no effect: all {batch} tasks are needed; "
+            f"one task can be skipped from {1 / batch:.3g}"
         )
 
 
@@ -154,8 +161,8 @@ def _check_dynamic(experiment: Experiment, notes: Notes) -> None:
     if not dynamic.enable:
         return
     if experiment.deterministic:
-        what = "makes what is trained on depend on how long rollouts took, and the experiment is deterministic"
-        notes.wrong(_DYNAMIC, what, "write enable: false, or deterministic: false")
+        problem = "makes the training data depend on rollout times, but the experiment is deterministic"
+        notes.wrong(_DYNAMIC, problem, "write enable: false, or deterministic: false")
     if dynamic.ratio <= 1:
         notes.warn(
             f"explorer.dynamic_timeout.ratio {dynamic.ratio:g} ends every rollout that takes longer than the mean, so "

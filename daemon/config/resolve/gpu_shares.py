@@ -1,4 +1,4 @@
-"""The GPUs of a cluster as the guide shares them, and the engine that an auxiliary model has with them."""
+"""The guide's division of a cluster's GPUs, and the resulting engine of an auxiliary model."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from rftd.workers.devices.host import Host
 
 
 class GpuShares(NamedTuple):
-    """The arithmetic of one stage."""
+    """The division of GPUs for one stage."""
 
     nodes: int
-    """0 where the file does not say."""
+    """Number of nodes; 0 if not set in the file."""
     per_node: int
     total: int
     engines: int
     per_engine: int
     """GPUs of one engine."""
     auxiliary: int
-    """GPUs of the auxiliary models together."""
+    """GPUs of all auxiliary models together."""
 
     @property
     def left(self) -> int:
-        """GPUs for the trainer; below 0 where there are too few for the engines already."""
+        """GPUs for the trainer; negative if the engines alone need more than available."""
         return self.total - self.engines * self.per_engine - self.auxiliary
 
     def __str__(self) -> str:
-        """The numbers in words."""
+        """Describes the division in words."""
         have = f"{self.nodes} x {self.per_node} = {self.total}" if self.nodes else f"{self.total}"
         auxiliary = f" and auxiliary models {self.auxiliary}" if self.auxiliary else ""
         unit = "GPU" if self.total == 1 else "GPUs"
-        taken = f"{self.engines} engines x {self.per_engine} take {self.engines * self.per_engine}"
-        return f"{have} {unit}, of which {taken}{auxiliary}"
+        usage = f"{self.engines} engines x {self.per_engine} take {self.engines * self.per_engine}"
+        return f"{have} {unit}, of which {usage}{auxiliary}"
 
 
 def shares_of(
@@ -46,30 +46,30 @@ def shares_of(
     per_engine: int | None = None,
     auxiliary: Sequence[RolloutModel] | None = None,
 ) -> GpuShares:
-    """The shares of the written cluster, else of what the host has.
+    """Returns the division of the cluster set in the file, otherwise of the host's GPUs.
 
-    An engine takes `per_engine` GPUs, by default as many as its parallel sizes say; `auxiliary` are the models that
-    have GPUs of their own, by default all that the file names.
+    An engine needs `per_engine` GPUs, by default the product of the parallel sizes; `auxiliary` are the models with
+    dedicated GPUs, by default all models of the file.
     """
     nodes = experiment.cluster.node_num or 0
     per_node = experiment.cluster.gpu_per_node or 0
-    written = bool(nodes and per_node)
+    is_set = bool(nodes and per_node)
     model = experiment.explorer.rollout_model
     beside = experiment.explorer.auxiliary_models if auxiliary is None else auxiliary
     return GpuShares(
-        nodes=nodes if written else 0,
-        per_node=per_node if written else 0,
-        total=nodes * per_node if written else len(host.gpus),
+        nodes=nodes if is_set else 0,
+        per_node=per_node if is_set else 0,
+        total=nodes * per_node if is_set else len(host.gpus),
         engines=model.engine_num,
         per_engine=parallel_of(model) if per_engine is None else per_engine,
-        auxiliary=sum(gpus_beside(experiment, other, host) for other in beside),
+        auxiliary=sum(gpus_beside(experiment, auxiliary_model, host) for auxiliary_model in beside),
     )
 
 
 def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
-    """The GPUs of an auxiliary model: those of its engines with vLLM on GPUs, else as many as the file counts.
+    """Returns the GPUs of an auxiliary model: those of its engines with vLLM on GPUs, otherwise the file's count.
 
-    A service has its own elsewhere.
+    A service's GPUs are elsewhere.
     """
     if model.engine_type == SERVICE:
         return 0
@@ -84,16 +84,16 @@ def engines_per_explorer(experiment: Experiment, model: RolloutModel) -> int:
 
 
 class AuxiliaryEngineChoice(NamedTuple):
-    """The engine of an auxiliary model, and the GPUs of one such engine."""
+    """The engine of an auxiliary model, and the dedicated GPUs of one engine."""
 
     engine: str
     gpus: int = 0
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto`: the engine sees for itself."""
+    """`cpu`, `cuda`, or `auto`: chosen by the engine."""
 
 
 def auxiliary_engine(experiment: Experiment, model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
-    """The engine of a model that no service has."""
+    """Returns the engine of an auxiliary model not provided by a service."""
     if "engine_type" in model.model_fields_set:
         return _written(model, host)
     return AuxiliaryEngineChoice("vllm", parallel_of(model), "cuda") if _fits(experiment, host) else _TORCH
@@ -107,7 +107,7 @@ def _written(model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
         return AuxiliaryEngineChoice(model.engine_type)
     build = vllm_build(host)
     if not host.seen:
-        # Whoever starts the explorers looks: a launcher without GPUs gives none.
+        # Decided by the launcher of the explorers: without GPUs it assigns none.
         return AuxiliaryEngineChoice("vllm", parallel_of(model))
     if isinstance(build, NoBuild) or build.device != "cuda":
         return AuxiliaryEngineChoice("vllm", device="cpu")
@@ -115,7 +115,7 @@ def _written(model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
 
 
 def _fits(experiment: Experiment, host: Host) -> bool:
-    """True if the host has vLLM for GPUs, and enough of them for every engine and a trainer."""
+    """True if the host has vLLM for GPUs, and enough GPUs for every engine and a trainer."""
     build = vllm_build(host)
     if isinstance(build, NoBuild) or build.device != "cuda":
         return False
@@ -126,10 +126,10 @@ def _fits(experiment: Experiment, host: Host) -> bool:
     gpus_per_explorer = parallel_of(rollouts) + sum(
         parallel_of(model) * engines_per_explorer(experiment, model) for model in beside
     )
-    written = (experiment.cluster.node_num or 0) * (experiment.cluster.gpu_per_node or 0)
-    return rollouts.engine_num * gpus_per_explorer + int(host.trainers is None) <= (written or len(host.gpus))
+    configured = (experiment.cluster.node_num or 0) * (experiment.cluster.gpu_per_node or 0)
+    return rollouts.engine_num * gpus_per_explorer + int(host.trainers is None) <= (configured or len(host.gpus))
 
 
 def parallel_of(model: RolloutModel) -> int:
-    """The GPUs of one engine, by its parallel sizes."""
+    """Returns the GPUs of one engine: the product of the parallel sizes."""
     return model.tensor_parallel_size * model.pipeline_parallel_size * model.data_parallel_size

@@ -1,4 +1,4 @@
-"""`idle_fields` finds what is written and does nothing in its stage, by one table of places, conditions and reasons."""
+"""`idle_fields` finds fields written without an effect in their stage, by one table of conditions and reasons."""
 
 from __future__ import annotations
 
@@ -21,83 +21,83 @@ from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
-"""True if the fields of a rule do nothing in the stage that came of a file."""
+"""True if the rule's fields have no effect in the stage resolved from the file."""
 _BY_NORM: Final = "seq-mean-token-sum-norm"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """Places that do nothing where the condition holds: fields, or sections of which nothing acts."""
+    """Fields, or whole sections, without effect if the condition holds."""
 
     places: tuple[FieldPath, ...]
     holds: Condition
     why: str
-    """The reason; `{untrained}` is what says that nothing is trained, `{trainer}` the engine that trains."""
+    """The reason; `{untrained}` stands for the setting disabling training, `{trainer}` for the training engine."""
     default_too: bool = False
-    """True where a default that is written out is spoken of as well: another field says something else."""
+    """True to warn of a written default as well, because another field sets a different value."""
 
 
 def _of(section: str, *names: str) -> tuple[FieldPath, ...]:
-    """The places of these fields of one section; the section itself without names."""
+    """Returns the paths of fields of one section; without names, of the section."""
     above = tuple(section.split(".")) if section else ()
     return tuple((*above, *name.split(".")) for name in names) or (above,)
 
 
-def _trains_rows(_given: Experiment, stage: StageSpec) -> bool:
+def _trains_rows(_experiment: Experiment, stage: StageSpec) -> bool:
     return stage.kind == "train"
 
 
-def _explores(_given: Experiment, stage: StageSpec) -> bool:
+def _explores(_experiment: Experiment, stage: StageSpec) -> bool:
     return stage.kind != "train"
 
 
-def _trains_nothing(_given: Experiment, stage: StageSpec) -> bool:
+def _trains_nothing(_experiment: Experiment, stage: StageSpec) -> bool:
     return stage.kind == "explore"
 
 
-def _measures(given: Experiment, _stage: StageSpec) -> bool:
-    return given.mode == BENCH
+def _measures(experiment: Experiment, _stage: StageSpec) -> bool:
+    return experiment.mode == BENCH
 
 
-def _serves(given: Experiment, _stage: StageSpec) -> bool:
-    return given.mode == SERVE
+def _serves(experiment: Experiment, _stage: StageSpec) -> bool:
+    return experiment.mode == SERVE
 
 
-def _needs_no_norm(_given: Experiment, stage: StageSpec) -> bool:
+def _needs_no_norm(_experiment: Experiment, stage: StageSpec) -> bool:
     algorithm = stage.algorithm
     ours = POLICY_LOSSES.builtin(algorithm.policy_loss)
     return ours and _BY_NORM not in (algorithm.loss_agg_mode, *algorithm.policy_loss_args.values())
 
 
-def _needs_no_loss_type(given: Experiment, _stage: StageSpec) -> bool:
-    section = given.algorithm.rollout_correction or RolloutCorrection()
+def _needs_no_loss_type(experiment: Experiment, _stage: StageSpec) -> bool:
+    section = experiment.algorithm.rollout_correction or RolloutCorrection()
     return not section.bypass_mode or section.old_logprobs is not None
 
 
-def _each_names(given: Experiment, field: str, *, held_out: bool) -> bool:
-    """True if every taskset of those that would take a default has the field itself."""
-    tasks = given.buffer.explorer_input
-    training = () if given.mode in (BENCH, SERVE) else (tasks.taskset, *tasks.tasksets)
-    tasksets = [each for each in (*training, *(tasks.eval_tasksets if held_out else ())) if each is not None]
-    return all(getattr(each, field) for each in tasksets)
+def _each_names(experiment: Experiment, field: str, *, held_out: bool) -> bool:
+    """True if every taskset entitled to a default sets the field itself."""
+    tasks = experiment.buffer.explorer_input
+    training = () if experiment.mode in (BENCH, SERVE) else (tasks.taskset, *tasks.tasksets)
+    tasksets = [taskset for taskset in (*training, *(tasks.eval_tasksets if held_out else ())) if taskset is not None]
+    return all(getattr(taskset, field) for taskset in tasksets)
 
 
-def _needs_no_workflow(given: Experiment, _stage: StageSpec) -> bool:
-    # Held-out tasksets may have a default of their own, which comes before this one.
-    own = bool(given.buffer.explorer_input.default_eval_workflow_type)
-    return _each_names(given, "default_workflow_type", held_out=not own)
+def _needs_no_workflow(experiment: Experiment, _stage: StageSpec) -> bool:
+    # Held-out tasksets may have a separate default, taking precedence.
+    has_eval_default = bool(experiment.buffer.explorer_input.default_eval_workflow_type)
+    return _each_names(experiment, "default_workflow_type", held_out=not has_eval_default)
 
 
 _TASKSET: Final = "buffer.explorer_input.taskset"
 _BUFFER: Final = "buffer.trainer_input.experience_buffer"
 _CORRECTION: Final = "algorithm.rollout_correction"
-_ROWLESS: Final = "experiences come from explorers, and are no rows of a dataset"
+_ROWLESS: Final = "experiences come from explorers, not from a dataset"
 _UNTRAINED: Final = "nothing is trained with {untrained}"
-_ASKED: Final = "tasks are what clients ask with mode serve"
-_OF_VERL: Final = "it is verl's, and {trainer} trains"
+_ASKED: Final = "with mode serve, tasks are clients' requests"
+_OF_VERL: Final = "only used by verl, and {trainer} trains"
 
 RULES: Final = (
-    # Rows that are trained as they are.
+    # Training on rows without rollouts.
     IdleRule(
         _of("", "explorer", "synchronizer", "policy", "cluster", "buffer.explorer_input"),
         _trains_rows,
@@ -119,24 +119,22 @@ RULES: Final = (
         _trains_rows,
         "only the rows of experience_buffer are trained on",
     ),
-    # Experiences, which explorers make.
-    IdleRule(_of(_BUFFER, "path"), _explores, "the log keeps every experience"),
+    # Experiences made by explorers.
+    IdleRule(_of(_BUFFER, "path"), _explores, "the log stores every experience"),
     IdleRule(_of(_BUFFER, "name", "split", "subset_name", "format", "limit_rows"), _explores, _ROWLESS),
     IdleRule(
         _of(_BUFFER, "schema_type"),
-        lambda given, stage: (
-            stage.kind != "train" and given.buffer.trainer_input.experience_buffer.schema_type != "experience"
+        lambda experiment, stage: (
+            stage.kind != "train" and experiment.buffer.trainer_input.experience_buffer.schema_type != "experience"
         ),
         _ROWLESS,
     ),
-    # Modes that train nothing, and the mode whose tasks clients bring.
+    # Modes without training, and the mode with tasks from clients.
     IdleRule(_of("", "algorithm", "synchronizer", "buffer.trainer_input"), _measures, _UNTRAINED),
     IdleRule(
-        _of("buffer", "batch_size", "total_epochs", "total_steps"), _measures, "mode bench answers tasksets whole"
+        _of("buffer", "batch_size", "total_epochs", "total_steps"), _measures, "mode bench answers whole tasksets"
     ),
-    IdleRule(
-        _of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers eval_tasksets, and no other"
-    ),
+    IdleRule(_of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers only eval_tasksets"),
     IdleRule(
         _of("explorer", "eval_interval", "over_rollout", "straggler_reissue", "max_inflight_batches"),
         _measures,
@@ -144,17 +142,17 @@ RULES: Final = (
     ),
     IdleRule(
         _of("explorer", "bench_on_latest_checkpoint"),
-        lambda given, _stage: given.mode != BENCH,
+        lambda experiment, _stage: experiment.mode != BENCH,
         "only mode bench measures checkpoints",
     ),
     IdleRule(
         _of("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
-        lambda given, _stage: given.mode == BENCH and of_service(given),
-        "a service answers, which has no checkpoints",
+        lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
+        "a service answers, and has no checkpoints",
     ),
     IdleRule(
         _of("trainer"),
-        lambda given, _stage: given.mode == BENCH and of_service(given),
+        lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
         "nothing is trained with mode bench, and a service answers",
     ),
     IdleRule(
@@ -181,217 +179,223 @@ RULES: Final = (
     ),
     IdleRule(
         _of("explorer", "proxy_port", "listen_address", "min_running_model_num"),
-        lambda given, _stage: given.mode != SERVE,
+        lambda experiment, _stage: experiment.mode != SERVE,
         "only mode serve answers clients",
     ),
-    # A switch that is off.
+    # A disabled feature.
     IdleRule(
         _of("model.tinker", "base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url"),
-        lambda given, _stage: not given.model.tinker.enable,
+        lambda experiment, _stage: not experiment.model.tinker.enable,
         "model.tinker.enable is false",
     ),
     IdleRule(
         _of("model.external_model", "base_url_env", "api_key_env", "model_name"),
-        lambda given, _stage: not given.model.external_model.enable,
+        lambda experiment, _stage: not experiment.model.external_model.enable,
         "model.external_model.enable is false",
     ),
     IdleRule(
         _of("explorer.dynamic_timeout", "ratio", "warmup_min_steps"),
-        lambda given, _stage: not given.explorer.dynamic_timeout.enable,
+        lambda experiment, _stage: not experiment.explorer.dynamic_timeout.enable,
         "explorer.dynamic_timeout.enable is false",
     ),
     IdleRule(
         _of("explorer.straggler_reissue", "ratio"),
-        lambda given, _stage: not given.explorer.straggler_reissue.enable,
+        lambda experiment, _stage: not experiment.explorer.straggler_reissue.enable,
         "explorer.straggler_reissue.enable is false",
     ),
     IdleRule(
         _of("explorer.over_rollout", "wait_after_min", "return_partial_tasks"),
-        lambda given, _stage: not given.explorer.over_rollout.ratio,
+        lambda experiment, _stage: not experiment.explorer.over_rollout.ratio,
         "explorer.over_rollout.ratio is 0",
     ),
-    # Another field that says so.
+    # Another field taking precedence.
     IdleRule(
         _of("trainer", "trainer_type"),
-        lambda given, _stage: given.model.tinker.enable and given.trainer.trainer_type != TINKER,
+        lambda experiment, _stage: experiment.model.tinker.enable and experiment.trainer.trainer_type != TINKER,
         "model.tinker.enable is true: Tinker trains",
     ),
     IdleRule(
         _of("explorer.rollout_model", "engine_type"),
-        lambda given, _stage: given.model.tinker.enable and given.explorer.rollout_model.engine_type != TINKER,
+        lambda experiment, _stage: (
+            experiment.model.tinker.enable and experiment.explorer.rollout_model.engine_type != TINKER
+        ),
         "model.tinker.enable is true: Tinker generates",
     ),
     IdleRule(
         _of("synchronizer", "explorer_sync_interval", "sync_offset"),
-        lambda given, stage: stage.synchronizer.sync_style == "fully_async" and given.mode != SERVE,
+        lambda experiment, stage: stage.synchronizer.sync_style == "fully_async" and experiment.mode != SERVE,
         "fully_async explorers never stop",
     ),
     IdleRule(
         _of("synchronizer", "trainer_sync_interval"),
-        lambda _given, stage: stage.synchronizer.sync_style == "explorer_driven",
-        "with explorer_driven the trainer is asked",
+        lambda _experiment, stage: stage.synchronizer.sync_style == "explorer_driven",
+        "with explorer_driven, explorers request weights",
     ),
     IdleRule(
         _of("synchronizer", "memory_dir"),
-        lambda _given, stage: stage.synchronizer.sync_method in ("checkpoint", "nccl", "service"),
-        "no weights travel in memory: it is for sync_method memory",
+        lambda _experiment, stage: stage.synchronizer.sync_method in ("checkpoint", "nccl", "service"),
+        "only used with sync_method memory",
     ),
     IdleRule(
         _of("explorer", "max_inflight_batches"),
-        lambda given, stage: stage.synchronizer.sync_style == "fixed" or given.deterministic,
-        "explorers wait for the weights of their schedule; it is for the other styles",
+        lambda experiment, stage: stage.synchronizer.sync_style == "fixed" or experiment.deterministic,
+        "explorers wait for scheduled weights; only used with the other styles",
     ),
     IdleRule(
         (
             *_of("explorer", "eval_interval", "eval_on_startup"),
             *_of("buffer.explorer_input", "default_eval_workflow_type"),
         ),
-        lambda _given, stage: stage.kind != "train" and not stage.evals,
+        lambda _experiment, stage: stage.kind != "train" and not stage.evals,
         "there are no eval_tasksets",
     ),
     IdleRule(
         _of("buffer.explorer_input", "default_eval_workflow_type"),
-        lambda given, _stage: all(each.default_workflow_type for each in given.buffer.explorer_input.eval_tasksets),
-        "each of eval_tasksets names its own",
+        lambda experiment, _stage: all(
+            taskset.default_workflow_type for taskset in experiment.buffer.explorer_input.eval_tasksets
+        ),
+        "each of eval_tasksets sets it",
     ),
     IdleRule(
         _of("buffer.explorer_input", "default_workflow_type", "default_reward_fn_type"),
-        lambda given, stage: given.mode == SERVE and not stage.evals,
+        lambda experiment, stage: experiment.mode == SERVE and not stage.evals,
         _ASKED,
     ),
-    IdleRule(_of("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset names its own"),
+    IdleRule(_of("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"),
     IdleRule(
         _of("buffer.explorer_input", "default_reward_fn_type"),
-        lambda given, _stage: _each_names(given, "default_reward_fn_type", held_out=True),
-        "each taskset names its own",
+        lambda experiment, _stage: _each_names(experiment, "default_reward_fn_type", held_out=True),
+        "each taskset sets it",
     ),
     IdleRule(
         _of("cluster", "node_num"),
-        lambda given, _stage: not given.cluster.gpu_per_node,
-        "it counts only together with cluster.gpu_per_node",
+        lambda experiment, _stage: not experiment.cluster.gpu_per_node,
+        "only used together with cluster.gpu_per_node",
     ),
     IdleRule(
         _of("cluster", "gpu_per_node"),
-        lambda given, _stage: not given.cluster.node_num,
-        "it counts only together with cluster.node_num",
+        lambda experiment, _stage: not experiment.cluster.node_num,
+        "only used together with cluster.node_num",
     ),
     # The optimizer and the loss.
     IdleRule(
         _of("algorithm.optimizer", "min_lr_ratio"),
-        lambda _given, stage: stage.algorithm.optimizer.lr_scheduler_type == "constant",
+        lambda _experiment, stage: stage.algorithm.optimizer.lr_scheduler_type == "constant",
         "lr_scheduler_type is constant",
     ),
     IdleRule(
         _of("algorithm.optimizer", "betas", "eps"),
-        lambda _given, stage: stage.algorithm.optimizer.optimizer_type == "sgd",
-        "they are Adam's, and optimizer_type is sgd",
+        lambda _experiment, stage: stage.algorithm.optimizer.optimizer_type == "sgd",
+        "only used by Adam, and optimizer_type is sgd",
     ),
     IdleRule(
         _of("algorithm.optimizer", "lr_warmup_steps_ratio"),
-        lambda given, _stage: given.algorithm.optimizer.lr_warmup_steps >= 0,
-        "lr_warmup_steps says how many",
+        lambda experiment, _stage: experiment.algorithm.optimizer.lr_warmup_steps >= 0,
+        "lr_warmup_steps is set",
     ),
     IdleRule(
         _of("algorithm.optimizer", "clip_grad"),
-        lambda given, _stage: (
-            "grad_clip" in given.trainer.model_fields_set
-            and given.algorithm.optimizer.clip_grad != given.trainer.grad_clip
+        lambda experiment, _stage: (
+            "grad_clip" in experiment.trainer.model_fields_set
+            and experiment.algorithm.optimizer.clip_grad != experiment.trainer.grad_clip
         ),
         "trainer.grad_clip is set",
         default_too=True,
     ),
     IdleRule(
         _of(_CORRECTION, "rollout_is_threshold", "rollout_is_batch_normalize"),
-        lambda given, _stage: not (given.algorithm.rollout_correction or RolloutCorrection()).rollout_is,
+        lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_is,
         "rollout_is is not set",
     ),
     IdleRule(
         _of(_CORRECTION, "rollout_rs_threshold"),
-        lambda given, _stage: not (given.algorithm.rollout_correction or RolloutCorrection()).rollout_rs,
+        lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_rs,
         "rollout_rs is not set",
     ),
-    IdleRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "it is for bypass_mode: true"),
-    IdleRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"it is the divisor of loss_agg_mode {_BY_NORM}"),
-    # The engine that trains, and who learns beside the policy.
+    IdleRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
+    IdleRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"),
+    # The training engine, and the critic.
     IdleRule(
         _of("trainer", "use_dynamic_bsz", "use_remove_padding", "param_offload", "optimizer_offload", "save_strategy"),
-        lambda _given, stage: stage.trainer.engine != "verl",
+        lambda _experiment, stage: stage.trainer.engine != "verl",
         _OF_VERL,
     ),
-    IdleRule(_of("trainer", "trainer_strategy"), lambda _given, stage: stage.trainer.engine != "verl", _OF_VERL),
+    IdleRule(_of("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL),
     IdleRule(
         (*_of("trainer", "critic_warmup"), *_of("model", "critic_model_path")),
-        lambda _given, stage: "values" not in fields_of(stage.algorithm),
+        lambda _experiment, stage: "values" not in fields_of(stage.algorithm),
         "the algorithm has no critic",
     ),
 )
-"""In this order: the first rule of a place that holds gives the reason, and a section comes before what is in it."""
+"""Rules in order of precedence: the first applicable rule gives the reason; a section precedes its fields."""
 
 
-def _by_place() -> Mapping[FieldPath, tuple[IdleRule, ...]]:
-    places: dict[FieldPath, tuple[IdleRule, ...]] = {}
+def _rules_by_path() -> Mapping[FieldPath, tuple[IdleRule, ...]]:
+    rules: dict[FieldPath, tuple[IdleRule, ...]] = {}
     for rule in RULES:
-        for place in rule.places:
-            places[place] = (*places.get(place, ()), rule)
-    return places
+        for path in rule.places:
+            rules[path] = (*rules.get(path, ()), rule)
+    return rules
 
 
-_BY_PLACE: Final = _by_place()
+_RULES_BY_PATH: Final = _rules_by_path()
 
 
 def idle_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, StageSpec]]) -> Iterator[str]:
-    """A warning for each place that is written where no stage has a use for it.
+    """Yields a warning for each written field without use in any stage.
 
-    `config` is the file as plain data. What a stage inherits and another one uses is not spoken of.
+    `config` is the file as plain data. Fields inherited by a stage but used by another cause no warning.
     """
-    found = [(_own(config, each), _idle(each.experiment, spec)) for each, spec in stages]
-    for (stage, _), (own, idle) in zip(stages, found, strict=True):
-        for place, why in idle.items():
-            if own is not config and _at(own, place) is not None:
-                yield f"{show((*stage.prefix, *place))} has no effect: {why}"
-    everywhere = {place: why for _, idle in found for place, why in idle.items()}
-    for place, why in everywhere.items():
-        unused = (place in idle or _replaces(own, place) for own, idle in found)
-        if _at(config, place) is not None and all(unused):
-            yield f"{show(place)} has no effect: {why}"
+    idle_by_stage = [
+        (_stage_fields(config, stage_config), _idle(stage_config.experiment, spec)) for stage_config, spec in stages
+    ]
+    for (stage, _), (fields, idle) in zip(stages, idle_by_stage, strict=True):
+        for path, why in idle.items():
+            if fields is not config and _at(fields, path) is not None:
+                yield f"{show((*stage.prefix, *path))} has no effect: {why}"
+    everywhere = {path: why for _, idle in idle_by_stage for path, why in idle.items()}
+    for path, why in everywhere.items():
+        unused = (path in idle or _replaces(fields, path) for fields, idle in idle_by_stage)
+        if _at(config, path) is not None and all(unused):
+            yield f"{show(path)} has no effect: {why}"
 
 
-def _own(config: Mapping[str, Any], stage: StageConfig) -> Mapping[str, Any]:
-    """The keys that the stage itself writes; the file's, if it has no stages."""
+def _stage_fields(config: Mapping[str, Any], stage: StageConfig) -> Mapping[str, Any]:
+    """Returns the keys written in the stage; the file's keys, if there are no stages."""
     if not stage.prefix:
         return config
-    own: Mapping[str, Any] = config["stages"][stage.prefix[1]]
-    return own
+    fields: Mapping[str, Any] = config["stages"][stage.prefix[1]]
+    return fields
 
 
-def _replaces(own: Mapping[str, Any], place: FieldPath) -> bool:
-    """True if a stage has a value of its own there, in whose place nothing is inherited; sections are laid over."""
-    value = _at(own, place)
-    return value is not None and not isinstance(value, Mapping)
+def _replaces(fields: Mapping[str, Any], path: FieldPath) -> bool:
+    """True if the stage's own value replaces the inherited one; mappings are merged instead."""
+    override = _at(fields, path)
+    return override is not None and not isinstance(override, Mapping)
 
 
-def _idle(given: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
-    """The places of one stage, each with the reason."""
-    found: dict[FieldPath, str] = {}
-    untrained = f"mode {BENCH}" if given.mode == BENCH else "explorer.collect_only"
-    for path, is_default in written_fields(given):
+def _idle(experiment: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
+    """Returns the idle fields of one stage, each with the reason."""
+    reasons: dict[FieldPath, str] = {}
+    untrained = f"mode {BENCH}" if experiment.mode == BENCH else "explorer.collect_only"
+    for path, is_default in written_fields(experiment):
         rules = (
             (path[:length], rule)
             for length in range(1, len(path) + 1)
-            for rule in _BY_PLACE.get(path[:length], ())
+            for rule in _RULES_BY_PATH.get(path[:length], ())
             if rule.default_too or not is_default
         )
-        for place, rule in rules:
-            if place in found or rule.holds(given, stage):
-                found.setdefault(place, rule.why.format(untrained=untrained, trainer=stage.trainer.engine))
+        for idle_path, rule in rules:
+            if idle_path in reasons or rule.holds(experiment, stage):
+                reasons.setdefault(idle_path, rule.why.format(untrained=untrained, trainer=stage.trainer.engine))
                 break
-    return found
+    return reasons
 
 
-def _at(tree: Any, place: FieldPath) -> Any:
-    """The value that stands there; None if none does."""
-    for part in place:
+def _at(tree: Any, path: FieldPath) -> Any:
+    """Returns the value at `path`; None if absent."""
+    for key in path:
         if not isinstance(tree, Mapping):
             return None
-        tree = tree.get(part)
+        tree = tree.get(key)
     return tree

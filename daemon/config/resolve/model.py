@@ -1,4 +1,4 @@
-"""Section `model`: the lengths that are derived, and the adapter that is trained instead of the model."""
+"""Section `model`: derived lengths, and the adapter to train instead of the whole model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_ROLLOUTS: Final = {
     **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
     "chat_template": "custom_chat_template",
 }
-"""Fields of `explorer.rollout_model` that stand in the place of fields of `model` where there are rollouts."""
+"""Fields of `explorer.rollout_model` overriding fields of `model` for rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,18 @@ class LengthLimits:
 
 
 def as_explored(experiment: Experiment) -> Experiment:
-    """The experiment with what `explorer.rollout_model` says of sampling and template in the place of `model`'s."""
-    given = experiment.explorer.rollout_model
-    own = {name: getattr(given, field) for field, name in OF_ROLLOUTS.items() if getattr(given, field) is not None}
-    return experiment.model_copy(update={"model": experiment.model.model_copy(update=own)})
+    """Returns the experiment with sampling and template of `explorer.rollout_model` merged over `model`."""
+    rollout_model = experiment.explorer.rollout_model
+    overrides = {
+        name: getattr(rollout_model, field)
+        for field, name in OF_ROLLOUTS.items()
+        if getattr(rollout_model, field) is not None
+    }
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update=overrides)})
 
 
 def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
-    """The lengths, or None after saying why there are none."""
+    """Returns the lengths; None, with an issue, if they cannot be derived."""
     total = model.max_model_len
     prompt = model.max_prompt_tokens
     response = model.max_response_tokens
@@ -54,8 +58,8 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
         total = prompt + response
     elif prompt is not None and response is not None:
         if prompt + response > total:
-            what = f"is {total}, less than max_prompt_tokens + max_response_tokens = {prompt} + {response}"
-            notes.wrong(("model", "max_model_len"), what, f"set it to {prompt + response}, or lower one of the two")
+            problem = f"is {total}, less than max_prompt_tokens + max_response_tokens = {prompt} + {response}"
+            notes.wrong(("model", "max_model_len"), problem, f"set it to {prompt + response}, or lower one of the two")
             return None
     elif total < 2:
         notes.wrong(("model", "max_model_len"), "must leave room for a prompt and a response: at least 2")
@@ -63,7 +67,7 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
     elif prompt is None and response is None:
         prompt = total // 2
     if prompt is None:
-        # The branches above leave one of the two unknown at most; the other follows from the total.
+        # At most one of the two is still unset here, and follows from the total.
         assert response is not None
         response = _clip("max_response_tokens", response, total, notes)
         prompt = total - response
@@ -71,67 +75,72 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
         prompt = _clip("max_prompt_tokens", prompt, total, notes)
         response = total - prompt
     shortest = model.min_response_tokens
-    # A response of its full length must be able to end: one token is left for the end of the text.
+    # A response of full length must be able to end: one token is reserved for the end of the text.
     if shortest >= response:
         notes.warn(f"model.min_response_tokens {shortest} is not below max_response_tokens: {response - 1} is used")
         shortest = response - 1
     return LengthLimits(total, prompt, response, shortest)
 
 
-def _clip(name: str, given: int, total: int, notes: Notes) -> int:
-    if given < total:
-        return given
-    notes.warn(f"model.{name} {given} does not fit into max_model_len {total}: {total - 1} is used")
+def _clip(name: str, length: int, total: int, notes: Notes) -> int:
+    if length < total:
+        return length
+    notes.warn(f"model.{name} {length} does not fit into max_model_len {total}: {total - 1} is used")
     return total - 1
 
 
-def with_answer_form(model: ModelSpec, given: RolloutModel, notes: Notes) -> ModelSpec:
-    """The model with the forms in which the endpoint reads its thoughts and its calls of tools."""
-    for name, known in (("tool_call_parser", TOOL_FORMS), ("reasoning_parser", THOUGHT_FORMS)):
-        written = getattr(given, name)
-        if written is not None and written not in known:
-            what = f"is {written!r}, which rftd does not read"
-            notes.wrong(("explorer", "rollout_model", name), what, f"write one of {', '.join(known)}", WrongValue)
+def with_answer_form(model: ModelSpec, rollout_model: RolloutModel, notes: Notes) -> ModelSpec:
+    """Returns the model with the formats used by the endpoint to parse reasoning and tool calls."""
+    for name, formats in (("tool_call_parser", TOOL_FORMS), ("reasoning_parser", THOUGHT_FORMS)):
+        parser_name = getattr(rollout_model, name)
+        if parser_name is not None and parser_name not in formats:
+            problem = f"is {parser_name!r}, which is not supported"
+            notes.wrong(("explorer", "rollout_model", name), problem, f"write one of {', '.join(formats)}", WrongValue)
     return msgspec.structs.replace(
         model,
-        tool_call_parser=given.tool_call_parser or "",
-        reasoning_parser=given.reasoning_parser or "",
-        auto_tool_choice=given.enable_auto_tool_choice is not False,
+        tool_call_parser=rollout_model.tool_call_parser or "",
+        reasoning_parser=rollout_model.reasoning_parser or "",
+        auto_tool_choice=rollout_model.enable_auto_tool_choice is not False,
     )
 
 
-def resolve_lora(given: Model, notes: Notes) -> LoraSpec | None:
-    """The adapter that is trained, or None."""
-    entries = given.lora_configs or []
-    if not entries:
+def resolve_lora(section: Model, notes: Notes) -> LoraSpec | None:
+    """Returns the adapter to train, or None."""
+    adapters = section.lora_configs or []
+    if not adapters:
         return None
-    if len(entries) > 1:
-        what = f"names {len(entries)} adapters, and a run trains one"
-        notes.wrong(_AT, what, f"keep {entries[0].name!r} alone, and submit a run for each other", Contradiction)
-    entry = entries[0]
-    if entry.base_model_name not in (None, given.model_path):
+    if len(adapters) > 1:
+        problem = f"has {len(adapters)} adapters, but a run trains only one"
+        notes.wrong(
+            _AT, problem, f"keep {adapters[0].name!r}, and submit a separate run for each of the others", Contradiction
+        )
+    adapter = adapters[0]
+    if adapter.base_model_name not in (None, section.model_path):
         notes.warn("model.lora_configs[0].base_model_name has no effect: the adapter belongs to model.model_path")
     # Adam's updates of an adapter are smaller than bfloat16's resolution around typical weights.
-    if entry.lora_dtype not in ("auto", "float32"):
+    if adapter.lora_dtype not in ("auto", "float32"):
         notes.warn("model.lora_configs[0].lora_dtype has no effect: adapters are trained in float32")
     return LoraSpec(
-        name=entry.name,
-        path=entry.path or "",
-        rank=entry.lora_rank,
-        alpha=entry.lora_alpha,
-        target_modules=_modules(entry, "target_modules", notes) or ("all-linear",),
-        exclude_modules=_modules(entry, "exclude_modules", notes),
+        name=adapter.name,
+        path=adapter.path or "",
+        rank=adapter.lora_rank,
+        alpha=adapter.lora_alpha,
+        target_modules=_modules(adapter, "target_modules", notes) or ("all-linear",),
+        exclude_modules=_modules(adapter, "exclude_modules", notes),
     )
 
 
-def _modules(entry: Lora, field: str, notes: Notes) -> tuple[str, ...]:
-    given: Any = getattr(entry, field)
-    if given is None:
+def _modules(adapter: Lora, field: str, notes: Notes) -> tuple[str, ...]:
+    modules: Any = getattr(adapter, field)
+    if modules is None:
         return ()
-    names = [given] if isinstance(given, str) else given
+    names = [modules] if isinstance(modules, str) else modules
     if isinstance(names, list) and all(isinstance(name, str) and name for name in names):
         return tuple(names)
     notes.wrong(
-        (*_AT, 0, field), f"{given!r} is no list of module names", "write [q_proj, v_proj] or all-linear", WrongValue
+        (*_AT, 0, field),
+        f"{modules!r} is not a list of module names",
+        "write [q_proj, v_proj] or all-linear",
+        WrongValue,
     )
     return ()

@@ -1,4 +1,4 @@
-"""`check_monitor` holds `monitor.monitor_args` against what the trackers take; `trackers_of` gives each its part."""
+"""`check_monitor` checks `monitor.monitor_args` against the trackers' arguments; `trackers_of` assigns arguments."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "console": (),
     }
 )
-"""The arguments of the monitors: of the guide's as it says, of swanlab those of its own that Trinity-RFT names."""
+"""The arguments of each tracker: the guide's, and SwanLab's arguments named by Trinity-RFT."""
 _SETTLED: Final = ("id", "resume", "reinit")
-"""Arguments of swanlab that the tracker chooses by itself."""
+"""Arguments of SwanLab chosen by the tracker."""
 _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
     {
         "tags": ("a list of texts", (list, tuple)),
@@ -41,25 +41,25 @@ _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
         "reinit": ("true or false", (bool,)),
     }
 )
-"""The types of those that are not a text or `{env: NAME}`."""
+"""Types of arguments other than text or `{env: NAME}`."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"mode": ("cloud", "local", "offline", "disabled"), "resume": ("must", "allow", "never")}
 )
-"""The words that swanlab knows."""
+"""Words accepted by SwanLab."""
 
 
 def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
-    """The trackers of an experiment, each with the arguments that it takes."""
+    """Returns the trackers of an experiment, each with its arguments."""
     return tuple(_tracker(kind, monitor) for kind in _kinds(monitor))
 
 
 def arguments_of(kind: str) -> tuple[str, ...]:
-    """The names of the arguments that a tracker takes."""
+    """Returns the names of the arguments of a tracker."""
     return _TAKEN[kind]
 
 
 def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
-    """The errors and the warnings of the section. A misspelt argument is an error."""
+    """Returns the errors and the warnings of the section. A misspelt argument is an error."""
     notes = Notes()
     kinds = _kinds(monitor)
     for kind in kinds:
@@ -74,14 +74,14 @@ def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
         notes.warn("monitor.sample_interval has no effect: monitor.samples is 0")
     arguments = monitor.monitor_args or {}
     acts = any(name in _TAKEN[kind] for name in arguments for kind in kinds)
-    for name, value in arguments.items():
+    for name, argument in arguments.items():
         takers = [kind for kind in kinds if name in _TAKEN[kind]]
         for kind in takers:
-            _check_value(name, value, kind, notes)
+            _check_value(name, argument, kind, notes)
         if not takers:
-            _check_stranger(name, kinds, notes, acts=acts)
-        elif name in _SETTLED and value is not None:
-            why = "a run is named by its experiment, and gone on with"
+            _check_undeclared(name, kinds, notes, acts=acts)
+        elif name in _SETTLED and argument is not None:
+            why = "the run is named after the experiment and resumed automatically"
             notes.warn(f"{show((*_ARGS, name))} has no effect: {why}")
     return notes.issues, notes.warnings
 
@@ -92,11 +92,11 @@ def _kinds(monitor: Monitor) -> tuple[str, ...]:
 
 
 def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
-    arguments = {name: value for name, value in (monitor.monitor_args or {}).items() if _is_taken(name, kind)}
-    variables = {name: value["env"] for name, value in arguments.items() if _is_variable(value)}
+    arguments = {name: argument for name, argument in (monitor.monitor_args or {}).items() if _is_taken(name, kind)}
+    variables = {name: argument["env"] for name, argument in arguments.items() if _is_variable(argument)}
     return TrackerSpec(
         kind=kind,
-        args={name: value for name, value in arguments.items() if name not in variables and value is not None},
+        args={name: argument for name, argument in arguments.items() if name not in variables and argument is not None},
         variables=variables,
         single_run=monitor.single_run,
         samples=monitor.samples,
@@ -105,13 +105,13 @@ def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
 
 
 def _is_taken(name: str, kind: str) -> bool:
-    """True if the tracker receives the argument; SwanLab receives unchecked ones as well."""
+    """True if the tracker receives the argument; SwanLab also receives unknown arguments unchecked."""
     strange = kind == "swanlab" and not any(name in names for names in _TAKEN.values())
     return name in _TAKEN[kind] or strange
 
 
-def _is_variable(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
+def _is_variable(reference: Any) -> bool:
+    return isinstance(reference, dict) and set(reference) == {"env"} and isinstance(reference["env"], str)
 
 
 def _check_kind(kind: str, notes: Notes) -> None:
@@ -119,11 +119,11 @@ def _check_kind(kind: str, notes: Notes) -> None:
     try:
         TRACKERS.check(kind)
     except ConfigError as error:
-        notes.warn(f"{where}: {error.what}; {error.fix}. What is missed until then follows")
+        notes.warn(f"{where}: {error.what}; {error.fix}. Figures missed until then are sent later")
 
 
-def _check_stranger(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bool) -> None:
-    """Notes an argument that none of the trackers declares; `acts` tells whether another one is of use."""
+def _check_undeclared(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bool) -> None:
+    """Adds an issue or warning for an argument declared by no tracker in use; `acts`: other arguments are used."""
     if owners := [kind for kind, names in _TAKEN.items() if name in names]:
         whose = f"not for {', '.join(kinds)}" if kinds else "and there is no monitor_type"
         if acts:
@@ -131,29 +131,32 @@ def _check_stranger(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bo
         else:
             notes.warn(f"{show(_ARGS)} has no effect: {name} is for {owners[0]}, {whose}")
         return
-    taken = [argument for kind in kinds for argument in _TAKEN[kind]]
-    if "swanlab" in kinds and not difflib.get_close_matches(name, taken, 1):
-        notes.warn(f"{show((*_ARGS, name))} is not checked: it is handed to swanlab as it is")
+    accepted = [argument for kind in kinds for argument in _TAKEN[kind]]
+    if "swanlab" in kinds and not difflib.get_close_matches(name, accepted, 1):
+        notes.warn(f"{show((*_ARGS, name))} is not checked: it is passed to swanlab unchanged")
         return
-    what = f"is no argument of {', '.join(kinds)}" if taken else "is no argument of any tracker"
-    notes.unknown((*_ARGS, name), what, taken or [argument for names in _TAKEN.values() for argument in names])
+    problem = f"is not an argument of {', '.join(kinds)}" if accepted else "is not an argument of any tracker"
+    notes.unknown((*_ARGS, name), problem, accepted or [argument for names in _TAKEN.values() for argument in names])
 
 
-def _check_value(name: str, value: Any, monitor: str, notes: Notes) -> None:
-    """Notes a value of another type, or a word that the monitor does not know."""
-    wanted, types = _OTHERS.get(name, ("text", (str,)))
+def _check_value(name: str, argument: Any, monitor: str, notes: Notes) -> None:
+    """Adds an issue for a value of the wrong type, or for a word unknown to the tracker."""
+    expected, types = _OTHERS.get(name, ("text", (str,)))
     if name not in _OTHERS:
-        _check_text(name, value, monitor, notes)
-    elif value is not None and (
-        not isinstance(value, types) or (isinstance(value, list) and not all(isinstance(tag, str) for tag in value))
+        _check_text(name, argument, monitor, notes)
+    elif argument is not None and (
+        not isinstance(argument, types)
+        or (isinstance(argument, list) and not all(isinstance(tag, str) for tag in argument))
     ):
-        notes.wrong((*_ARGS, name), f"is not what {monitor} takes", f"write {wanted}", WrongValue)
-    if isinstance(value, str) and name in _WORDS and value not in _WORDS[name]:
-        notes.wrong((*_ARGS, name), f"is {value!r}", f"write one of {', '.join(_WORDS[name])}", WrongValue)
+        notes.wrong((*_ARGS, name), f"has the wrong type for {monitor}", f"write {expected}", WrongValue)
+    if isinstance(argument, str) and name in _WORDS and argument not in _WORDS[name]:
+        notes.wrong((*_ARGS, name), f"is {argument!r}", f"write one of {', '.join(_WORDS[name])}", WrongValue)
 
 
-def _check_text(name: str, value: Any, monitor: str, notes: Notes) -> None:
-    if value is not None and not isinstance(value, str) and not _is_variable(value):
-        kind = "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "number or boolean"
-        # The value is not repeated: it may be a key that was written without quotes.
+def _check_text(name: str, argument: Any, monitor: str, notes: Notes) -> None:
+    if argument is not None and not isinstance(argument, str) and not _is_variable(argument):
+        kind = (
+            "mapping" if isinstance(argument, dict) else "list" if isinstance(argument, list) else "number or boolean"
+        )
+        # The value is not repeated: it may be a key written without quotes.
         notes.wrong((*_ARGS, name), f"is a {kind}, and {monitor} takes text", "write text, or {env: NAME}", WrongValue)

@@ -1,4 +1,4 @@
-"""The GPUs that each worker of a stage has for its own: the guide's arithmetic, held against what the host has."""
+"""Exclusive GPUs for each worker of a stage: the guide's arithmetic, checked against the host's GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rftd.workers.devices.host import Host
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
 _ENGINES: FieldPath = ("explorer", "rollout_model", "engine_num")
 _MODE: FieldPath = ("mode",)
-_IN_TURN: Final = "is colocate, for one device that explorer and trainer have in turn"
+_IN_TURN: Final = "is colocate, for one device used alternately by explorer and trainer"
 _NOT_IN_TURN: Final = "write mode: both"
 _RANKS: FieldPath = ("trainer", "engine_args", "ranks")
 _PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
@@ -31,24 +31,24 @@ _PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
 def with_devices(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    """The parts of a stage that explores, with the GPUs that each explorer and the trainer have for their own.
+    """Returns the parts of an exploring stage with the exclusive GPUs of each explorer and of the trainer.
 
-    0 of a worker means that it is given none, and sees what its machine shows.
+    0 for a worker means no assignment: the worker uses the GPUs visible on its machine.
     """
     per_engine = _gpus_of_engine(experiment, rollout, host)
     if host.clustered and host.gpus and per_engine > host.most_gpus:
-        there = f"no node has more than {host.most_gpus}: a rollout engine is on one node"
-        what = f"the engine takes {per_engine} GPUs, and {there}"
-        notes.wrong(_PARALLEL, what, "write parallel sizes that fit on a node", Unsupported)
+        limit = f"no node has more than {host.most_gpus}: a rollout engine runs on one node"
+        problem = f"the engine needs {per_engine} GPUs, but {limit}"
+        notes.wrong(_PARALLEL, problem, "write parallel sizes that fit on a node", Unsupported)
         return rollout, trainer
     if host.trainers is not None:
         return _apart(experiment, rollout, trainer, host, notes)
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (per_engine or trains):
-        if not experiment.model.tinker.enable:  # it computes elsewhere, and leaves all of a cluster
+        if not experiment.model.tinker.enable:  # a service computes elsewhere, and uses no GPUs of a cluster
             _check_slots(experiment, host, notes)
-        return _given(rollout, per_engine), trainer
-    # A teacher is part of the trainer, on its devices: it has no engine of its own.
+        return _with_engine_gpus(rollout, per_engine), trainer
+    # A teacher is part of the trainer, on the trainer's devices, without a separate engine.
     models = experiment.explorer.auxiliary_models
     shares = shares_of(
         experiment, host, per_engine=per_engine, auxiliary=models[1:] if trainer.teacher_path else models
@@ -57,9 +57,9 @@ def with_devices(
         return rollout, trainer
     if experiment.mode == "colocate":
         if host.clustered:
-            notes.wrong(_MODE, f"{_IN_TURN}, and each actor of Ray's has GPUs of its own", _NOT_IN_TURN, Unsupported)
+            notes.wrong(_MODE, f"{_IN_TURN}, but each Ray actor has exclusive GPUs", _NOT_IN_TURN, Unsupported)
         return _taking_turns(rollout, trainer, per_engine, trains, notes)
-    if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another half has the trainer
+    if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another submission covers the trainer
         trains = 0
     if shares.left < trains:
         if trains > 1:
@@ -68,21 +68,21 @@ def with_devices(
         if shares.nodes or rollout.engine != "torch" or _has_own_gpus(experiment, models, host):
             _refuse(shares, notes)
         else:
-            notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: they share it")
-            return _given(rollout, per_engine), msgspec.structs.replace(trainer, devices=trains)
+            notes.warn(f"{_needed(shares, trains)}, and there is {host.named()}: it is shared")
+            return _with_engine_gpus(rollout, per_engine), msgspec.structs.replace(trainer, devices=trains)
         return rollout, trainer
-    # verl spreads over all that is left; torch trains on one, or on as many as its ranks.
-    own = shares.left if trains and trainer.engine == "verl" else trains
-    if own and own < shares.left:
-        more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would train on all of them"
-        notes.warn(f"{shares}; {trainer.engine} trains on {own} of the {shares.left} that are left: {more}")
-    return _given(rollout, per_engine), _on_gpus(trainer, own, notes)
+    # verl uses all remaining GPUs; torch uses one, or one per rank.
+    trainer_gpus = shares.left if trains and trainer.engine == "verl" else trains
+    if trainer_gpus and trainer_gpus < shares.left:
+        more = f"trainer.engine_args: {{device: cuda, ranks: {shares.left}}} would use all of them"
+        notes.warn(f"{shares}; {trainer.engine} trains on {trainer_gpus} of the {shares.left} remaining GPUs:  {more}")
+    return _with_engine_gpus(rollout, per_engine), _on_gpus(trainer, trainer_gpus, notes)
 
 
 def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Host, notes: Notes) -> TrainerSpec:
-    """The trainer of a stage without explorers, with the GPUs that it has for its own: verl all, torch's ranks theirs.
+    """Returns the trainer of a stage without explorers, with exclusive GPUs: all for verl, one per rank for torch.
 
-    0: it is given none, and sees what its machine shows.
+    0 means no assignment: the trainer uses the GPUs visible on its machine.
     """
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not trains:
@@ -90,86 +90,86 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
     shares = shares_of(experiment, host, per_engine=0, auxiliary=())
     if not _is_there(shares, host, notes):
         return trainer
-    own = shares.total if trainer.engine == "verl" else trains
+    trainer_gpus = shares.total if trainer.engine == "verl" else trains
     if trainer.engine == "verl":
-        return _on_gpus(trainer, own, notes)
+        return _on_gpus(trainer, trainer_gpus, notes)
     if trains > shares.total:
         _refuse_ranks(trains, f"there are {shares.total}", notes)
-    # An actor of Ray's sees no GPU but those that it was given.
+    # A Ray actor sees only the GPUs assigned to it.
     return msgspec.structs.replace(trainer, devices=trains if trains > 1 or host.clustered else 0)
 
 
 def _apart(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    """Rollouts and trainer where each has a host of its own: neither side takes a GPU from the other."""
+    """Assigns GPUs to rollouts and trainer on separate hosts, without competition."""
     if experiment.mode == "colocate":
-        what = f"{_IN_TURN}, and here explorers and trainers have launchers of their own"
-        notes.wrong(_MODE, what, _NOT_IN_TURN, Unsupported)
+        problem = f"{_IN_TURN}, but explorers and trainers have separate launchers here"
+        notes.wrong(_MODE, problem, _NOT_IN_TURN, Unsupported)
         return rollout, trainer
     per_engine = _gpus_of_engine(experiment, rollout, host)
     models = experiment.explorer.auxiliary_models
     shares = shares_of(
         experiment, host, per_engine=per_engine, auxiliary=models[1:] if trainer.teacher_path else models
     )
-    taken = shares.engines * shares.per_engine + shares.auxiliary
-    if host.gpus and taken > len(host.gpus):
-        what = f"explorers would take {taken} GPUs, and where they run there is {host.named()}"
-        notes.wrong(_ENGINES, what, "lower it, or the parallel sizes of its engines")
-    there = host.for_trainers
-    own = gpus_of_trainer(experiment, trainer, there)
-    if own and trainer.engine == "verl":
-        own = shares.left if shares.nodes else len(there.gpus)
-    if own < 0 or own > len(there.gpus):
-        what = f"{shares}: {own} are left for the trainer, and where it runs there is {there.named()}"
+    explorer_gpus = shares.engines * shares.per_engine + shares.auxiliary
+    if host.gpus and explorer_gpus > len(host.gpus):
+        problem = f"explorers would need {explorer_gpus} GPUs, but their host has {host.named()}"
+        notes.wrong(_ENGINES, problem, "lower it, or the parallel sizes of the engines")
+    trainer_host = host.for_trainers
+    trainer_gpus = gpus_of_trainer(experiment, trainer, trainer_host)
+    if trainer_gpus and trainer.engine == "verl":
+        trainer_gpus = shares.left if shares.nodes else len(trainer_host.gpus)
+    if trainer_gpus < 0 or trainer_gpus > len(trainer_host.gpus):
+        problem = f"{shares}: {trainer_gpus} are left for the trainer, but its host has {trainer_host.named()}"
         if shares.nodes:
-            notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+            notes.wrong(_CLUSTER, problem, "write the available number, or leave cluster out")
         else:
-            _refuse_ranks(own, f"where it runs there is {there.named()}", notes)
-    return _given(rollout, per_engine), _on_gpus(trainer, own, notes)
+            _refuse_ranks(trainer_gpus, f"its host has {trainer_host.named()}", notes)
+    return _with_engine_gpus(rollout, per_engine), _on_gpus(trainer, trainer_gpus, notes)
 
 
 def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
-    """True unless the file writes more GPUs than the host has, which is an issue then."""
+    """True unless the file's cluster has more GPUs than the host, reported as an issue."""
     if not shares.nodes or shares.total <= len(host.gpus):
         return True
-    what = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, and the workers' machine has {host.named()}"
-    notes.wrong(_CLUSTER, what, "write what is there, or leave cluster out")
+    problem = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, but the workers' machine has {host.named()}"
+    notes.wrong(_CLUSTER, problem, "write the available number, or leave cluster out")
     return False
 
 
-def _on_gpus(trainer: TrainerSpec, own: int, notes: Notes) -> TrainerSpec:
-    ranks = trainer.engine_args.get("ranks", own)
-    if own and trainer.engine == "verl" and ranks != own:
-        notes.warn(f"trainer.engine_args.ranks {ranks} has no effect: verl has one rank for each of its {own} GPUs")
-    return msgspec.structs.replace(trainer, devices=own)
+def _on_gpus(trainer: TrainerSpec, gpu_count: int, notes: Notes) -> TrainerSpec:
+    ranks = trainer.engine_args.get("ranks", gpu_count)
+    if gpu_count and trainer.engine == "verl" and ranks != gpu_count:
+        notes.warn(f"trainer.engine_args.ranks {ranks} has no effect: verl has one rank per GPU ({gpu_count})")
+    return msgspec.structs.replace(trainer, devices=gpu_count)
 
 
-def _refuse_ranks(ranks: int, there: str, notes: Notes) -> None:
-    what = f"is {ranks}, of which each needs a GPU of its own, and {there}"
-    notes.wrong(_RANKS, what, "lower it, or write trainer.engine_args.device: cpu")
+def _refuse_ranks(ranks: int, reason: str, notes: Notes) -> None:
+    problem = f"is {ranks}, and each rank needs a separate GPU, but {reason}"
+    notes.wrong(_RANKS, problem, "lower it, or write trainer.engine_args.device: cpu")
 
 
-def _given(rollout: RolloutSpec, per_engine: int) -> RolloutSpec:
+def _with_engine_gpus(rollout: RolloutSpec, per_engine: int) -> RolloutSpec:
     return msgspec.structs.replace(rollout, needs=msgspec.structs.replace(rollout.needs, devices=per_engine))
 
 
 def _gpus_of_engine(experiment: Experiment, rollout: RolloutSpec, host: Host) -> int:
-    """GPUs that one explorer computes on."""
+    """Returns the GPUs used by one explorer."""
     if rollout.engine == "vllm":
-        # On a host that nobody has seen, too: the launcher there gives as many.
+        # Also on an uninspected host: the launcher there assigns the number.
         return 0 if rollout.needs.device == "cpu" else rollout.needs.parallel
     return int(rollout.engine == "torch" and computes_on_gpu(experiment, rollout.engine_args, host))
 
 
 def gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) -> int:
-    """GPUs that the trainer must have: 1, or one for each rank of torch's."""
+    """Returns the GPUs required by the trainer: 1, or one per torch rank."""
     if trainer.engine not in ("torch", "verl") or not computes_on_gpu(experiment, trainer.engine_args, host):
         return 0
     ranks = trainer.engine_args.get("ranks", 0)
     if trainer.engine == "verl" or not isinstance(ranks, int) or ranks <= 1:
         return 1
-    # torch's ranks compute on GPUs only if that is written.
+    # torch's ranks use GPUs only on explicit request.
     return ranks if trainer.engine_args.get("device") == "cuda" else 0
 
 
@@ -177,43 +177,43 @@ def _taking_turns(
     rollout: RolloutSpec, trainer: TrainerSpec, per_engine: int, trains: int, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
     if per_engine > 1:
-        what = f"the engine takes {per_engine} GPUs, and mode colocate is for one device that the trainer has in turn"
-        notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), what, "write 1, or mode: both")
+        problem = f"the engine needs {per_engine} GPUs, but mode colocate uses one device, shared with the trainer"
+        notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), problem, "write 1, or mode: both")
     if trains > 1:
-        what = f"is {trains}, and mode colocate is for one device that the explorer has in turn"
-        notes.wrong(_RANKS, what, "leave it out, or write mode: both")
+        problem = f"is {trains}, but mode colocate uses one device, shared with the explorer"
+        notes.wrong(_RANKS, problem, "leave it out, or write mode: both")
     return rollout, trainer
 
 
 def _has_own_gpus(experiment: Experiment, models: Iterable[AuxiliaryModel], host: Host) -> bool:
-    """True if the engine of an auxiliary model has GPUs that it shares with nobody."""
-    own = (model for model in models if model.engine_type != SERVICE)
-    return any(auxiliary_engine(experiment, model, host).gpus for model in own)
+    """True if the engine of an auxiliary model has exclusive GPUs."""
+    local_models = (model for model in models if model.engine_type != SERVICE)
+    return any(auxiliary_engine(experiment, model, host).gpus for model in local_models)
 
 
 def _refuse(shares: GpuShares, notes: Notes) -> None:
     where = _CLUSTER if shares.nodes else _ENGINES
-    what = f"{shares}: {max(shares.left, 0)} are left for the trainer"
-    fix = "lower explorer.rollout_model.engine_num or its parallel sizes, or let them take turns: mode: colocate"
-    notes.wrong(where, what, fix)
+    problem = f"{shares}: {max(shares.left, 0)} are left for the trainer"
+    fix = "lower explorer.rollout_model.engine_num or its parallel sizes, or alternate on one device: mode: colocate"
+    notes.wrong(where, problem, fix)
 
 
 def _needed(shares: GpuShares, trains: int) -> str:
-    return f"explorers and trainer would take {shares.engines * shares.per_engine + shares.auxiliary + trains} GPUs"
+    return f"explorers and trainer would need {shares.engines * shares.per_engine + shares.auxiliary + trains} GPUs"
 
 
 def _check_slots(experiment: Experiment, host: Host, notes: Notes) -> None:
-    """Without a GPU the cluster's counts are those of processes: says so, and refuses what leaves the trainer none."""
+    """Without GPUs, a cluster's counts are process slots: warns, and refuses counts without a slot for the trainer."""
     shares = shares_of(experiment, host, per_engine=parallel_of(experiment.explorer.rollout_model), auxiliary=())
     explorers = shares.engines * shares.per_engine
     if not shares.nodes:
         return
-    # The trainer of a half is the other submission's, and what is only collected or measured has none.
+    # The trainer of a half is in the other submission, and collecting or benchmarking needs no trainer.
     alone = experiment.mode in (*BOTH, BENCH) or experiment.explorer.collect_only
     if explorers > shares.total if alone else shares.total > 1 and explorers >= shares.total:
-        what = f"{shares.nodes} x {shares.per_node} = {shares.total} slots, and explorers take {explorers}"
-        what += "" if alone else ": none is left for the trainer"
-        notes.wrong(_CLUSTER, what, "raise it, or lower explorer.rollout_model.engine_num")
+        problem = f"{shares.nodes} x {shares.per_node} = {shares.total} slots, but explorers need {explorers}"
+        problem += "" if alone else ", and the trainer needs one"
+        notes.wrong(_CLUSTER, problem, "raise it, or lower explorer.rollout_model.engine_num")
     elif host.seen and not host.gpus:
         notes.warn(
             f"no GPU: cluster {shares.nodes} x {shares.per_node} counts as {shares.total} process slots, "

@@ -1,4 +1,4 @@
-"""The engine that generates: chosen from what there is, or as the file asks for it; and what it needs of its host."""
+"""The rollout engine: chosen for the host or as set in the file, and the engine's requirements on the host."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ from rftd.workers.engines.vllm.watchdog import HANG_S
 from rftd.workers.generation.engine_registry import ENGINES, arguments_of
 
 ON_CPU: Final = "float32"
-"""The number format where no GPU computes and the file names none."""
+"""Number format on the CPU if the file sets none."""
 BESIDE_TRAINER: Final = 0.4
-"""The share of the one GPU's memory that vLLM takes with mode colocate, where the file names none: it keeps its share
-in the trainer's turns too."""
+"""Default share of the GPU's memory for vLLM with mode colocate, also occupied while the trainer computes."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
-"""The engines of the guide."""
+"""Engines of the guide."""
 _ALONE: Final = frozenset({"torch", "fake", "tinker", SERVICE})
-"""Engines of ours that compute on one device at most, and batch by themselves: of the needs they look at none but the
-time."""
+"""Built-in engines on at most one device with built-in batching; of all requirements only the time-out applies."""
 _SERVED: Final = (
     "enable_expert_parallel",
     "enforce_eager",
@@ -42,13 +40,13 @@ _SERVED: Final = (
     "max_num_seqs",
     "max_num_batched_tokens",
 )
-"""Fields of the needs that have the same names in the file."""
+"""Requirements with equal names in the file."""
 
 
 def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, notes: Notes) -> None:
-    """Refuses arguments that the engine does not take, or would refuse when it is opened; not those of others' engines.
+    """Refuses arguments not accepted by the engine, now or when opened; third-party engines are not checked.
 
-    `threads`, which every engine takes, was taken out before.
+    `threads`, accepted by every engine, is already removed.
     """
     kind = arguments_of(engine)
     if kind is None:
@@ -59,32 +57,30 @@ def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, not
             kind_of_error = _kind(name)
             at_key = kind_of_error is UnknownField
             notes.issues.append(Issue((*path, "vllm", name), why, fix, kind_of_error, at_key=at_key))
-        beside = list(misplaced(arguments, kind.__struct_fields__))
-        for name, why, fix in beside:
+        misplaced_arguments = list(misplaced(arguments, kind.__struct_fields__))
+        for name, why, fix in misplaced_arguments:
             notes.wrong((*path, name), why, fix, _kind(name))
-        told = {name for name, _, _ in beside}
-        arguments = {name: value for name, value in arguments.items() if name not in told}
-    check_struct(arguments, kind, path, f"the {engine} engine", notes, beside=("threads",))
+        reported = {name for name, _, _ in misplaced_arguments}
+        arguments = {name: argument for name, argument in arguments.items() if name not in reported}
+    check_struct(arguments, kind, path, f"the {engine} engine", notes, extra_names=("threads",))
 
 
 def check_hang(engine: str, arguments: Mapping[str, Any], max_timeout_s: float, path: FieldPath, notes: Notes) -> None:
-    """Refuses a time without progress that every rollout's time-out ends before, and warns of the default's.
+    """Refuses a hang time-out longer than every rollout's time-out, and warns if the default is too long.
 
-    A rollout that ends takes its requests along: an engine without requests is none that hangs.
+    A rollout that times out cancels its requests: an engine without requests never counts as hung.
     """
-    written = arguments.get("hang_timeout_s")
-    hang_s = HANG_S if written is None else written
-    # What is no number is refused as an argument.
+    setting = arguments.get("hang_timeout_s")
+    hang_s = HANG_S if setting is None else setting
+    # Non-numbers are refused as arguments.
     if engine != "vllm" or not isinstance(hang_s, int | float) or not 0 < max_timeout_s <= hang_s:
         return
     where = (*path, "hang_timeout_s")
-    what = (
-        f"{hang_s:g} s, and explorer.max_timeout {max_timeout_s:g} s ends all rollouts of an engine that hangs before"
-    )
-    if written is None:
-        notes.warn(f"{show(where)} is {what} it is noticed: write a part of that time, or 0 to look for none")
+    problem = f"{hang_s:g} s, but explorer.max_timeout {max_timeout_s:g} s ends all rollouts of a hung engine before"
+    if setting is None:
+        notes.warn(f"{show(where)} is {problem} it is detected: write a shorter time, or 0 to disable detection")
     else:
-        notes.wrong(where, f"is {what}", "write a part of that time, or raise explorer.max_timeout; 0 looks for none")
+        notes.wrong(where, f"is {problem}", "write a shorter time, or raise explorer.max_timeout; 0 disables detection")
 
 
 def _kind(argument: str) -> type[FieldError]:
@@ -94,17 +90,17 @@ def _kind(argument: str) -> type[FieldError]:
 
 
 class ChosenEngine(NamedTuple):
-    """The rollout engine of a stage, and where it computes."""
+    """The rollout engine of a stage, and the device."""
 
     engine: str
     device: str
-    """`cuda`, `cpu`, or `auto`: the engine sees for itself."""
+    """`cuda`, `cpu`, or `auto`: chosen by the engine."""
 
 
 def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
-    """The engine that is written, or refused with the reason; one that is not is vLLM on a GPU, else torch."""
+    """Returns the engine set in the file, or refuses it with the reason; if unset, vLLM on a GPU, otherwise torch."""
     model = experiment.explorer.rollout_model
-    if experiment.model.tinker.enable:  # its engine has taken the place of what is written
+    if experiment.model.tinker.enable:  # the service's engine replaces the file's
         return ChosenEngine(model.engine_type, "auto")
     if experiment.model.external_model.enable or model.engine_type == SERVICE:
         check_external(experiment, notes)
@@ -119,21 +115,21 @@ def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEng
         return ChosenEngine("vllm", "auto")
     build = vllm_build(host)
     if isinstance(build, NoBuild):
-        notes.wrong(_TYPE, f"is vllm, and {build.why}", f"{build.fix}; or write torch", Unsupported)
+        notes.wrong(_TYPE, f"is vllm, but {build.why}", f"{build.fix}; or write torch", Unsupported)
         return ChosenEngine("vllm", "auto")
     return ChosenEngine("vllm", build.device)
 
 
 def _check_vllm(experiment: Experiment, notes: Notes) -> None:
-    """Refuses what the engine would refuse when it is opened."""
+    """Refuses settings that the engine would refuse when opened."""
     model = experiment.explorer.rollout_model
     for name in ("pipeline_parallel_size", "data_parallel_size"):
         if (size := getattr(model, name)) > 1:
-            what = f"is {size}, and vllm is one engine whose weights change at one token: engine_num makes more of them"
-            notes.wrong(("explorer", "rollout_model", name), what, "write 1", Unsupported)
+            problem = f"is {size}, but all of vllm's weights must change at one token; use engine_num for more engines"
+            notes.wrong(("explorer", "rollout_model", name), problem, "write 1", Unsupported)
     if experiment.deterministic:
-        what = "is vllm, which rounds otherwise beside other neighbours, and the experiment is deterministic"
-        notes.wrong(_TYPE, what, "write torch, or deterministic: false", Unsupported)
+        problem = "is vllm, whose rounding depends on the batch, but the experiment is deterministic"
+        notes.wrong(_TYPE, problem, "write torch, or deterministic: false", Unsupported)
 
 
 def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
@@ -148,8 +144,8 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
         why = "the experiment is deterministic"
     elif experiment.mode == "colocate" and parallel_of(experiment.explorer.rollout_model) == 1:
         return ChosenEngine("vllm", "cuda")
-    elif (left := shares_of(experiment, host).left) < int(host.trainers is None):
-        why = f"vLLM would leave {max(left, 0)} of {host.named()} for the trainer"
+    elif (remaining := shares_of(experiment, host).left) < int(host.trainers is None):
+        why = f"vLLM would leave {max(remaining, 0)} of {host.named()} for the trainer"
     else:
         return ChosenEngine("vllm", "cuda")
     where = where_torch_computes(experiment, experiment.explorer.rollout_model.extra_engine_args, host)
@@ -158,9 +154,9 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
 
 
 def resolve_dtype(experiment: Experiment, chosen: ChosenEngine, host: Host) -> str:
-    """The number format: the one that is written; else the guide's bfloat16 on a GPU, and float32 elsewhere."""
+    """Returns the number format set in the file; otherwise the guide's bfloat16 on a GPU, and float32 elsewhere."""
     model = experiment.explorer.rollout_model
-    # `auto` is none that is written: what the model's files hold is not looked at here.
+    # `auto` counts as unset: the format of the model's files is not inspected here.
     if "dtype" in model.model_fields_set and model.dtype != "auto":
         return model.dtype
     return "bfloat16" if _on_gpu(experiment, chosen, host) else ON_CPU
@@ -175,20 +171,20 @@ def _on_gpu(experiment: Experiment, chosen: ChosenEngine, host: Host) -> bool:
 
 
 def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: Host) -> bool:
-    """True if a torch engine with these arguments computes on a GPU of the host, as it sees for itself."""
-    asked = engine_args.get("device", "auto")
-    return bool(host.gpus) and (asked == "cuda" or (asked == "auto" and not experiment.deterministic))
+    """True if a torch engine with these arguments would choose a GPU of the host."""
+    device = engine_args.get("device", "auto")
+    return bool(host.gpus) and (device == "cuda" or (device == "auto" and not experiment.deterministic))
 
 
 def where_torch_computes(experiment: Experiment, engine_args: dict[str, Any], host: Host) -> str:
-    """The end of a sentence that says so: `, on the CPU`; empty where nobody has looked."""
+    """Returns a clause for messages: `, on the CPU` or `, on a GPU`; empty for an uninspected host."""
     if not host.seen:
         return ""
     return ", on a GPU" if computes_on_gpu(experiment, engine_args, host) else ", on the CPU"
 
 
 def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
-    """The needs that the engine has of its host; a field without effect on the engine is a warning."""
+    """Returns the engine's requirements on the host; warns of fields without effect on the engine."""
     model = experiment.explorer.rollout_model
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
     if chosen.engine in _ALONE:
@@ -227,4 +223,4 @@ def _warn_ignored(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> No
     for name in _SERVED:
         default = RolloutModel.model_fields[name].default
         if name in model.model_fields_set and getattr(model, name) != default:
-            notes.warn(f"explorer.rollout_model.{name} has no effect: it is for vllm, and {chosen.engine} generates")
+            notes.warn(f"explorer.rollout_model.{name} has no effect: only used by vllm, and {chosen.engine} generates")

@@ -1,4 +1,4 @@
-"""Rows that are trained as they are: those of a `train` stage, or those of an expert beside the experiences."""
+"""Rows trained without rollouts: rows of a `train` stage, or expert rows mixed with experiences."""
 
 from __future__ import annotations
 
@@ -23,27 +23,37 @@ _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
 VARIABLE: Final = "env://"
-"""Prefix of the path of a table whose database is named by a variable and was not read yet."""
+"""Prefix of a table's path whose database is named by a variable not read yet."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
-"""Fields of a buffer that say how experiences are kept, and mean nothing where it holds rows."""
-NOT_OF_ROWS: Final = "it is for experiences, not for rows"
+"""Fields of a buffer about storing experiences, without meaning for a buffer of rows."""
+NOT_OF_ROWS: Final = "only used for experiences, not for rows"
 
 
 def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:
-    """The rows that a `train` stage learns from, of its algorithm's kind; None after saying what is missing."""
+    """Returns the rows of a `train` stage, of the kind needed by the algorithm; None, with an issue, if missing."""
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
     if definition.needs.rollouts:
         return rows_of(
-            buffer, path, experiment.seed, notes, name="experience_buffer", schema=RECORDED, known=(RECORDED,)
+            buffer,
+            path,
+            experiment.seed,
+            notes,
+            name="experience_buffer",
+            schema=RECORDED,
+            accepted_kinds=(RECORDED,),
         )
-    # The algorithm decides the kind of rows; the field chooses only where it takes two.
+    # The algorithm determines the kind of rows; the field only chooses between two accepted kinds.
     schema = buffer.schema_type if buffer.schema_type in definition.other_rows else definition.rows
-    known = (definition.rows, *definition.other_rows)
+    accepted_kinds = (definition.rows, *definition.other_rows)
     if schema == "kto" and compares_pairs(loss):
-        what = f"is kto, single responses with a label, and policy_loss_fn {loss} compares two"
-        notes.wrong((*path, "schema_type"), what, "leave policy_loss_fn out, or write schema_type: dpo", Contradiction)
-    return rows_of(buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema, known=known)
+        problem = f"is kto (single responses with a label), but policy_loss_fn {loss} compares pairs"
+        notes.wrong(
+            (*path, "schema_type"), problem, "leave policy_loss_fn out, or write schema_type: dpo", Contradiction
+        )
+    return rows_of(
+        buffer, path, experiment.seed, notes, name="experience_buffer", schema=schema, accepted_kinds=accepted_kinds
+    )
 
 
 def is_recorded(experiment: Experiment) -> bool:
@@ -65,31 +75,32 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
 def resolve_mix(
     experiment: Experiment, algorithm: AlgorithmSpec, train_batch: int, notes: Notes
 ) -> tuple[TasksetSpec | None, int]:
-    """The expert's dataset and how many items of a batch are its rows: ceil(ratio * batch); none without `mix`."""
+    """Returns the expert's dataset and the number of its rows per batch, ceil(ratio * batch); none without `mix`."""
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
     name: str = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     mixes = algorithm.sample_strategy == "mix"
-    for each in buffers:
-        if not (mixes and each == name):
-            notes.warn(f"{show((*_BUFFERS, each))} has no effect: no sample_strategy takes rows of it")
+    for buffer_name in buffers:
+        if not (mixes and buffer_name == name):
+            notes.warn(f"{show((*_BUFFERS, buffer_name))} has no effect: no sample_strategy uses it")
     if not mixes:
         return None, 0
     ratio: float = algorithm.sample_strategy_args.get("expert_data_ratio", 0.5)
-    # Trinity-RFT rounds up, too, so a file gives the same split here and there.
+    # Trinity-RFT rounds up as well, so a file gives the same split in both.
     rows = ceil(ratio * train_batch)
     if rows >= train_batch:
-        what = f"is {ratio}: of {train_batch} items of a batch {rows} are an expert's, and none is explored"
-        notes.wrong((*_ARGS, "expert_data_ratio"), what, "lower it, or raise buffer.train_batch_size")
+        problem = f"is {ratio}: all {rows} of {train_batch} items of a batch would be expert rows"
+        notes.wrong((*_ARGS, "expert_data_ratio"), problem, "lower it, or raise buffer.train_batch_size")
         return None, 0
     if name not in buffers:
-        known = ", ".join(buffers) or "none"
-        what = (
-            f"sample_strategy mix takes its expert's rows from {name!r}, and there is no such buffer (given: {known})"
+        buffer_names = ", ".join(buffers) or "none"
+        problem = (
+            f"sample_strategy mix needs expert rows from {name!r}, but there is no such buffer "
+            f"(buffers: {buffer_names})"
         )
         near = difflib.get_close_matches(name, buffers, 1)
         where: FieldPath = (*_BUFFERS, near[0]) if near else _BUFFERS
         fix = f"did you mean {name!r}?" if near else f"set buffer.trainer_input.auxiliary_buffers.{name}.path"
-        notes.issues.append(Issue(where, what, fix, Contradiction, at_key=bool(near)))
+        notes.issues.append(Issue(where, problem, fix, Contradiction, at_key=bool(near)))
         return None, 0
     for field in OF_EXPERIENCES:
         if field in buffers[name].model_fields_set:
@@ -108,19 +119,19 @@ def rows_of(
     *,
     name: str,
     schema: str = "sft",
-    known: tuple[str, ...] = ("sft",),
+    accepted_kinds: tuple[str, ...] = ("sft",),
 ) -> TasksetSpec | None:
-    """The rows that a buffer names, to be trained as they are; None after saying what is missing.
+    """Returns the rows of a buffer for training without rollouts; None, with an issue, if missing.
 
-    `schema` is what they are, `known` all that they might be for who trains on them.
+    `schema` is the kind of the rows, `accepted_kinds` all kinds accepted by the algorithm.
     """
     if not (paths := sources_of(buffer, path, notes)):
         return None
     if buffer.schema_type not in ("auto", schema):
-        what = f"is {buffer.schema_type}, but what trains on these rows takes {' or '.join(known)}"
-        notes.wrong((*path, "schema_type"), what, "leave it out, or change algorithm.algorithm_type")
+        problem = f"is {buffer.schema_type}, but the algorithm accepts {' or '.join(accepted_kinds)}"
+        notes.wrong((*path, "schema_type"), problem, "leave it out, or change algorithm.algorithm_type")
     if buffer.format.enable_concatenated_multi_turn and (schema, buffer.format.prompt_type) != ("sft", "messages"):
-        notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: it is for sft and messages")
+        notes.warn(f"{show(path)}.format.enable_concatenated_multi_turn has no effect: only used for sft with messages")
     return TasksetSpec(
         name=buffer.name or name,
         path=paths[0],
@@ -137,16 +148,16 @@ def rows_of(
 def sources_of(
     buffer: ExperienceBuffer | Taskset, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
 ) -> tuple[str, ...]:
-    """The sources in the `path` of a section: files, or the database of a table that the daemon reads into a file."""
+    """Returns the sources in a section's `path`: files, or a database table read into a file by the daemon."""
     if buffer.storage_type != "sql":
         return paths_of(buffer.path, path, notes, lacking=lacking)
     if not buffer.name:
-        notes.wrong((*path, "name"), "is required: it is the name of the table", "set it")
+        notes.wrong((*path, "name"), "is required: the name of the table", "set it")
     if isinstance(buffer.path, dict):
         return (f"{VARIABLE}{buffer.path['env']}",)
     if not isinstance(buffer.path, str) or "://" not in buffer.path:
         fix = "write sqlite:////FOLDER/FILE.db, postgresql://USER@HOST:5432/DATABASE, or {env: NAME} of such a URL"
-        notes.wrong((*path, "path"), "needs the URL of a database, for storage_type is sql", fix)
+        notes.wrong((*path, "path"), "needs the URL of a database, because storage_type is sql", fix)
         return ()
     return (buffer.path,)
 
@@ -154,16 +165,14 @@ def sources_of(
 def paths_of(
     source: Any, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
 ) -> tuple[str, ...]:
-    """The files, patterns and folders that `source`, the field `path` of the section at `path`, names.
+    """Returns the files, patterns and folders in `source`, the field `path` of the section at `path`.
 
-    Nothing after saying what is wrong, or `lacking` if none is named.
+    Empty after adding an issue; the issue is `lacking` if `source` is empty.
     """
     where: FieldPath = (*path, "path")
     named = [source] if isinstance(source, str) else source
     if isinstance(named, dict) or any("://" in text for text in named or ()):
-        notes.wrong(
-            where, "rows are read from files, not from an address", "name a file or folder of rows", Unsupported
-        )
+        notes.wrong(where, "rows are read from files, not from a URL", "name a file or folder of rows", Unsupported)
         return ()
     if not named or "" in named:
         notes.wrong(where, lacking, "set it to a file or folder of rows")

@@ -1,4 +1,4 @@
-"""`resolve_stage` makes one stage complete."""
+"""`resolve_stage` completes one stage."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 
 _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
-"""Lengths that stand for contradictory ones, so that the rest of the stage is checked as well."""
+"""Placeholder for contradictory lengths, so that the other settings of the stage are checked as well."""
 
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
-    """The stage, or None after saying everything that is wrong with it."""
+    """Returns the complete stage; None, with all issues, if the algorithm is unknown."""
     experiment = with_upstream_places(_of_its_mode(config.experiment, notes), notes)
     experiment = as_tinker(experiment, host, notes)
     definition = find_algorithm(experiment.algorithm, notes)
@@ -67,7 +67,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     trainer = resolve_trainer(experiment, lengths.model, host.for_trainers, notes)
     if definition is None:
         return None
-    # From here on the definition is needed; everything above is checked even with an unknown type.
+    # The remaining steps need the definition; everything above is checked even for an unknown algorithm.
     algorithm = resolve_algorithm(experiment, definition, total_steps, notes)
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
@@ -80,7 +80,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     sync = sync_of_training(experiment)
     policy = PolicySpec()
     if explores:
-        # The other half may be submitted on another machine, and its schedule must come out as this one does.
+        # The other half may be submitted on another machine, with a schedule that must equal this one.
         meets = ANY_HOST if _is_half(experiment) else host
         sync, policy = resolve_pacing(experiment, algorithm, explored, meets, notes)
     if experiment.mode == "colocate":
@@ -116,7 +116,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),
     )
     stage = with_queue(stage, experiment) if is_queue(stage) else stage
-    stage = with_decisions(stage, experiment, notes, of_several=bool(config.prefix))
+    stage = with_decisions(stage, experiment, notes, inheritable=bool(config.prefix))
     check_objective(stage, notes)
     check_service(stage, notes)
     return _with_its_mode(stage, experiment, notes) if explores else stage
@@ -129,13 +129,13 @@ def _is_half(experiment: Experiment) -> bool:
 def _placed(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes, *, explores: bool
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    """The parts of a stage with the GPUs of each worker, and the sizes of the trainer's ranks checked."""
+    """Returns the parts of a stage with GPUs assigned to each worker, and with the trainer's ranks checked."""
     issues = len(notes.issues)
     if explores:
         rollout, trainer = with_devices(experiment, rollout, trainer, host, notes)
     else:
         trainer = with_trainer_devices(experiment, trainer, host.for_trainers, notes)
-    if len(notes.issues) == issues:  # else nobody knows how many ranks there will be
+    if len(notes.issues) == issues:  # otherwise the number of ranks is unknown
         trains_on = host.for_trainers
         on_gpus = gpus_of_trainer(experiment, trainer, trains_on) > 0
         trainer = check_ranks(trainer, experiment.trainer, trains_on, on_gpus=on_gpus, notes=notes)
@@ -144,7 +144,7 @@ def _placed(
 
 
 def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
-    """The experiment with what its mode decides for it."""
+    """Returns the experiment adjusted to its mode."""
     if experiment.mode == "colocate":
         return in_turns(experiment, notes)
     if experiment.mode == SERVE:
@@ -153,7 +153,7 @@ def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
 
 
 def _with_its_mode(stage: StageSpec, experiment: Experiment, notes: Notes) -> StageSpec:
-    """The stage, which explores, with what its mode makes of it."""
+    """Returns an exploring stage adjusted to its mode."""
     stage = collecting(stage, notes) if collects(experiment, notes) else stage
     stage = benched(stage) if experiment.mode == BENCH else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE else stage
@@ -172,7 +172,7 @@ def _tasksets(
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
     mode = experiment.mode
     algorithm = experiment.algorithm.algorithm_type
-    # Whoever serves explores, and trains on what was said to it; whoever measures explores held-out tasksets.
+    # Serving explores and trains on conversations; benchmarking explores held-out tasksets.
     mode = "both" if mode in ("colocate", SERVE, BENCH) else mode
     if definition is None:
         return "train" if mode == "train" else "both"
@@ -184,16 +184,16 @@ def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes:
         check_recorded(experiment, definition, notes)
         return "train"
     elif mode != able and not experiment.explorer.collect_only:
-        other = "train" if mode == "explore" else "explore"
+        other_mode = "train" if mode == "explore" else "explore"
         notes.warn(
-            f"mode {mode} brings one half: submit the same file with mode: {other} where that half is to run, or one "
-            "that agrees in what both halves use"
+            f"mode {mode} covers one half: submit the same file with mode: {other_mode} where the other half should "
+            "run, or a file that agrees in the settings of both halves"
         )
     return able
 
 
 def _total_steps(experiment: Experiment, notes: Notes) -> int:
-    """The steps of the stage; 0 where epochs decide, for which the daemon must count the rows."""
+    """Returns the steps of the stage; 0 if determined by epochs, computed by the daemon from the number of rows."""
     buffer = experiment.buffer.total_steps
     trainer = experiment.trainer.total_steps
     if buffer is not None and trainer is not None and buffer != trainer:
@@ -209,31 +209,28 @@ def _batches(
     if definition.needs.rollouts:  # also of recorded ones: a file says as much of a step as where they are drawn
         return batch, train_batch or batch * algorithm.repeat_times
     if not train_batch:
-        what = "a train stage must say how many rows one step consumes"
-        notes.wrong(("buffer", "train_batch_size"), what, "set buffer.train_batch_size")
+        problem = "a train stage needs the number of rows per step"
+        notes.wrong(("buffer", "train_batch_size"), problem, "set buffer.train_batch_size")
     return batch, train_batch
 
 
 def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: int, rows: int, notes: Notes) -> None:
-    """Refuses more items than the record of a plan can name, and more members than that of a closed group can."""
+    """Refuses more items than fit into a plan's record, and more members than fit into a closed group's record."""
     train_batch_size = experiment.buffer.train_batch_size
     by_tasks = explored and not train_batch_size
     field = "batch_size" if by_tasks else "train_batch_size"
     factor = " times repeat_times" if by_tasks else ""
-    for count, what, most in (
+    for count, noun, most in (
         (explored, "experiences", limits.PLAN_EXPERIENCES),
         (rows, "rows", limits.PLAN_ROWS),
     ):
-        # Checked here because a record over the limit would only be refused by the log, in the middle of the
-        # run.
+        # Checked here, because the log would refuse an oversized record only in the middle of the run.
         if count > most:
-            value = train_batch_size or experiment.buffer.batch_size
-            wrong = (
-                f"is {value}{factor}, so a step trains {count} {what}, and the record of a plan names {most} at most"
-            )
-            notes.wrong(("buffer", field), wrong, f"lower it, so that a step trains {most} {what} or less", WrongValue)
+            size = train_batch_size or experiment.buffer.batch_size
+            wrong = f"is {size}{factor}, so a step trains {count} {noun}, but the record of a plan holds at most {most}"
+            notes.wrong(("buffer", field), wrong, f"lower it, so that a step trains {most} {noun} or less", WrongValue)
     if (repeat := algorithm.repeat_times) > limits.GROUP_MEMBERS and explored:
-        wrong = f"is {repeat}, and the record of a closed group names {limits.GROUP_MEMBERS} rollouts at most"
+        wrong = f"is {repeat}, but the record of a closed group holds at most {limits.GROUP_MEMBERS} rollouts"
         notes.wrong(("algorithm", "repeat_times"), wrong, f"set it to {limits.GROUP_MEMBERS} or less", WrongValue)
 
 
@@ -243,7 +240,7 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
         return
     if buffer.storage_type != "queue":
         where = "buffer.trainer_input.experience_buffer.storage_type"
-        notes.warn(f"{where} {buffer.storage_type} becomes queue: experiences live in the log")
+        notes.warn(f"{where} {buffer.storage_type} becomes queue: experiences are stored in the log")
 
 
 def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:

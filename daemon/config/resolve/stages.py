@@ -1,4 +1,4 @@
-"""Stages: the global sections with the stage's own laid over them, deep, and what every stage must share."""
+"""Stages: the stage's sections merged deeply over the global sections, and settings common to all stages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _REPLACES: Final = (
     (("buffer", "explorer_input"), "taskset", "tasksets"),
     (("buffer", "explorer_input"), "tasksets", "taskset"),
 )
-"""Pairs of fields of a section: where a stage gives the first, an inherited second would contradict or silence it."""
+"""Pairs of fields: if a stage sets the first, an inherited second field would contradict or override the stage."""
 
 SINGLE: Final = "main"
-"""The stage of a file without `stages`."""
+"""Name of the stage of a file without `stages`."""
 _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "engine": ("explorer", "rollout_model", "engine_type"),
     "dtype": ("explorer", "rollout_model", "dtype"),
@@ -38,73 +38,76 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "environment_values": ("explorer", "env_vars"),
 }
 _TEMPLATE: Final = ("chat_template", "enable_thinking")
-"""Fields of the model and of `explorer.rollout_model` that the tokenizer of the explorers is opened with."""
+"""Fields of the model and of `explorer.rollout_model` used to open the explorers' tokenizer."""
 
 
-# What is chosen for a stage follows from these and from the host, which is the same for all of them.
+# Values chosen for a stage depend on these and on the host, equal for all stages.
 _NEEDS: Final = tuple(sorted(set(EngineNeeds.__struct_fields__) - {"device", "devices", "start_timeout_s"}))
 
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """A stage as an experiment of its own."""
+    """A stage as a separate experiment."""
 
     name: str
     prefix: FieldPath
-    """The stage's place in the file; () without `stages`."""
+    """Path of the stage in the file; () without `stages`."""
     experiment: Experiment
 
 
 @dataclass(frozen=True, slots=True)
 class StageTree:
-    """A stage as a file of its own, as the user wrote it: plain data."""
+    """A stage as a separate file, as written by the user: plain data."""
 
     name: str
     prefix: FieldPath
-    """The stage's place in the file; () without `stages`."""
+    """Path of the stage in the file; () without `stages`."""
     tree: dict[str, Any]
 
 
 def stage_trees(config: Mapping[str, Any]) -> list[StageTree]:
-    """The stages of a normalised file, in order, each with what it inherits."""
+    """Returns the stages of a normalised file in order, each with inherited settings."""
     stages = config.get("stages") or []
-    # The tree is laid over and validated anew, not the models: these have a value for what the user did not write,
-    # which would hide what a stage inherits.
-    whole = {key: value for key, value in config.items() if key != "stages"}
+    # The tree is merged and validated again, not the models: models contain values for fields not written by the user,
+    # hiding the inherited ones.
+    whole = {key: section for key, section in config.items() if key != "stages"}
     if not stages:
         return [StageTree(SINGLE, (), whole)]
-    result: list[StageTree] = []
+    trees: list[StageTree] = []
     for index, stage in enumerate(stages):
         merged = dict(whole)
         for name in _SECTIONS:
             if stage.get(name) is not None:
                 inherited = _inherit(name, whole.get(name), stage)
                 merged[name] = _overlay(inherited, stage[name])
-        result.append(StageTree(stage["stage_name"], ("stages", index), merged))
-    return result
+        trees.append(StageTree(stage["stage_name"], ("stages", index), merged))
+    return trees
 
 
 def stage_configs(config: Mapping[str, Any]) -> list[StageConfig]:
-    """The stages of a valid, normalised file, in order."""
+    """Returns the stages of a valid, normalised file, in order."""
     trees = stage_trees(config)
-    return [StageConfig(each.name, each.prefix, Experiment.model_validate(each.tree)) for each in trees]
+    return [
+        StageConfig(stage_tree.name, stage_tree.prefix, Experiment.model_validate(stage_tree.tree))
+        for stage_tree in trees
+    ]
 
 
 def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
-    """The global section without what makes no sense in this stage."""
+    """Returns the global section without settings meaningless in this stage."""
     if not isinstance(section, dict):
         return section
     if name == "algorithm":
         kind = stage["algorithm"].get("algorithm_type")
-        # The parts and arguments of one type are wrong for another: only what no type decides, such as the
-        # optimizer, is inherited.
+        # Parts and arguments of one algorithm are wrong for another: only independent settings, such as the optimizer,
+        # are inherited.
         if kind is not None and kind != section.get("algorithm_type"):
-            return {key: value for key, value in section.items() if not _belongs_to_type(key)}
-        return {key: value for key, value in section.items() if not _belongs_to_another(key, section, stage[name])}
+            return {key: setting for key, setting in section.items() if not _belongs_to_type(key)}
+        return {key: setting for key, setting in section.items() if not _belongs_to_another(key, section, stage[name])}
     if name == "policy" and stage["policy"].get("kind", section.get("kind")) != section.get("kind"):
         return {}
-    for path, given, silenced in _REPLACES:
-        if path[0] == name and given in _at(stage, path) and silenced not in _at(stage, path):
+    for path, set_field, silenced in _REPLACES:
+        if path[0] == name and set_field in _at(stage, path) and silenced not in _at(stage, path):
             section = _without(section, (*path[1:], silenced))
     return section
 
@@ -113,17 +116,21 @@ def _belongs_to_type(key: str) -> bool:
     return key in _OF_THE_TYPE or "_fn" in key or key.endswith("_args")
 
 
-def _belongs_to_another(key: str, section: dict[str, Any], own: dict[str, Any]) -> bool:
-    """True of arguments of a part or a strategy in whose place the stage names another one."""
-    # `policy_loss_fn_args` belongs to `policy_loss_fn`: with another loss in the stage they would be refused, or
-    # mean something else.
-    taker = key.removesuffix("_args")
-    return taker != key and own.get(taker) is not None and own[taker] != section.get(taker)
+def _belongs_to_another(key: str, section: dict[str, Any], stage_section: dict[str, Any]) -> bool:
+    """True for arguments of a part or a strategy replaced by another one in the stage."""
+    # `policy_loss_fn_args` belongs to `policy_loss_fn`: with another loss in the stage the arguments would be refused,
+    # or would mean something else.
+    part_name = key.removesuffix("_args")
+    return (
+        part_name != key
+        and stage_section.get(part_name) is not None
+        and stage_section[part_name] != section.get(part_name)
+    )
 
 
 def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    for part in path:
-        below = tree.get(part)
+    for key in path:
+        below = tree.get(key)
         if not isinstance(below, dict):
             return {}
         tree = below
@@ -131,22 +138,22 @@ def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    head, *rest = path
-    if not rest:
-        return {key: value for key, value in tree.items() if key != head}
+    head, *remaining = path
+    if not remaining:
+        return {key: child for key, child in tree.items() if key != head}
     below = tree.get(head)
-    return {**tree, head: _without(below, tuple(rest))} if isinstance(below, dict) else tree
+    return {**tree, head: _without(below, tuple(remaining))} if isinstance(below, dict) else tree
 
 
 def _overlay(below: Any, above: Any) -> Any:
-    """`above` laid over `below`: mappings merge, everything else is replaced."""
+    """Merges `above` over `below`: mappings merge, everything else is replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{key: _overlay(below.get(key), value) for key, value in above.items()}}
+        return {**below, **{key: _overlay(below.get(key), child) for key, child in above.items()}}
     return above
 
 
 def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:
-    """Refuses settings of `stage` that an earlier stage has decided otherwise."""
+    """Refuses settings of `stage` differing from an earlier stage where all stages must agree."""
     if before:
         first = before[0]
         if stage.trainer.engine != first.trainer.engine:
@@ -156,7 +163,7 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
         _compare(stage.trainer.engine_args, first.trainer.engine_args, kind, names, TRAINER_ARGS, first, notes)
     if stage.kind == "train":
         return
-    exploring = next((each for each in before if each.kind != "train"), None)
+    exploring = next((earlier for earlier in before if earlier.kind != "train"), None)
     if exploring is None:
         return
     for name, path in _ROLLOUT.items():
@@ -173,19 +180,22 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
         if mine != theirs:
             _refuse(("explorer", "rollout_model", name), mine, theirs, exploring, notes)
     kind = rollout_engines.arguments_of(exploring.rollout.engine)
-    # Of a third party's engine, which is not imported here, what the two stages say is compared word by word.
-    given = {*stage.rollout.engine_args, *exploring.rollout.engine_args}
-    names = kind.__struct_fields__ if kind is not None else tuple(sorted(given))
+    # Arguments of a third-party engine, not imported here, are compared literally.
+    argument_names = {*stage.rollout.engine_args, *exploring.rollout.engine_args}
+    names = kind.__struct_fields__ if kind is not None else tuple(sorted(argument_names))
     _compare(stage.rollout.engine_args, exploring.rollout.engine_args, kind, names, ROLLOUT_ARGS, exploring, notes)
 
 
 def with_one_trainer(stages: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
-    """The stages, all of which train on the GPUs that explorers of any leave: there is one trainer process."""
-    own = min((each.trainer.devices for each in stages if each.trainer.devices), default=0)
-    if not own:
+    """Returns the stages with equal GPUs for training, the minimum left by any stage's explorers: one trainer process
+    serves all.
+    """
+    trainer_gpus = min((stage.trainer.devices for stage in stages if stage.trainer.devices), default=0)
+    if not trainer_gpus:
         return tuple(stages)
     return tuple(
-        each if each.kind == "explore" else replace(each, trainer=replace(each.trainer, devices=own)) for each in stages
+        stage if stage.kind == "explore" else replace(stage, trainer=replace(stage.trainer, devices=trainer_gpus))
+        for stage in stages
     )
 
 
@@ -198,8 +208,8 @@ def _compare(
     first: StageSpec,
     notes: Notes,
 ) -> None:
-    """Compares arguments by name; one that is not given has its default."""
-    # A stage that writes a default and one that leaves it out ask for the same.
+    """Compares arguments by name; an unset argument has its default."""
+    # A written default equals an unset argument.
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind)} if kind is not None else {}
     for name in names:
         default = defaults.get(name)
@@ -208,5 +218,5 @@ def _compare(
 
 
 def _refuse(path: FieldPath, mine: Any, theirs: Any, first: StageSpec, notes: Notes) -> None:
-    what = f"is {mine!r} here and {theirs!r} in stage {first.name!r}, and the engine is opened once for all stages"
-    notes.wrong(path, what, "write it in the global section alone, or submit the stages one after another")
+    problem = f"is {mine!r} here and {theirs!r} in stage {first.name!r}, but one engine serves all stages"
+    notes.wrong(path, problem, "write it only in the global section, or submit the stages as separate experiments")

@@ -1,4 +1,4 @@
-"""Tasksets, with the workflow, the reward and the sampling that hold for each."""
+"""Tasksets with workflow, reward and sampling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rftd.workers.workflows.rewards.registry import REWARDS
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
 _OF_BOXED: Final = ("with_think", "format_score_coef")
-"""Arguments that a workflow and its reward both have."""
+"""Arguments common to a workflow and its reward."""
 _BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("format_score_coef",))
 _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
@@ -39,7 +39,7 @@ _OF_ROWS = (
 
 
 def placed_tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
-    """The tasksets and evaluations of a resolved stage, each with its field of the file."""
+    """Yields the tasksets and evaluations of a resolved stage, each with its field in the file."""
     for number, taskset in enumerate(tasksets_of(stage)):
         yield taskset, (*_INPUT, "tasksets", number) if stage.more_tasksets else (*_INPUT, "taskset")
     for number, taskset in enumerate(stage.evals):
@@ -49,18 +49,18 @@ def placed_tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]
 def training_tasksets(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes
 ) -> tuple[TasksetSpec, ...]:
-    """The tasks to explore, of one taskset or of several; none after saying what is missing."""
+    """Returns the tasks to explore, of one or several tasksets; empty, with issues, if missing."""
     inputs = experiment.buffer.explorer_input
     if inputs.taskset is not None and inputs.tasksets:
-        notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both given", "keep one of them")
+        notes.wrong((*_INPUT, "tasksets"), "taskset and tasksets are both set", "keep one of them")
         return ()
     if inputs.taskset is None and not inputs.tasksets and experiment.mode == TRAIN:
         if not (experiment.buffer.total_steps or experiment.trainer.total_steps):
-            what = "is not given, and without a taskset here nobody knows how many steps its epochs are"
-            notes.wrong(("buffer", "total_steps"), what, "set it in both files, or name the taskset here, too")
+            problem = "is not set, and without a taskset here the number of steps per epoch is unknown"
+            notes.wrong(("buffer", "total_steps"), problem, "set it in both files, or name the taskset here, too")
         if inputs.eval_tasksets:
-            what = "are given without a taskset: both are the explorers'"
-            notes.wrong((*_INPUT, "eval_tasksets"), what, "leave them to the file with mode: explore")
+            problem = "are set without a taskset: both belong to the explorers"
+            notes.wrong((*_INPUT, "eval_tasksets"), problem, "leave them to the file with mode: explore")
         return ()
     if inputs.taskset is None and not inputs.tasksets:
         notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
@@ -69,14 +69,17 @@ def training_tasksets(
     specs: list[TasksetSpec] = []
     for index, taskset in enumerate(tasksets):
         path: FieldPath = (*_INPUT, "tasksets", index) if inputs.tasksets else (*_INPUT, "taskset")
-        own = taskset.repeat_times
-        if own is not None and own != repeat_times:
-            notes.warn(f"{show(path[2:])}.repeat_times {own} is overridden by algorithm.repeat_times {repeat_times}")
+        taskset_repeats = taskset.repeat_times
+        if taskset_repeats is not None and taskset_repeats != repeat_times:
+            notes.warn(
+                f"{show(path[2:])}.repeat_times {taskset_repeats} is overridden by algorithm.repeat_times "
+                f"{repeat_times}"
+            )
         if taskset.format.category_key is not None:
-            notes.warn(f"{show((*path, 'format', 'category_key'))} has no effect: it is for eval_tasksets")
+            notes.warn(f"{show((*path, 'format', 'category_key'))} has no effect: only used for eval_tasksets")
         workflow = taskset.default_workflow_type or inputs.default_workflow_type
         if not experiment.explorer.collect_only:
-            # What is only collected is not trained here, so any temperature will do.
+            # Collected experiences are not trained here, so any temperature is allowed.
             _check_temperature(taskset, path, experiment, notes)
         name = f"taskset_{index}" if len(tasksets) > 1 else "taskset"
         spec = _spec(taskset, path, experiment, lengths, notes, name=name, repeat_times=repeat_times, workflow=workflow)
@@ -89,13 +92,13 @@ def training_tasksets(
 
 
 def _add(spec: TasksetSpec, specs: list[TasksetSpec], path: FieldPath, kind: str, notes: Notes) -> None:
-    if any(spec.name == other.name for other in specs):
-        notes.wrong((*path, "name"), f"two {kind} are named {spec.name!r}", "give each its own name")
+    if any(spec.name == earlier.name for earlier in specs):
+        notes.wrong((*path, "name"), f"two {kind} are named {spec.name!r}", "choose unique names")
     specs.append(spec)
 
 
 def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes) -> TasksetSpec:
-    """The taskset of a stage that serves: no file, and the sampling that holds where a client asks for no other."""
+    """Returns the taskset of a serving stage: no file, and the default sampling for clients' requests."""
     inputs = experiment.buffer.explorer_input
     path: FieldPath = (*_INPUT, "taskset")
     taskset = inputs.taskset or Taskset()
@@ -108,7 +111,7 @@ def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_t
 
 
 def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> tuple[TasksetSpec, ...]:
-    """The held-out tasksets; their names are distinct."""
+    """Returns the held-out tasksets, with distinct names."""
     inputs = experiment.buffer.explorer_input
     specs: list[TasksetSpec] = []
     for index, taskset in enumerate(inputs.eval_tasksets):
@@ -125,7 +128,9 @@ def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -
         )
         if spec is not None:
             if spec.repeat_times > 1 and not trainable(spec.sampling.temperature):
-                notes.warn(f"{show((*path, 'repeat_times'))} is {spec.repeat_times} at temperature 0: all are the same")
+                notes.warn(
+                    f"{show((*path, 'repeat_times'))} is {spec.repeat_times} at temperature 0: all answers are equal"
+                )
             _add(spec, specs, path, "eval tasksets", notes)
     return tuple(specs)
 
@@ -151,19 +156,20 @@ def _spec(
     selector = check_selector(taskset.data_selector, path, experiment, notes)
     if workflow is None:
         workflow = _FALLBACK_WORKFLOW
-        # A key names each row's own, and this one is for rows that name none.
+        # A key names the workflow of each row; the fallback is for rows without a name.
         if not taskset.format.workflow_key:
             notes.warn(
-                f"{show((*path, 'default_workflow_type'))} names no workflow: {workflow} asks for a worked answer"
+                f"{show((*path, 'default_workflow_type'))} names no workflow: using {workflow}, which asks for "
+                "step-by-step answers"
             )
     for key in _OF_ROWS:
         if getattr(taskset.format, key) != getattr(Format(), key):
-            notes.warn(f"{show(path)}.format.{key} has no effect: it is for rows to train on, not for tasks")
+            notes.warn(f"{show(path)}.format.{key} has no effect: only used for rows to train on, not for tasks")
     inputs: ExplorerInput = experiment.buffer.explorer_input
     reward = taskset.default_reward_fn_type or inputs.default_reward_fn_type
-    _known((*path, "default_workflow_type"), "workflow", workflow, notes)
-    own: FieldPath = path if taskset.default_reward_fn_type else _INPUT
-    _known((*own, "default_reward_fn_type"), "reward", reward, notes)
+    _check_registered((*path, "default_workflow_type"), "workflow", workflow, notes)
+    reward_section: FieldPath = path if taskset.default_reward_fn_type else _INPUT
+    _check_registered((*reward_section, "default_reward_fn_type"), "reward", reward, notes)
     check_declared(REWARDS, reward or own_reward(workflow), taskset.reward_fn_args, (*path, "reward_fn_args"), notes)
     workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(
@@ -191,7 +197,7 @@ def _spec(
 
 
 def _format(taskset: Taskset, inputs: ExplorerInput) -> Format:
-    """The keys of a taskset's rows; what it leaves open may be written for all tasksets."""
+    """Returns the keys of a taskset's rows; unset fields come from settings for all tasksets."""
     spec = as_declared(taskset.format, Format)
     return msgspec.structs.replace(
         spec,
@@ -201,13 +207,13 @@ def _format(taskset: Taskset, inputs: ExplorerInput) -> Format:
 
 
 def _makes_tasks(experiment: Experiment) -> bool:
-    """True if a pipeline is to make the tasks, which is refused by itself."""
+    """True if a pipeline should make the tasks, refused elsewhere."""
     pipeline = experiment.data_processor.task_pipeline
     return pipeline is not None and bool(pipeline.operators)
 
 
 def makes_own_tries(experiment: Experiment) -> bool:
-    """True if every taskset that is trained on has a workflow of another party, which may try a task several times."""
+    """True if every training taskset has a third-party workflow, possibly trying a task several times."""
     explorer_input = experiment.buffer.explorer_input
     tasksets = explorer_input.tasksets or [explorer_input.taskset or Taskset()]
     workflows = [taskset.default_workflow_type or explorer_input.default_workflow_type for taskset in tasksets]
@@ -215,45 +221,45 @@ def makes_own_tries(experiment: Experiment) -> bool:
 
 
 def _check_queue(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
-    """Finds what a queue of tasks cannot have: a file, an order of its own, company, or a stage without an end."""
+    """Reports settings impossible for a queue of tasks: a file, an order, other tasksets, or a stage without an end."""
     if path != (*_INPUT, "taskset"):
-        what = "is queue, and only buffer.explorer_input.taskset, which is alone, can be one"
-        notes.wrong((*path, "storage_type"), what, "write file")
-    for name, fix in (("path", "leave it out: tasks come by rftd tasks add"), ("limit_rows", "leave it out")):
+        problem = "is queue, but only a single buffer.explorer_input.taskset can be a queue"
+        notes.wrong((*path, "storage_type"), problem, "write file")
+    for name, fix in (("path", "leave it out: tasks are added by rftd tasks add"), ("limit_rows", "leave it out")):
         if getattr(taskset, name) is not None:
-            notes.wrong((*path, name), "is given, and the tasks are a queue", fix)
+            notes.wrong((*path, name), "is set, but the tasks are a queue", fix)
     if taskset.data_selector.selector_type != "sequential":
-        what = f"is {taskset.data_selector.selector_type}, and a queue has the order in which its tasks are added"
-        notes.wrong((*path, "data_selector", "selector_type"), what, "leave it out")
+        problem = f"is {taskset.data_selector.selector_type}, but a queue has the order in which tasks are added"
+        notes.wrong((*path, "data_selector", "selector_type"), problem, "leave it out")
     if not (experiment.explorer.collect_only or experiment.buffer.total_steps or experiment.trainer.total_steps):
-        what = "is required: how many tasks a queue will have, nobody knows"
-        fix = "say after how many steps it ends at the latest; rftd tasks end ends it with its last task"
-        notes.wrong(("buffer", "total_steps"), what, fix)
+        problem = "is required: the number of tasks in a queue is not known in advance"
+        fix = "set an upper bound of the steps; rftd tasks end ends it after the last task"
+        notes.wrong(("buffer", "total_steps"), problem, fix)
 
 
 def _arguments(
     taskset: Taskset, workflow: str, reward: str | None, path: FieldPath, notes: Notes
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of the workflow and of its reward; upstream's `math_boxed_workflow` hands its own to its reward."""
+    """Returns the arguments of workflow and reward; upstream's `math_boxed_workflow` passes arguments to its reward."""
     arguments = dict(taskset.workflow_args)
     of_reward = dict(taskset.reward_fn_args)
     where = (*path, "workflow_args")
     if workflow.removeprefix("async_") == "math_boxed_workflow":
-        handed: dict[str, Any] = {name: arguments[name] for name in _OF_BOXED if name in arguments}
+        shared_arguments: dict[str, Any] = {name: arguments[name] for name in _OF_BOXED if name in arguments}
         arguments.pop("format_score_coef", None)
         scorer = reward or own_reward(workflow)
         if scorer != "math_boxed_reward":
-            if "format_score_coef" in handed:
+            if "format_score_coef" in shared_arguments:
                 notes.warn(f"{show((*where, 'format_score_coef'))} has no effect: {scorer} scores")
         else:
-            coefficient = {name: value for name, value in handed.items() if name not in arguments}
+            coefficient = {name: argument for name, argument in shared_arguments.items() if name not in arguments}
             check_declared(REWARDS, scorer, coefficient, where, notes)
-            of_reward = {**handed, **of_reward}
-    check_declared(WORKFLOWS, workflow, arguments, where, notes, beside=_BESIDE.get(workflow, ()))
+            of_reward = {**shared_arguments, **of_reward}
+    check_declared(WORKFLOWS, workflow, arguments, where, notes, extra_names=_BESIDE.get(workflow, ()))
     return arguments, of_reward
 
 
-def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
+def _check_registered(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
     if name is None:
         return
     try:
@@ -263,37 +269,38 @@ def _known(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
 
 
 def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
-    """Refuses greedy answers, which are all alike and have probability 1: nothing can be learned from them."""
-    own = taskset.rollout_args.temperature
-    usual = experiment.model.temperature
-    if not trainable(usual if own is None else own):
+    """Refuses greedy answers: all are equal with probability 1, so there is nothing to learn."""
+    taskset_temperature = taskset.rollout_args.temperature
+    default_temperature = experiment.model.temperature
+    if not trainable(default_temperature if taskset_temperature is None else taskset_temperature):
         of_rollouts = experiment.explorer.rollout_model.temperature is not None
-        said: FieldPath = ("explorer", "rollout_model") if of_rollouts else ("model",)
-        field = (*said, "temperature") if own is None else (*path, "rollout_args", "temperature")
-        what = f"is {usual if own is None else own:g}, and the answers of this taskset are trained"
-        notes.wrong(field, what, TRAINED_FIX)
+        section: FieldPath = ("explorer", "rollout_model") if of_rollouts else ("model",)
+        field = (*section, "temperature") if taskset_temperature is None else (*path, "rollout_args", "temperature")
+        temperature = default_temperature if taskset_temperature is None else taskset_temperature
+        problem = f"is {temperature:g}, but the answers of this taskset are trained"
+        notes.wrong(field, problem, TRAINED_FIX)
 
 
 def _warn_of_other_distribution(sampling: SamplingSpec, path: FieldPath, notes: Notes) -> None:
-    """Warns of answers that are drawn from one distribution and trained as if they came from another."""
+    """Warns of answers sampled from one distribution and trained as if sampled from another."""
     if settings := unlike_the_policy(sampling):
         notes.warn(
-            f"{show(path)} draws with {', '.join(settings)}, and trains on log-probabilities without them: "
-            "ratios and gradients are off by what they change"
-            + ("" if sampling.processed_logprobs else " (rollout_args.logprobs: processed records how much that is)")
+            f"{show(path)} samples with {', '.join(settings)}, but trains on log-probabilities without them: "
+            "ratios and gradients are biased"
+            + ("" if sampling.processed_logprobs else " (rollout_args.logprobs: processed records by how much)")
         )
 
 
 def _sampling(
     taskset: Taskset, path: FieldPath, experiment: Experiment, lengths: LengthLimits, notes: Notes
 ) -> SamplingSpec:
-    """The sampling of a taskset: `rollout_args`, with what it leaves open taken from `model`."""
+    """Returns the sampling of a taskset: `rollout_args`, with unset fields from `model`."""
     args = taskset.rollout_args
     model = experiment.model
-    # The length of responses is a bound of the model and of the buffers: a taskset may only lower it.
+    # The response length is a bound of the model and of the buffers: a taskset may only lower the bound.
     longest = args.max_tokens or lengths.response
     if longest > lengths.response:
-        notes.warn(f"rollout_args.max_tokens {longest} is over max_response_tokens: {lengths.response} is used")
+        notes.warn(f"rollout_args.max_tokens {longest} exceeds max_response_tokens: {lengths.response} is used")
         longest = lengths.response
     shortest = args.min_tokens if args.min_tokens is not None else min(lengths.min_response, longest)
     if shortest > longest:
@@ -308,22 +315,22 @@ def _sampling(
         min_p=args.min_p,
         repetition_penalty=model.repetition_penalty if args.repetition_penalty is None else args.repetition_penalty,
         presence_penalty=args.presence_penalty,
-        # Sorted: the specification is hashed and compared, and a mapping in another order asks for the same.
+        # Sorted: the specification is hashed and compared, and the order of a mapping has no meaning.
         logit_bias=tuple(sorted(args.logit_bias.items())),
         ignore_eos=args.ignore_eos or experiment.explorer.rollout_model.ignore_eos,
         processed_logprobs=args.logprobs == "processed",
     )
 
 
-def check_selector(given: DataSelector, taskset: FieldPath, experiment: Experiment, notes: Notes) -> str:
-    """The selector, after finding what is wrong with its name, its columns and its arguments.
+def check_selector(section: DataSelector, taskset: FieldPath, experiment: Experiment, notes: Notes) -> str:
+    """Returns the selector, after checking name, columns and arguments.
 
-    Held-out rows are all answered, in order: their selector is `sequential`.
+    Held-out rows are all answered in order: the selector is `sequential`.
     """
     path: FieldPath = (*taskset, "data_selector")
-    selector = given.selector_type
+    selector = section.selector_type
     if "eval_tasksets" in taskset:
-        idle = [field for field in ("feature_keys", "kwargs") if getattr(given, field)]
+        idle = [field for field in ("feature_keys", "kwargs") if getattr(section, field)]
         for field in ["selector_type", *idle] if selector != "sequential" else idle:
             notes.warn(f"{show((*path, field))} has no effect: held-out rows are answered in order")
         return "sequential"
@@ -334,18 +341,18 @@ def check_selector(given: DataSelector, taskset: FieldPath, experiment: Experime
         return selector
     if not draws(selector):
         for field in ("feature_keys", "kwargs"):
-            if getattr(given, field):
-                notes.warn(f"{show((*path, field))} has no effect: {selector} goes by the places of rows")
+            if getattr(section, field):
+                notes.warn(f"{show((*path, field))} has no effect: {selector} uses only the positions of rows")
         return selector
-    check_declared(SELECTORS, selector, given.kwargs, (*path, "kwargs"), notes)
+    check_declared(SELECTORS, selector, section.kwargs, (*path, "kwargs"), notes)
     if not SELECTORS.builtin(selector):
-        return selector  # the daemon imports it before it accepts
+        return selector  # imported by the daemon before acceptance
     try:
-        SELECTORS.load(selector).check_keys(given.feature_keys)
+        SELECTORS.load(selector).check_keys(section.feature_keys)
     except ConfigError as error:
         notes.wrong((*path, "feature_keys"), error.what, error.fix)
     if experiment.deterministic and follows_rewards(selector):
-        what = f"is {selector}, whose draws depend on which rollouts end first, and the experiment is deterministic"
+        problem = f"is {selector}, whose draws depend on the order of rollouts, but the experiment is deterministic"
         fix = "write sequential, shuffle, random or offline_easy2hard, or deterministic: false"
-        notes.wrong((*path, "selector_type"), what, fix)
+        notes.wrong((*path, "selector_type"), problem, fix)
     return selector

@@ -1,6 +1,7 @@
-"""The schema of the experiment file, one file and pydantic model per large section, strict; nothing here does anything.
+"""The schema of the experiment file: a strict pydantic model for each section, one file per large section; no
+behaviour.
 
-Read `experiment.py` first (the file as a whole, and its small sections), then `section.py` (what all sections share:
-how a field is marked that rftd reads and does not act on yet), then the section that you look for. The text below a
-field says what it does, and `Upstream` what it is in the guide where that differs; page and JSON Schema tell both.
+Read `experiment.py` first (the whole file and small sections), then `section.py` (shared by all sections, with the
+marks of fields without effect), then the section of interest. The text below a field describes the effect, and
+`Upstream` a different meaning in the guide; page and JSON Schema print both.
 """

@@ -1,4 +1,4 @@
-"""The experiment file as a whole, and its small sections."""
+"""The experiment file as a whole, and small sections."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve"
 
 
 class Cluster(Section):
-    """`cluster`; the derived counts of the guide are not fields of the file."""
+    """`cluster`; the guide's derived counts are not fields of the file."""
 
-    ray_address: Annotated[str, Upstream("Any cluster may be named."), ADDRESS] = "auto"
-    """The address of the cluster that the daemon uses; another one is refused."""
+    ray_address: Annotated[str, Upstream("Any cluster is allowed."), ADDRESS] = "auto"
+    """Address of the daemon's cluster; any other address is refused."""
     node_num: Natural | None = 0
-    """0 = what there is."""
+    """Number of nodes; 0 = all."""
     gpu_per_node: Natural | None = 0
-    """GPUs of each node that the experiment takes, or process slots where there is no GPU; 0 = what there is."""
+    """GPUs per node for the experiment, or process slots on nodes without GPUs; 0 = all."""
 
 
 Level = Annotated[
@@ -57,9 +57,9 @@ class Log(Section):
     """`log`."""
 
     level: Level = "INFO"
-    """Lowest level of the lines that the experiment's workers log."""
+    """Minimum level of the workers' log lines."""
     group_by_node: bool = False
-    """True: on a Ray cluster, the logs of its actors are kept in a folder for each node."""
+    """true: on a Ray cluster, actors' logs are stored in a folder per node."""
 
 
 MonitorType: TypeAlias = Annotated[
@@ -71,24 +71,26 @@ class Monitor(Section):
     """`monitor`."""
 
     monitor_type: Annotated[MonitorType | None, Upstream("The default is tensorboard.")] = None
-    """The tracker that follows the experiment; none: nothing is tracked. `trackio`, `jsonl` and `console` are rftd
-    only."""
+    """Tracker of the experiment; none: no tracking. `trackio`, `jsonl` and `console` are rftd only."""
     also: list[MonitorType] = []
-    """rftd only: further trackers beside it."""
+    """rftd only: additional trackers."""
     single_run: bool = False
-    """rftd only: true: explorer and trainer share one run; false: the guide's two, `NAME_explorer` and
-    `NAME_trainer`."""
+    """rftd only: true: explorer and trainer share one run; false: two runs as in the guide, `NAME_explorer` and
+    `NAME_trainer`.
+    """
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
-    """rftd only: the most rows of the tables of rollouts and of evaluation answers that trackers show as text; 0: there
-    are no tables."""
+    """rftd only: maximum number of rows in the tables of rollouts and evaluation answers that trackers show; 0: no
+    tables.
+    """
     sample_interval: Steps = 1
-    """rftd only: the number of training steps from one table of rollouts to the next; each evaluation has one."""
+    """rftd only: training steps between two tables of rollouts; each evaluation has a table."""
     monitor_args: Annotated[Args | None, ARGUMENTS] = None
-    """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow,
-    those of `swanlab.init`; a secret is `{env: NAME}`."""
+    """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow, the
+    arguments of `swanlab.init`; secrets as `{env: NAME}`.
+    """
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
-    """True: on a Ray cluster, a `timeline.json` of its tasks is written into the job's folder."""
+    """true: on a Ray cluster, write a `timeline.json` of the tasks into the job's folder."""
 
 
 class DataJuicer(Section):
@@ -106,17 +108,17 @@ class Service(Section):
 
 
 if not TYPE_CHECKING:
-    # Sections, which have the attributes of their declarations.
+    # Sections with the attributes of the declarations.
     Synchronizer = declared(Synchronizer)
     Budgets = declared(Budgets)
 
 
-_OPERATORS: Final = "there are no operators on data yet"
-_BEFORE: Final = "leave it out, and prepare the dataset before it is submitted"
+_OPERATORS: Final = "data operators are not supported yet"
+_BEFORE: Final = "leave it out, and prepare the dataset before submitting"
 
 
 class Operator(Section):
-    """An operator and its arguments."""
+    """A data operator with arguments."""
 
     name: Annotated[str, PLUGIN]
     args: Annotated[Args, ARGUMENTS] = {}
@@ -126,8 +128,8 @@ class ExperiencePipeline(Section):
     """`data_processor.experience_pipeline`."""
 
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
-    save_input: bool = harmless(True, why="the log keeps every experience")
-    input_save_path: Annotated[Url, PATH] = harmless(None, why="the log keeps every experience")
+    save_input: bool = harmless(True, why="the log stores every experience")
+    input_save_path: Annotated[Url, PATH] = harmless(None, why="the log stores every experience")
     inputs: Annotated[dict[str, Any], ARGUMENTS] = refused({}, why=_OPERATORS, fix=_BEFORE)
     output: Annotated[Any, ARGUMENTS] = refused(None, why=_OPERATORS, fix=_BEFORE)
 
@@ -153,7 +155,7 @@ class DataProcessor(Section):
 
 
 class Stage(Section):
-    """An entry of `stages`: sections that are laid over the global ones; what is not given is inherited."""
+    """An entry of `stages`: sections merged over the global ones; unset fields are inherited."""
 
     stage_name: Name
     mode: Mode | None = None
@@ -166,34 +168,36 @@ class Stage(Section):
 
 
 class Experiment(Section):
-    """Every section of the guide, and rftd's own: `deterministic`, `seed`, `priority`, `limits`, `labels`."""
+    """All sections of the guide, and rftd's own: `deterministic`, `seed`, `priority`, `limits`, `labels`."""
 
     mode: Mode = "both"
-    """The work of the run: to explore and train (`both`), either alone, to measure (`bench`), to answer clients
-    (`serve`), or to explore and train in turn on one device (`colocate`)."""
+    """`both` explores and trains; `explore` and `train` do one of the two; `bench` evaluates checkpoints; `serve`
+    answers clients; `colocate` explores and trains alternately on one device.
+    """
     project: Name = "Trinity-RFT"
-    """The first part of the experiment's folder."""
+    """First part of the experiment's folder."""
     group: OptionalName = ""
-    """The part of the experiment's folder between project and name; empty: none."""
+    """Part of the experiment's folder between project and name; empty: none."""
     name: Name = "rft"
-    """The last part of the experiment's folder, and its name in every command."""
+    """Last part of the experiment's folder, and the name of the experiment in every command."""
     checkpoint_root_dir: Annotated[str, PATH] = ""
-    """The folder above that of the experiment; empty: `$TRINITY_CHECKPOINT_ROOT_DIR`, else `./checkpoints`. Absolute by
-    the time the daemon reads it."""
-    ray_namespace: Annotated[str, Upstream("Trinity-RFT 0.6 has the group in it, too."), PLAIN] = ""
-    """The namespace of its actors on a Ray cluster; empty: `PROJECT/NAME`."""
+    """Parent folder of all experiments; empty: `$TRINITY_CHECKPOINT_ROOT_DIR`, or `./checkpoints`. The client makes it
+    absolute.
+    """
+    ray_namespace: Annotated[str, Upstream("In Trinity-RFT 0.6, the group is part of it."), PLAIN] = ""
+    """Namespace of the experiment's actors on a Ray cluster; empty: `PROJECT/NAME`."""
     continue_from_checkpoint: bool = acts_later(
-        True, why="the daemon continues from the experiment that ended in the folder"
+        True, why="the daemon continues the experiment that ended in this folder"
     )
-    ignore_validator_suggestions: bool = harmless(False, why="no advice on memory is given")
+    ignore_validator_suggestions: bool = harmless(False, why="rftd gives no advice on memory")
     deterministic: bool = False
-    """rftd only: true gives the same weights whatever happens to the run; it needs `sync_style: fixed`."""
+    """rftd only: true gives the same weights even after failures and restarts; requires `sync_style: fixed`."""
     seed: Seed = 42
-    """rftd only: all other random numbers follow from it."""
+    """rftd only: all other random seeds are derived from it."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """rftd only: the experiment's turn among those that wait; the highest goes first."""
+    """rftd only: priority among waiting experiments; the highest starts first."""
     labels: Annotated[dict[Label, LabelText], PLAIN] = {}
-    """rftd only: texts by name that are kept with the experiment."""
+    """rftd only: labels of the experiment (name: text)."""
     limits: Budgets = section(Budgets)
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)
@@ -205,11 +209,12 @@ class Experiment(Section):
     monitor: Monitor = section(Monitor)
     synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
-    """rftd only: how far explorers run ahead, and what may be trained on; none: `hard_bound`, or `in_order` with
-    `deterministic`."""
-    service: Service = section(Service, mark=FieldEffect("harmless", "no operator asks for it"))
+    """rftd only: how far explorers run ahead, and which experiences may be trained; none: `hard_bound`, or `in_order`
+    with `deterministic`.
+    """
+    service: Service = section(Service, mark=FieldEffect("harmless", "no data operator uses it"))
     log: Log = section(Log)
     stages: list[Stage] = []
     derived: Annotated[dict[str, Any], ARGUMENTS] = harmless(
-        {}, why="it follows from the rest, and `rftd config show` prints it"
+        {}, why="derived from the other sections; `rftd config show` prints it"
     )

@@ -1,4 +1,4 @@
-"""Section `explorer`: how tasks are tried, and the models that generate."""
+"""Section `explorer`: how tasks are rolled out, and the generating models."""
 
 from __future__ import annotations
 
@@ -29,67 +29,68 @@ from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, Straggl
 from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]
-"""A rollout engine that is registered, or one of the guide's."""
-_LENGTHS = "explorers and trainer share one set of lengths"
-_ASKED = "whoever asks the model says so"
-_FORMS = "programs are told its answers as text, and calls of tools in the form of Hermes"
-_SMALL = "an auxiliary model's engine is not tuned"
-_ALWAYS = "the log-probability of each sampled token is always kept"
+"""A registered rollout engine, or the guide's name of an engine."""
+_LENGTHS = "explorers and trainer share the same lengths"
+_ASKED = "set per request by the calling workflow or reward"
+_FORMS = "answers are passed to programs as text, with tool calls in Hermes format"
+_SMALL = "not supported for auxiliary models"
+_ALWAYS = "the log-probability of each sampled token is always recorded"
 
 
 class RolloutModel(Section):
-    """An inference engine and how often it runs."""
+    """The inference engine of the explorers, and the number of engines."""
 
     model_path: Annotated[str | None, LocalPath()] = refused(
         None,
-        why="explorers generate with the model that is trained",
+        why="explorers use the trained model",
         fix="write it in model.model_path",
         same_as="model.model_path",
     )
     name: Annotated[str | None, PLAIN] = harmless(None)
-    engine_type: Annotated[Engine, Upstream("Not written, it is vLLM on every machine."), PLUGIN] = "vllm"
-    """The engine that generates: `vllm`, `torch`, `external`, or a third party's; not written: vLLM on a GPU, else
-    torch."""
+    engine_type: Annotated[Engine, Upstream("Defaults to vLLM on every machine."), PLUGIN] = "vllm"
+    """Engine that generates: `vllm`, `torch`, `external`, or the name of a plug-in; if not set: vLLM on a GPU,
+    otherwise torch.
+    """
     engine_num: Count = 1
-    """Explorers, each a process with its own engine; 16 at most."""
+    """Number of explorers, each a process with its own engine; at most 16."""
     tensor_parallel_size: Count = 1
-    """vLLM's: GPUs that each layer is spread over."""
-    data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """vLLM's: copies of the model in one engine; more than 1 is refused, for `engine_num` makes more engines."""
-    pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """vLLM's: GPUs that the layers are spread over one after another; more than 1 is refused."""
+    """vLLM: tensor-parallel GPUs (each layer is split across them)."""
+    data_parallel_size: Annotated[Count, Upstream("Values above 1 are supported.")] = 1
+    """vLLM: copies of the model in one engine; values above 1 are refused, use `engine_num` instead."""
+    pipeline_parallel_size: Annotated[Count, Upstream("Values above 1 are supported.")] = 1
+    """vLLM: pipeline-parallel GPUs; values above 1 are refused."""
     enable_expert_parallel: bool = False
-    """vLLM's: true places whole experts on different GPUs."""
+    """vLLM: true places whole experts on different GPUs."""
     extra_engine_args: Annotated[Args, ARGUMENTS] = {}
-    """Further arguments of the engine, by its own names."""
-    use_v1: bool = harmless(True, why="vLLM has no other engine any more")
+    """Further arguments of the engine, under the engine's own names."""
+    use_v1: bool = harmless(True, why="V1 is vLLM's only engine")
     enforce_eager: bool = False
-    """vLLM's: true runs without CUDA graphs."""
-    enable_prefix_caching: Annotated[bool, Upstream("It was false in the guide's release.")] = True
-    """vLLM's: keep what prompts have in common."""
-    enable_chunked_prefill: Annotated[bool, Upstream("It was false in the guide's release.")] = True
-    """For vLLM: compute long prompts in parts, together with the decoding of other requests."""
+    """vLLM: true runs without CUDA graphs."""
+    enable_prefix_caching: Annotated[bool, Upstream("False in the guide's release.")] = True
+    """vLLM: cache common prefixes of prompts."""
+    enable_chunked_prefill: Annotated[bool, Upstream("False in the guide's release.")] = True
+    """vLLM: compute long prompts in chunks, together with the decoding of other requests."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """vLLM's: the share of the GPU's memory that the engine takes."""
+    """vLLM: share of the GPU's memory for the engine."""
     max_num_seqs: Count | None = None
-    """vLLM's: the most requests in one pass; None: as many as an explorer runs at once."""
+    """vLLM: maximum number of concurrent requests; none: as many as an explorer runs at once."""
     max_num_batched_tokens: Tokens | None = None
-    """vLLM's: the most tokens in one pass."""
+    """vLLM: maximum number of tokens per pass."""
     start_timeout: Seconds | None = None
-    """rftd only: the longest start of an explorer with its engine; None: the engine's usual one."""
+    """rftd only: time-out for starting an explorer with its engine; none: the engine's default."""
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32", "auto"],
         word(),
-        Upstream("Not written, it is `bfloat16` on every device."),
+        Upstream("Defaults to `bfloat16` on every device."),
     ] = "bfloat16"
-    """The number format of the explorers' weights; not written: `float32` on a CPU."""
+    """Number format of the explorers' weights; if not set: `float32` on a CPU."""
     seed: Seed = harmless(42, why="rollouts use the experiment's seed")
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    """In the place of `model.temperature`; none: as there."""
+    """Overrides `model.temperature`; none: no override."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """In the place of `model.top_p`; none: as there."""
+    """Overrides `model.top_p`; none: no override."""
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    """In the place of `model.top_k`; none: as there."""
+    """Overrides `model.top_k`; none: no override."""
     logprobs: Natural | None = harmless(None, why=_ALWAYS)
     max_model_len: Tokens | None = refused(None, why=_LENGTHS, fix="write it in model", same_as="model.max_model_len")
     max_prompt_tokens: Tokens | None = refused(
@@ -105,57 +106,58 @@ class RolloutModel(Section):
         None, why=_LENGTHS, fix="write it in model", same_as="model.enable_prompt_truncation"
     )
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] | None = None
-    """In the place of `model.repetition_penalty`; none: as there."""
+    """Overrides `model.repetition_penalty`; none: no override."""
     ignore_eos: bool = False
-    """True: of every taskset, as if its `rollout_args` said so."""
-    enable_multimodal: bool = refused(False, why="models are asked with text alone")
+    """true: applies to every taskset."""
+    enable_multimodal: bool = refused(False, why="only text prompts are supported")
     chat_template: Annotated[str | None, PLAIN] = None
-    """In the place of `model.custom_chat_template`; none: as there."""
+    """Overrides `model.custom_chat_template`; none: no override."""
     enable_thinking: bool | None = None
-    """In the place of `model.enable_thinking`; none: as there."""
-    enable_history: bool = acts_later(False, why="every answer is part of its rollout, also where it is false")
-    enable_openai_api: bool = harmless(False, why="agent programs and mode serve have it without")
-    enable_log_requests: bool = harmless(False, why="the log keeps every request")
-    base_port: Natural | None = harmless(None, why="ports are chosen")
-    api_key: Annotated[Url, VARIABLE] = harmless("EMPTY", why="an engine of ours has no address")
+    """Overrides `model.enable_thinking`; none: no override."""
+    enable_history: bool = acts_later(False, why="every answer is recorded as part of its rollout, even if false")
+    enable_openai_api: bool = harmless(False, why="the endpoint for agent programs and mode serve is always available")
+    enable_log_requests: bool = harmless(False, why="the log stores every request")
+    base_port: Natural | None = harmless(None, why="ports are assigned automatically")
+    api_key: Annotated[Url, VARIABLE] = harmless("EMPTY", why="built-in engines do not listen on the network")
     enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = None
-    """True or none: calls are looked for wherever tools are offered."""
-    tool_call_parser: Annotated[str | None, Upstream("Without it no calls are looked for."), PLUGIN] = None
-    """The form in which the model writes calls of tools; none: `hermes`."""
+    """true or none: tool calls are parsed whenever tools are offered."""
+    tool_call_parser: Annotated[str | None, Upstream("Without a parser, tool calls are not parsed."), PLUGIN] = None
+    """Format of the model's tool calls; none: `hermes`."""
     reasoning_parser: Annotated[str | None, PLUGIN] = None
-    """The form in which the model writes its thoughts, which are then told apart; none: they stay in the text."""
-    nnodes: Count = refused(1, why="an engine is on one machine")
-    node_rank: Natural = harmless(0, why="an engine is on one machine")
-    enable_return_routed_experts: bool = refused(False, why="the experts that a token took are not recorded")
+    """Format of the model's reasoning, which is then returned separately; none: it stays in the text."""
+    nnodes: Count = refused(1, why="an engine runs on one machine")
+    node_rank: Natural = harmless(0, why="an engine runs on one machine")
+    enable_return_routed_experts: bool = refused(False, why="routed experts are not recorded")
     weight_sync_buffer_size: Annotated[Natural, InUnit("MB")] = harmless(1024)
 
 
 class AuxiliaryModel(RolloutModel):
-    """A model besides the trained one, for workflows and rewards to call, in the explorers or on a service.
+    """An additional model for workflows and rewards, in the explorers or on a service.
 
-    The first is the teacher of an algorithm that has one.
+    The first one is the teacher of an algorithm with a teacher.
     """
 
     model_path: Annotated[str | None, LocalPath()] = None
-    """The folder of the model; required with an engine of its own."""
+    """Folder of the model; required unless a service is used."""
     name: Annotated[str | None, PLAIN] = None
-    """The name by which workflows and rewards ask for it; none: made of the model's."""
+    """Name by which workflows and rewards refer to the model; none: derived from the model's name."""
     engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`."), PLUGIN] = "torch"
-    """The engine in each explorer, or `external` for a service; not written: vLLM where there are GPUs enough for all
-    engines and the trainer, else torch."""
+    """Engine in each explorer, or `external` for a service; if not set: vLLM if there are enough GPUs for all engines
+    and the trainer, otherwise torch.
+    """
     model_name: Annotated[str | None, PLAIN] = None
-    """rftd only, with `engine_type: external`: what the service calls the model."""
+    """rftd only, with `engine_type: external`: the service's name of the model."""
     base_url: Annotated[Url, URL] = None
-    """rftd only: the service's address up to `/v1`, or `{env: NAME}`."""
+    """rftd only: URL of the service up to `/v1`, or `{env: NAME}`."""
     api_key: Annotated[Url, VARIABLE] = "EMPTY"
-    """`{env: NAME}`, or `EMPTY` for a service that wants none."""
+    """`{env: NAME}`, or `EMPTY` for a service without keys."""
     repetition_penalty: float | None = refused(None, why=_ASKED)
     min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
-    enable_prompt_truncation: bool | None = refused(None, why="a prompt that is too long is refused")
+    enable_prompt_truncation: bool | None = refused(None, why="prompts that are too long are refused")
     ignore_eos: bool = refused(False, why=_ASKED)
-    enable_history: bool = refused(False, why="the answers of the trained model alone are part of a rollout")
+    enable_history: bool = refused(False, why="only answers of the trained model are part of a rollout")
     enable_thinking: bool | None = None
-    """A variable of its chat template, with an engine of its own: a service fills its template in by itself."""
+    """Variable of the chat template; not used with a service, which applies its own template."""
     enable_auto_tool_choice: Annotated[bool | None, Upstream("Trinity-RFT's default is false.")] = refused(
         None, why=_FORMS
     )
@@ -165,37 +167,37 @@ class AuxiliaryModel(RolloutModel):
     enable_prefix_caching: bool = harmless(True, why=_SMALL)
     enable_chunked_prefill: bool = harmless(True, why=_SMALL)
     max_num_batched_tokens: Tokens | None = harmless(None, why=_SMALL)
-    start_timeout: Seconds | None = harmless(None, why="it is opened with its explorer")
+    start_timeout: Seconds | None = harmless(None, why="the model is loaded together with its explorer")
     engine_num: Count = 1
-    """Engines of all explorers together, as many in each; a rollout asks the least busy one of its explorer."""
+    """Engines of all explorers together, equally many in each; a rollout uses the least busy one of its explorer."""
     tensor_parallel_size: Count = 1
-    """vLLM's: GPUs that each layer of its engine in each explorer is spread over; torch is on one device."""
-    data_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """More than 1 is refused with vLLM on GPUs; with torch it counts GPUs that stay free."""
-    pipeline_parallel_size: Annotated[Count, Upstream("More than 1 runs.")] = 1
-    """More than 1 is refused with vLLM on GPUs; with torch it counts GPUs that stay free."""
+    """vLLM: tensor-parallel GPUs of the engine in each explorer; torch uses one device."""
+    data_parallel_size: Annotated[Count, Upstream("Values above 1 are supported.")] = 1
+    """Values above 1 are refused with vLLM on GPUs; with torch, that many GPUs are left free."""
+    pipeline_parallel_size: Annotated[Count, Upstream("Values above 1 are supported.")] = 1
+    """Values above 1 are refused with vLLM on GPUs; with torch, that many GPUs are left free."""
     extra_engine_args: Annotated[Args, ARGUMENTS] = {}
-    """Further arguments of its engine, or of the questions to a service."""
+    """Further arguments of the engine, or of the requests to a service."""
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32", "auto"],
         word(),
-        Upstream("Not written, it is `bfloat16`."),
+        Upstream("Defaults to `bfloat16`."),
     ] = "bfloat16"
-    """The number format of its weights; not written: `bfloat16` with vLLM on GPUs, else `float32`."""
+    """Number format of the weights; if not set: `bfloat16` with vLLM on GPUs, otherwise `float32`."""
     max_num_seqs: Count | None = None
-    """Questions that are answered at once; none: 16."""
+    """Maximum number of concurrent requests; none: 16."""
     chat_template: Annotated[str | None, PLAIN] = None
-    """A chat template, as text, instead of the model's own."""
+    """Chat template, as text, instead of the model's own."""
     max_model_len: Tokens | None = None
     """Maximum number of tokens of prompt and response together; none: `model.max_model_len`."""
     max_prompt_tokens: Tokens | None = None
-    """Maximum number of tokens of a prompt; none: what the response leaves."""
+    """Maximum number of tokens of a prompt; none: the remainder after the response."""
     max_response_tokens: Tokens | None = None
     """Maximum number of tokens of a response; none: `model.max_response_tokens`."""
 
 
 if not TYPE_CHECKING:
-    # Sections, which have the attributes of their declarations.
+    # Sections with the attributes of the declarations.
     OverRollout = declared(OverRollout)
     DynamicTimeout = declared(DynamicTimeout)
     StragglerReissue = declared(StragglerReissue)
@@ -206,46 +208,51 @@ class Explorer(Section):
 
     name: Annotated[str, PLAIN] = harmless("explorer")
     runner_per_model: Count = 8
-    """Rollouts that one explorer runs at once."""
+    """Concurrent rollouts per explorer."""
     runner_prepare_concurrency: Count = harmless(8, why="runners need no preparation")
     runner_prepare_max_retries: Natural = harmless(2, why="runners need no preparation")
     max_timeout: Annotated[Seconds, Upstream("The guide shows 900.")] = 1800.0
-    """Longest attempt at one rollout."""
+    """Time-out of one attempt at a rollout."""
     max_retry_times: Natural = 2
-    """Further attempts at a rollout that fails or takes too long."""
-    env_vars: Annotated[dict[str, Any], Upstream("A secret may be written out."), VARIABLE] = {}
-    """Text or a number, which explorers and what they start are given; a secret is `{env: NAME}`, and read where they
-    run."""
+    """Retries of a rollout that fails or times out."""
+    env_vars: Annotated[dict[str, Any], Upstream("Secrets may be written as plain text."), VARIABLE] = {}
+    """Environment variables (text or number) of explorers and their child processes; a secret is `{env: NAME}` and is
+    read on the explorer's machine.
+    """
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
-    """What a runner does at once: one rollout, or all that it was given of a task, in one event loop or a thread
-    each."""
+    """`sequential`: a runner executes one rollout at a time; otherwise all rollouts of its lease at once, in one event
+    loop (`asynchronous`) or one thread each (`multi-threading`).
+    """
     max_repeat_times_per_runner: Count | None = None
-    """A task's rollouts are given out in parts of at most so many; None: together."""
+    """Maximum number of a task's rollouts per lease; none: all together."""
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = []
     eval_interval: Annotated[Natural, InUnit("steps")] = 100
-    """Evaluate every so many steps, rounded down to a synchronisation; 0 = only at both ends."""
+    """Steps between evaluations, rounded down to a synchronisation; 0 = only at the beginning and the end."""
     eval_on_startup: bool = True
-    """Evaluate the base model as well."""
-    bench_on_latest_checkpoint: bool = acts_later(False, why="the daemon chooses the checkpoints that are measured")
-    """True: mode bench measures the newest checkpoint of an experiment in the folder alone; False: each one."""
+    """Evaluate the base model, too."""
+    bench_on_latest_checkpoint: bool = acts_later(False, why="the daemon chooses the checkpoints to evaluate")
+    """true: mode bench evaluates only the newest checkpoint of an experiment in the folder; false: all of them."""
     proxy_port: Natural = 8010
-    """The port that clients find with `mode: serve`; 0 takes any that is free."""
-    listen_address: Annotated[str, Upstream("Trinity-RFT's is `0.0.0.0`, every interface."), ADDRESS] = "127.0.0.1"
-    """The address that clients find with `mode: serve`; one beyond this machine needs a key."""
-    service_status_check_interval: Seconds = harmless(60.0, why="an engine that dies is noticed at once")
-    min_running_model_num: Count = checked(
-        1, why="with mode serve, all engines continue to answer, because weights change between two tokens"
+    """Port for clients with `mode: serve`; 0: any free port."""
+    listen_address: Annotated[str, Upstream("Trinity-RFT's default is `0.0.0.0`, all interfaces."), ADDRESS] = (
+        "127.0.0.1"
     )
-    db_url: Annotated[Url, URL] = harmless(None, why="the log keeps what was served")
+    """Address for clients with `mode: serve`; addresses other than loopback require a key."""
+    service_status_check_interval: Seconds = harmless(60.0, why="failed engines are detected at once")
+    min_running_model_num: Count = checked(
+        1, why="with mode serve, all engines keep answering, because weights change between two tokens"
+    )
+    db_url: Annotated[Url, URL] = harmless(None, why="the log stores all served answers")
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     straggler_reissue: StragglerReissue = section(StragglerReissue)
     runner_state_report_interval: Annotated[float, Field(ge=0), InUnit("s")] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
-    """rftd only: evaluations use the engine of the rollouts, or a separate one. None: the engine of the rollouts,
-    except in a deterministic run."""
+    """rftd only: evaluations share the engine of the rollouts, or use a separate one (`own`); none: shared, except in
+    deterministic runs.
+    """
     collect_only: bool = False
-    """rftd only, with `mode: explore` or `serve`: nothing is trained; it ends when every task has been tried."""
+    """rftd only, with `mode: explore` or `serve`: no training; the run ends when every task has been rolled out."""
     max_inflight_batches: Count = 2
-    """Batches that explorers run ahead with `fully_async`."""
+    """Number of batches that explorers may run ahead with `fully_async`."""

@@ -1,4 +1,4 @@
-"""Section `model`: the model and its lengths, in tokens."""
+"""Section `model`: the model, with all lengths in tokens."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from rftd.daemon.config.schema.section import (
 from rftd.streams.spec.declaration import ARGUMENTS, CODE, PLAIN, URL, VARIABLE, InUnit, Upstream
 from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
-_ROTATION = "a model is opened with the rotation that its config.json says"
-_IN_FOLDER = "write it into config.json of the model's folder"
+_ROTATION = "rotary embeddings are read from the model's config.json"
+_IN_FOLDER = "set it in config.json in the model's folder"
 
 
 class Lora(Section):
     """An entry of `model.lora_configs`."""
 
     name: Annotated[str, PLAIN]
-    """The adapter's name."""
+    """Name of the adapter."""
     path: Annotated[str | None, LocalPath()] = None
-    """A folder in peft's layout to begin from; none: a fresh adapter."""
-    base_model_name: Annotated[str | None, PLAIN] = checked(None, why="an adapter belongs to model.model_path")
+    """Folder in peft format to start from; none: a new adapter."""
+    base_model_name: Annotated[str | None, PLAIN] = checked(None, why="the base model is always model.model_path")
     lora_rank: Count = 32
-    """The rank of the adapter's matrices."""
+    """Rank of the adapter's matrices."""
     lora_alpha: Count = 32
-    """The scale of what the adapter adds, divided by its rank."""
+    """Scale of the adapter's output, before division by the rank."""
     lora_dtype: Annotated[str, PLAIN] = checked("auto", why="adapters are trained in float32")
-    # A word or a list: the resolver tells which, with a better message than a union of types has.
+    # A word or a list: the resolver's check gives a better message than a union of types.
     target_modules: Annotated[Any, PLAIN] = "all-linear"
-    """The modules that get an adapter: a list of names, or `all-linear`."""
+    """Modules with an adapter: a list of names, or `all-linear`."""
     exclude_modules: Annotated[Any, PLAIN] = None
-    """Modules that get none although `target_modules` names them."""
+    """Modules without an adapter, even if `target_modules` names them."""
 
 
 class Tinker(Section):
     """`model.tinker`."""
 
     enable: bool = False
-    """True: the service Tinker trains and generates, in the place of engines here."""
-    base_model: Annotated[str | None, Upstream("Trinity-RFT 0.6 has `model.model_path` alone."), PLAIN] = None
-    """The model's name at the service; none: the last two parts of `model.model_path`."""
-    rank: Annotated[int, Field(ge=1, le=4096), Upstream("Trinity-RFT 0.6 has 16.")] = 32
-    """The rank of the adapter that is trained."""
+    """true: the service Tinker trains and generates instead of local engines."""
+    base_model: Annotated[str | None, Upstream("Trinity-RFT 0.6 uses `model.model_path`."), PLAIN] = None
+    """The service's name of the model; none: the last two parts of `model.model_path`."""
+    rank: Annotated[int, Field(ge=1, le=4096), Upstream("16 in Trinity-RFT 0.6.")] = 32
+    """Rank of the trained adapter."""
     seed: Seed | None = None
-    """The seed of a fresh adapter; none: the service's own."""
+    """Seed of a new adapter; none: chosen by the service."""
     train_mlp: bool = True
     """Train the adapter of the MLP layers."""
     train_attn: bool = True
@@ -63,18 +63,18 @@ class Tinker(Section):
     train_unembed: bool = True
     """Train the adapter of the output layer."""
     base_url: Annotated[str | None, URL] = None
-    """Another address of the service; none: its own."""
+    """URL of the service; none: the default."""
 
 
 class ExternalModel(Section):
-    """`model.external_model`: an endpoint that is only benchmarked."""
+    """`model.external_model`: an endpoint to benchmark."""
 
     enable: bool = False
-    """True, with mode bench: a service is measured in the place of `model_path`."""
+    """true, with mode bench: evaluate a service instead of `model_path`."""
     base_url_env: Annotated[str, VARIABLE] = "OPENAI_BASE_URL"
-    """The environment variable that holds the service's address."""
-    api_key_env: Annotated[str, Upstream("A key is always needed."), VARIABLE] = "OPENAI_API_KEY"
-    """The environment variable that holds the service's key; empty: it needs none."""
+    """Environment variable with the service's URL."""
+    api_key_env: Annotated[str, Upstream("A key is always required."), VARIABLE] = "OPENAI_API_KEY"
+    """Environment variable with the service's key; empty: no key."""
     model_name: Annotated[str | None, PLAIN] = None
     """The service's name of the model; required with `enable`."""
 
@@ -83,38 +83,39 @@ class Model(Section):
     """`model`."""
 
     model_path: Annotated[str, LocalPath()] = ""
-    """The local Hugging Face folder of the model that is trained."""
+    """Local Hugging Face folder of the model to train."""
     critic_model_path: Annotated[str, LocalPath()] = ""
-    """The folder that the critic begins from; empty: `model_path`."""
+    """Initial weights of the critic (a folder); empty: `model_path`."""
     trust_remote_code: Annotated[bool, CODE] = False
-    """True: code in the model's folder may run."""
+    """true: code in the model's folder may run."""
     custom_chat_template: Annotated[str | None, PLAIN] = None
-    """A chat template, as text, in the place of the model's own."""
+    """Chat template, as text, instead of the model's own."""
     chat_template_path: Annotated[str | None, LocalPath()] = refused(
-        None, why="the client reads no template", fix="write the text into model.custom_chat_template"
+        None, why="the client does not read template files", fix="write the text into model.custom_chat_template"
     )
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
-    """The temperature of sampling, where no taskset says another."""
+    """Sampling temperature, unless a taskset sets another."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the most likely tokens that together have this probability; 1: from all."""
+    """Sample from the most likely tokens with this total probability; 1: from all."""
     top_k: Annotated[int, Field(ge=-1)] = -1
     """Sample from this many of the most likely tokens; -1: from all."""
-    logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always kept")
+    logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always recorded")
     max_model_len: Tokens | None = None
-    """Maximum number of tokens of prompt and response together; none: their sum. One of the three lengths follows from
-    the others."""
+    """Maximum number of tokens of prompt and response together; none: their sum. Any one of the three lengths can be
+    derived from the other two.
+    """
     max_prompt_tokens: Tokens | None = None
-    """Maximum number of tokens of a prompt; none: what `max_model_len` leaves, or half of it."""
+    """Maximum number of tokens of a prompt; none: `max_model_len` minus the response, or half of it."""
     max_response_tokens: Tokens | None = None
-    """Maximum number of tokens of a response; none: what `max_model_len` leaves."""
+    """Maximum number of tokens of a response; none: `max_model_len` minus the prompt."""
     min_response_tokens: Annotated[Natural, InUnit("tokens"), Upstream("The guide's default is 1.")] = 0
-    """Minimum number of tokens of a response: it cannot end before."""
+    """Minimum number of tokens of a response."""
     enable_prompt_truncation: bool = True
-    """True: a prompt that is too long trains nothing; false: it is an error of the rollout."""
+    """true: rollouts whose prompt is too long are not trained; false: they fail."""
     repetition_penalty: Annotated[float, Field(gt=0, le=HIGHEST_PENALTY)] = 1.0
-    """Above 1, tokens that are in the text already become less likely; 1: they do not."""
+    """Values above 1 make tokens already in the text less likely; 1: no effect."""
     enable_thinking: bool | None = None
-    """A variable of the chat template; None: as the template does without it."""
+    """Variable of the chat template; none: the template's default."""
     lora_configs: list[Lora] | None = None
     fully_sharded_loras: bool = harmless(False, why="the adapter is not sharded")
     max_cpu_loras: Natural | None = harmless(None)

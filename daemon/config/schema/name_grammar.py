@@ -1,4 +1,4 @@
-"""The grammar of names, labels and their texts: what people type, and what tables, folders and metrics then show."""
+"""The grammar of names, labels and label texts, typed by people and shown in tables, folders and metrics."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-# A file name has 255 bytes on common file systems: room for what is put before and behind it.
+# A file name has 255 bytes on common file systems: enough for a prefix and a suffix.
 _NAME_BYTES: Final = 120
 _LABEL_CHARS: Final = 120
 _TEXT_CHARS: Final = 500
 _NAME_SIGNS: Final = frozenset("_-.+")
 _LABEL_SIGNS: Final = _NAME_SIGNS | frozenset(" /:,=")
 _TEXT_SIGNS: Final = _LABEL_SIGNS | frozenset("@#%()!?&*~;'\"${}\\")
-"""Of texts that nobody types as an argument; none of them begins markup of a terminal or of a page."""
+"""Signs allowed in texts never typed as an argument; none of the signs begins markup of a terminal or a page."""
 _LETTERS: Final = frozenset("LMN")
 _UNSEEN: Final = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))))
-"""Letters and marks that no font shows."""
+"""Letters and marks invisible in every font."""
 
 
 def _folder(name: str) -> str:
-    """A word that is the name of one folder, and that no command takes for an option or for `NAME@2`."""
+    """Validates a word as a folder's name, never mistaken by a command for an option or for `NAME@2`."""
     if name and not (_begins(name) and _consists(name, _NAME_SIGNS)):
         raise PydanticCustomError(
             "folder_name",
@@ -43,7 +43,7 @@ def _present(name: str) -> str:
 
 
 def _label(name: str) -> str:
-    """A few words that tell things apart in tables and metrics."""
+    """Validates a few words used to distinguish rows in tables and metrics."""
     if name and not (_begins(name) and _consists(name, _LABEL_SIGNS)):
         raise PydanticCustomError(
             "label",
@@ -54,7 +54,7 @@ def _label(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """The text of a label, which stands in events and tables."""
+    """Validates the text of a label, shown in events and tables."""
     if not _consists(text, _TEXT_SIGNS):
         signs = " ".join(sorted(_TEXT_SIGNS - {" "}))
         raise PydanticCustomError(
@@ -76,7 +76,7 @@ def _begins(text: str) -> bool:
 
 
 def _consists(text: str, signs: frozenset[str]) -> bool:
-    """True of letters and digits of any script, composed as they are typed, and of these signs."""
+    """True for letters and digits of any script in composed form, and for `signs`."""
     return (
         text == text.strip()
         and unicodedata.is_normalized("NFC", text)
@@ -85,10 +85,10 @@ def _consists(text: str, signs: frozenset[str]) -> bool:
 
 
 Name: TypeAlias = Annotated[str, AfterValidator(_present)]
-"""The name of an experiment, a project or a stage."""
+"""Name of an experiment, a project or a stage."""
 OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
-"""A name that may be left empty."""
+"""A name allowed to be empty."""
 Label: TypeAlias = Annotated[str, AfterValidator(_label)]
-"""A name that people read in tables and that metrics are told apart by."""
+"""A name shown in tables and used to distinguish metrics."""
 LabelText: TypeAlias = Annotated[str, AfterValidator(_text)]
-"""The text of a label."""
+"""Text of a label."""

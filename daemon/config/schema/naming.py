@@ -1,6 +1,6 @@
-"""`NamingMark`: marks the fields of an experiment file that name something outside of it: a path, a URL, a variable.
+"""`NamingMark` marks fields of an experiment file referring to the outside world: a path, a URL, a variable.
 
-Every field of free text or of a free mapping carries a mark; a test fails for one that does not.
+Every field of free text or of a free mapping must carry a mark, enforced by a test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rftd.streams.spec.declaration import NameKind, NamingMark
 
 
 class NamedValue(NamedTuple):
-    """A value of an experiment file, with the kind of thing that it names."""
+    """A value of an experiment file referring to the outside world, with the kind of reference."""
 
     kind: NameKind
     path: FieldPath
@@ -24,7 +24,7 @@ class NamedValue(NamedTuple):
 
 
 def kind_of(field: FieldInfo) -> NameKind | None:
-    """The field's `NameKind`; None for a field without a mark."""
+    """Returns the field's `NameKind`; None for a field without a mark."""
     for mark in field.metadata:
         if isinstance(mark, NamingMark):
             return mark.kind
@@ -32,19 +32,19 @@ def kind_of(field: FieldInfo) -> NameKind | None:
 
 
 def named_values(section: Section, path: FieldPath = ()) -> Iterator[NamedValue]:
-    """The marked values below a section that the file sets and that are not empty."""
+    """Yields the marked, non-empty values below a section set by the file."""
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
+        setting = getattr(section, name)
         kind = kind_of(field)
         if kind is None:
-            yield from _below(value, (*path, name))
-        elif name in section.model_fields_set and value not in (None, "", {}, [], False):
-            yield NamedValue(kind, (*path, name), value)
+            yield from _below(setting, (*path, name))
+        elif name in section.model_fields_set and setting not in (None, "", {}, [], False):
+            yield NamedValue(kind, (*path, name), setting)
 
 
-def _below(value: Any, path: FieldPath) -> Iterator[NamedValue]:
-    if isinstance(value, Section):
-        yield from named_values(value, path)
-    elif isinstance(value, list | dict):
-        for key, item in enumerate(value) if isinstance(value, list) else value.items():
-            yield from _below(item, (*path, key))
+def _below(node: Any, path: FieldPath) -> Iterator[NamedValue]:
+    if isinstance(node, Section):
+        yield from named_values(node, path)
+    elif isinstance(node, list | dict):
+        for key, child in enumerate(node) if isinstance(node, list) else node.items():
+            yield from _below(child, (*path, key))

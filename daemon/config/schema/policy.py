@@ -1,7 +1,7 @@
-"""Section `policy`, rftd only: how far explorers run ahead, and what may be trained on. One class for each kind.
+"""Section `policy`, rftd only: how far explorers run ahead, and which experiences may be trained. One class per kind.
 
-The fields of a kind of ours are the arguments that its policy declares (`workers/control/policies`), with their
-defaults and bounds: nothing is written here when a policy is added.
+The fields of a built-in kind are the arguments declared by the policy (`workers/control/policies`), with defaults and
+bounds: a new policy needs no change here.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from rftd.workers.control.policies.registry import BUILT_IN, built_in
 
 
 class AnyPolicy(Section):
-    """The fields that every kind has."""
+    """The fields common to all kinds."""
 
     max_staleness: Natural | None = None
-    """The bound in weight versions; none: as small as the synchronizer allows."""
+    """Staleness bound in weight versions; none: the smallest bound that the synchronizer allows."""
     min_group_members: Count | None = None
-    """A group with fewer is retired; none: 2, or 1 where a group is one rollout."""
+    """Smaller groups are retired; none: 2, or 1 if a group is one rollout."""
     kind: str
 
 
 class PluginPolicy(AnyPolicy):
-    """A third party's, by the name of its entry point in the group `rftd.policies`."""
+    """A third-party policy, named by an entry point in the group `rftd.policies`."""
 
     kind: Literal["plugin"]
     name: Annotated[str, PLUGIN]
-    """The name of the entry point."""
+    """Name of the entry point."""
     args: Annotated[Args, ARGUMENTS] = {}
-    """Arguments that the policy is made with."""
+    """Arguments of the policy."""
 
 
 def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """The arguments that the experiment file has a field for: all but those that follow from the schedule."""
+    """Returns the policy's arguments configurable in the file: all except those derived from the schedule."""
     scheduled = policy.scheduled(Synchronizer(sync_method="checkpoint"))
-    return tuple(each for each in msgspec.structs.fields(policy.arguments) if each.name not in scheduled)
+    return tuple(field for field in msgspec.structs.fields(policy.arguments) if field.name not in scheduled)
 
 
 def section_of(kind: str, policy: type[Paced]) -> type[AnyPolicy]:
-    """The section of one kind, made of the arguments that its policy declares."""
+    """Returns the section of one kind, made from the arguments declared by the policy."""
     fields: dict[str, Any] = {
-        each.name: argument_field(each.type, ... if each.default is msgspec.NODEFAULT else each.default)
-        for each in fields_of(policy)
+        field.name: argument_field(field.type, ... if field.default is msgspec.NODEFAULT else field.default)
+        for field in fields_of(policy)
     }
-    # The tag is the registry's name, so that a class may serve two kinds.
+    # Tagged by the registry's name, so that a class may serve two kinds.
     fields["kind"] = (Literal[kind], ...)
     return cast(
         type[AnyPolicy], create_model(f"{policy.__name__}Policy", __base__=AnyPolicy, __doc__=policy.__doc__, **fields)

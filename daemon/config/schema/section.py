@@ -1,4 +1,4 @@
-"""`Section` is the base of every section of the experiment file; here are the types and marks that fields share."""
+"""`Section`, the base class of all sections of the experiment file, with the types and marks shared by fields."""
 
 from __future__ import annotations
 
@@ -52,55 +52,54 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Args: TypeAlias = dict[str, Any]
 _BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
-"""Bounds that msgspec and pydantic call by the same names."""
+"""Bounds with equal names in msgspec and pydantic."""
 
 
 class LocalPath:
-    """Marks a field whose text is a path on the client's machine, or arguments of which `argument` is one."""
+    """Marks a field holding a path on the client's machine, or arguments with the path in `argument`."""
 
     def __init__(self, argument: str = "") -> None:
         self.argument = argument
 
 
 class Section(BaseModel):
-    """A mapping of the file: unknown keys are errors, values are not converted, an empty section is all defaults."""
+    """A mapping of the file: unknown keys are errors, values are not converted, an empty section means all defaults."""
 
-    # Strict: pydantic would otherwise read "4" as 4 and 1 as true, and a typing error would pass for a value.
-    # Built when the first file is read, the whole of it at once: by itself each section costs as much again.
+    # Strict: pydantic would otherwise read "4" as 4 and 1 as true, and a typing error would be accepted as a value.
+    # Built all at once when the first file is read: building each section separately costs as much again.
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
     declaration: ClassVar[type[msgspec.Struct] | None] = None
-    """The struct that the section is made of, if it is."""
+    """The struct behind a section made by `declared`; None for other sections."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+    def _read(cls, content: Any, info: ValidationInfo) -> Any:
         text, empty = _expects(cls, info.field_name or "")
-        # A variable of the environment is always text: in a numeric field it stands for the number that it
-        # spells.
-        if isinstance(value, EnvText):
-            return str(value) if text else read_scalar(value)
-        # A key with nothing behind it, such as a section of comments alone, holds nothing.
-        if value is None:
+        # An environment variable is always text: in a numeric field the text stands for a number.
+        if isinstance(content, EnvText):
+            return str(content) if text else read_scalar(content)
+        # A key without content, for example above a section of comments only, means unset.
+        if content is None:
             return None if empty is None else empty()
-        if isinstance(value, dict) and None in value.values() and _holds_sections(cls, info.field_name or ""):
-            return {key: {} if held is None else held for key, held in value.items()}
-        return value
+        if isinstance(content, dict) and None in content.values() and _holds_sections(cls, info.field_name or ""):
+            return {key: {} if child is None else child for key, child in content.items()}
+        return content
 
 
 @cache
 def _holds_sections(cls: type[Section], name: str) -> bool:
-    """True of a mapping of sections by names of the user's."""
-    held = get_args(cls.model_fields[name].annotation)[-1:]
-    return any(isinstance(each, type) and issubclass(each, Section) for each in held)
+    """True for a mapping of sections under names chosen by the user."""
+    content_types = get_args(cls.model_fields[name].annotation)[-1:]
+    return any(isinstance(content_type, type) and issubclass(content_type, Section) for content_type in content_types)
 
 
 @cache
 def _expects(cls: type[Section], name: str) -> tuple[bool, type[dict[str, Any]] | type[list[Any]] | None]:
-    """True if the field takes text, and the kind of what it holds if it is a section, a mapping or a list."""
+    """Returns whether the field accepts text, and the container type of a section, a mapping or a list."""
     annotation = cls.model_fields[name].annotation
-    # Cached by class and field: a file has thousands of values, and an annotation is walked slowly.
+    # Cached by class and field: a file has thousands of values, and walking an annotation is slow.
     members = set(_members(annotation))
     text = bool(members & {str, Any}) or any(isinstance(member, str) for member in members)
     if get_origin(annotation) is list:
@@ -113,27 +112,27 @@ def _members(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) in (dict, list):
         return
     yield annotation
-    for part in get_args(annotation):
-        yield from _members(part) if not isinstance(part, str) else iter((part,))
+    for member in get_args(annotation):
+        yield from _members(member) if not isinstance(member, str) else iter((member,))
 
 
 def harmless(default: Any, *, why: str = "", promises: bool = False) -> Any:
-    """A field without effect on what is trained or sampled; set to something else, it is a warning."""
+    """Declares a field without effect on training or sampling; a different value causes a warning."""
     return _marked(default, FieldEffect("harmless", why, promises=promises))
 
 
 def refused(default: Any, *, why: str, fix: str = "leave it out", same_as: str = "") -> Any:
-    """A field that would change what is trained or sampled, and cannot yet; set to something else, it is an error."""
+    """Declares an unsupported field affecting training or sampling; a different value causes an error."""
     return _marked(default, FieldEffect("refused", why, fix, same_as))
 
 
 def checked(default: Any, *, why: str) -> Any:
-    """A field that changes nothing and is held against what is: where it says something else, that is said."""
+    """Declares a field without effect, compared with the actual behaviour; a mismatch is reported."""
     return _marked(default, FieldEffect("checked", why))
 
 
 def acts_later(default: Any, *, why: str) -> Any:
-    """A field that acts where the specification does not say it: `why` says where."""
+    """Declares a field acting outside the specification; `why` says where."""
     return _marked(default, FieldEffect(why=why))
 
 
@@ -145,36 +144,36 @@ def _marked(default: Any, mark: FieldEffect) -> Any:
 
 
 def section(kind: Callable[[], Any], *, mark: FieldEffect = ACTS) -> Any:
-    """A section whose fields all have defaults; a mark holds for each of them."""
+    """Declares a section consisting of defaults only; a mark applies to each field."""
     return Field(default_factory=kind, json_schema_extra={"mark": asdict(mark)})
 
 
 def mark_of(field: FieldInfo) -> FieldEffect:
-    """The mark of a field of a section."""
+    """Returns the mark of a section's field."""
     extra = field.json_schema_extra
     return FieldEffect(**cast(dict[str, Any], extra["mark"])) if isinstance(extra, dict) and "mark" in extra else ACTS
 
 
 def word(**older: str) -> BeforeValidator:
-    """Reads one of a few words in any case, and older words for some of them."""
+    """Reads one of a few words in any case, and older synonyms for some."""
 
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        lowered = value.lower()
+    def read(content: Any) -> Any:
+        if not isinstance(content, str):
+            return content
+        lowered = content.lower()
         return older.get(lowered, lowered)
 
     return BeforeValidator(read)
 
 
 def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
-    """Type and default of the field for an argument that an extension of ours declares; `...`: it must be given."""
-    said = [each.description for each in get_args(hint) if isinstance(each, msgspec.Meta) and each.description]
-    return _readable(hint), Field(default=default, description=said[0] if said else None)
+    """Returns type and default of the field for an argument declared by a built-in extension; `...` means required."""
+    descriptions = [meta.description for meta in get_args(hint) if isinstance(meta, msgspec.Meta) and meta.description]
+    return _readable(hint), Field(default=default, description=descriptions[0] if descriptions else None)
 
 
 def declared(kind: type[msgspec.Struct]) -> type[Section]:
-    """The section of a struct whose annotations declare its fields (`rftd.streams.spec.declaration`)."""
+    """Returns the section for a struct with declared fields (`rftd.streams.spec.declaration`)."""
     hints = get_type_hints(kind, include_extras=True)
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
@@ -196,19 +195,21 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def as_section(attribute: msgspec.Struct) -> Section:
-    """A section that `declared` made, in whose place type checkers see its declaration."""
+    """Returns a section made by `declared`, typed as its declaration for type checkers."""
     assert isinstance(attribute, Section), attribute
     return attribute
 
 
 def as_declared(section: Section | msgspec.Struct, kind: type[S]) -> S:
-    """The struct of a section that `declared` made of `kind`."""
-    values = {name: getattr(section, name) for name in kind.__struct_fields__}
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    """Converts a section made by `declared` from `kind` into the struct."""
+    settings = {name: getattr(section, name) for name in kind.__struct_fields__}
+    return kind(
+        **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in settings.items()}
+    )
 
 
 def _readable(hint: Any) -> Any:
-    """The type with its bounds as pydantic takes them, and words in any case."""
+    """Returns the type with bounds in pydantic's form, and words in any case."""
     if get_origin(hint) is Annotated:
         kind, *marks = get_args(hint)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
@@ -221,86 +222,86 @@ def _readable(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return _listed(*get_args(hint))
     if get_origin(hint) in (Union, UnionType):
-        return reduce(or_, (_readable(each) for each in get_args(hint)))
+        return reduce(or_, (_readable(member) for member in get_args(hint)))
     return hint
 
 
-def _listed(item: Any, *others: Any) -> Any:
-    """The type of a list for which a declaration has a tuple, of any length if `...` is the second of its kinds."""
-    length = None if others == (...,) else 1 + len(others)
-    return Annotated[GenericAlias(list, (_readable(item),)), Field(min_length=length, max_length=length)]
+def _listed(element: Any, *further_elements: Any) -> Any:
+    """Returns the list type for a declared tuple, of any length if the second element is `...`."""
+    length = None if further_elements == (...,) else 1 + len(further_elements)
+    return Annotated[GenericAlias(list, (_readable(element),)), Field(min_length=length, max_length=length)]
 
 
 def any_of(kinds: Mapping[str, type[Section]]) -> Any:
-    """The type of a section of any of these kinds, told apart by its field `kind`."""
-    # By a function and not by the field itself: sections read their fields before they validate them.
-    union = reduce(or_, (Annotated[each, Tag(kind)] for kind, each in kinds.items()))
+    """Returns the union type of the given sections, discriminated by the field `kind`."""
+    # Discriminated by a function and not by the field: sections convert their fields before validation.
+    union = reduce(or_, (Annotated[section_type, Tag(kind)] for kind, section_type in kinds.items()))
     return Annotated[union, Discriminator(_kind)]
 
 
-def _kind(value: Any) -> Any:
-    return value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+def _kind(node: Any) -> Any:
+    return node.get("kind") if isinstance(node, dict) else getattr(node, "kind", None)
 
 
-def _url(value: Any) -> Any:
-    named = isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
-    if value is None or isinstance(value, str) or named:
-        return str(value) if isinstance(value, str) else value
+def _url(content: Any) -> Any:
+    named = isinstance(content, dict) and set(content) == {"env"} and isinstance(content["env"], str)
+    if content is None or isinstance(content, str) or named:
+        return str(content) if isinstance(content, str) else content
     raise PydanticCustomError("url_type", "expected text, or {{env: NAME}}")
 
 
-def _source(value: Any) -> Any:
-    if isinstance(value, list) and all(isinstance(text, str) for text in value):
-        return [str(text) for text in value]
+def _source(content: Any) -> Any:
+    if isinstance(content, list) and all(isinstance(text, str) for text in content):
+        return [str(text) for text in content]
     try:
-        return _url(value)
+        return _url(content)
     except PydanticCustomError:
         raise PydanticCustomError("source_type", "expected text, a list of texts, or {{env: NAME}}") from None
 
 
-def _number_or_text(value: Any) -> Any:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return value
+def _number_or_text(content: Any) -> Any:
+    if isinstance(content, str | int | float) and not isinstance(content, bool):
+        return content
     raise PydanticCustomError("number_or_text", "expected a number or text")
 
 
 NumberOrText: TypeAlias = Annotated[Any, PlainValidator(_number_or_text)]
-"""Either of the two: of a union of types each would be an error of its own, under a name that is no field."""
+"""A number or text: a union of types would report a separate error for each, under the name of no field."""
 Url: TypeAlias = Annotated[Any, PlainValidator(_url)]
-"""Text, or `{env: NAME}` where it holds a password; also for an `api_key`."""
+"""Text, or `{env: NAME}` for a URL with a password; also used for an `api_key`."""
 Source: TypeAlias = Annotated[Any, PlainValidator(_source)]
-"""The data of a taskset: a path, a list of paths, or the URL of a database, which may be `{env: NAME}`."""
+"""Data of a taskset: a path, a list of paths, or a database URL, possibly `{env: NAME}`."""
 
 
 def without_effect(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, FieldEffect]]:
-    """Every field without effect that the user wrote and that asks for something, with its value and mark."""
+    """Yields every ineffective field written by the user with a differing value, together with the value and mark."""
     for name in sorted(model.model_fields_set, key=list(type(model).model_fields).index):
         field = type(model).model_fields[name]
         mark = mark_of(field)
-        value = getattr(model, name)
+        content = getattr(model, name)
         if mark.effect in ("harmless", "refused"):
-            # A file that spells out a default asks, as a rule, for nothing that rftd fails to do.
-            if mark.promises or value != field.get_default(call_default_factory=True):
-                yield (*path, name), value, mark
+            # A file spelling out a default usually requests nothing that rftd fails to do.
+            if mark.promises or content != field.get_default(call_default_factory=True):
+                yield (*path, name), content, mark
             continue
-        held: Iterable[tuple[Any, Any]] = ()
-        if isinstance(value, Section):
-            yield from without_effect(value, (*path, name))
-        elif isinstance(value, list):
-            held = enumerate(value)
-        elif isinstance(value, dict):
-            held = value.items()
-        for key, item in held:
-            if isinstance(item, Section):
-                yield from without_effect(item, (*path, name, key))
+        children: Iterable[tuple[Any, Any]] = ()
+        if isinstance(content, Section):
+            yield from without_effect(content, (*path, name))
+        elif isinstance(content, list):
+            children = enumerate(content)
+        elif isinstance(content, dict):
+            children = content.items()
+        for key, child in children:
+            if isinstance(child, Section):
+                yield from without_effect(child, (*path, name, key))
 
 
 def written_fields(model: Section, path: FieldPath = ()) -> Iterator[tuple[FieldPath, bool]]:
-    """Every field that the user wrote, outside of lists and mappings, and whether its value is the default."""
+    """Yields every field written by the user, outside lists and mappings, and whether the value is the default."""
     for name in sorted(model.model_fields_set, key=list(type(model).model_fields).index):
-        value = getattr(model, name)
-        if isinstance(value, Section):
-            yield from written_fields(value, (*path, name))
+        content = getattr(model, name)
+        if isinstance(content, Section):
+            yield from written_fields(content, (*path, name))
         else:
             default = type(model).model_fields[name].get_default(call_default_factory=True)
-            yield (*path, name), value == default
+            yield (*path, name), content == default

@@ -1,4 +1,4 @@
-"""Section `trainer`: how steps are made and kept."""
+"""Section `trainer`: training steps and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rftd.daemon.config.schema.section import (
 from rftd.streams.spec.declaration import ARGUMENTS, PATH, PLAIN, PLUGIN, InUnit, Upstream
 
 Metric: TypeAlias = Annotated[str, Field(min_length=1, max_length=256), PLAIN]
-"""A figure of an evaluation: `eval/TASKSET/FIGURE`, or `FIGURE` where there is one held-out taskset."""
+"""A figure of an evaluation: `eval/TASKSET/FIGURE`, or `FIGURE` with a single held-out taskset."""
 Mode: TypeAlias = Annotated[Literal["max", "min"], word()]
 Bound: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12)]
 ChangeShare: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
@@ -32,35 +32,35 @@ class BestCheckpoint(Section):
     """`trainer.best_checkpoint`: rftd only."""
 
     metric: Metric = "score"
-    """The figure of an evaluation that tells which checkpoint is best."""
+    """Evaluation figure by which checkpoints are ranked."""
     mode: Mode = "max"
-    """`max`: more of it is better; `min`: less."""
+    """`max`: higher is better; `min`: lower is better."""
     keep: Count = 1
-    """The checkpoints that are kept for it, beside the newest `max_checkpoints_to_keep`."""
+    """Number of best checkpoints to keep, in addition to the newest `max_checkpoints_to_keep`."""
 
 
 class EarlyStop(Section):
     """`trainer.early_stop`: rftd only."""
 
     metric: Metric = "score"
-    """The figure of an evaluation that decides."""
+    """Evaluation figure to watch."""
     mode: Mode = "max"
-    """`max`: more of it is better; `min`: less."""
+    """`max`: higher is better; `min`: lower is better."""
     patience: Annotated[Natural, InUnit("evaluations")] = 0
-    """Number of evaluations in a row without an improvement after which the stage ends; 0 = no limit."""
+    """The stage ends after this many consecutive evaluations without improvement; 0 = no limit."""
     min_delta: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """An evaluation is better if it is so by more than this."""
+    """Minimum change that counts as an improvement."""
     bound: Bound | None = None
-    """The stage ends once the figure is at least so good."""
+    """The stage ends as soon as the figure reaches this value."""
 
 
 class EvalRule(Section):
-    """An entry of `trainer.rules`: rftd only; one of the four conditions."""
+    """An entry of `trainer.rules`: rftd only; exactly one of the four conditions."""
 
     metric: Metric = "score"
-    """The figure of an evaluation that the rule is about."""
+    """Evaluation figure to watch."""
     falls_by: ChangeShare | None = None
-    """Applies when the figure falls by this share of its highest value: 0.2 is 20 %."""
+    """Applies when the figure falls by this share of its highest value; 0.2 is 20 %."""
     rises_by: ChangeShare | None = None
     """Applies when the figure rises by this share of its lowest value."""
     below: Bound | None = None
@@ -68,26 +68,28 @@ class EvalRule(Section):
     above: Bound | None = None
     """Applies when the figure is above this value."""
     then: Annotated[Literal["pause", "stop"], word()] = "pause"
-    """The experiment pauses until it is resumed, or the stage ends."""
+    """Pause the experiment until it is resumed, or end the stage."""
 
 
-_NO_STAGES: Final = "each rank has a part of every layer: more than 1 is refused with the strategy megatron"
-_NO_EXPERTS: Final = "no model with experts is trained so: more than 1 is refused with the strategy megatron"
+_NO_STAGES: Final = "pipeline parallelism is not supported: values above 1 are refused with the strategy megatron"
+_NO_EXPERTS: Final = "expert parallelism is not supported: values above 1 are refused with the strategy megatron"
 
 
 class Megatron(Section):
-    """`trainer.megatron`: sizes that hold with `trainer_strategy: megatron`."""
+    """`trainer.megatron`: parallel sizes with `trainer_strategy: megatron`."""
 
-    tensor_model_parallel_size: Count = acts_later(1, why="the trainer's ranks that share each tensor")
+    tensor_model_parallel_size: Count = acts_later(
+        1, why="the number of trainer ranks that each tensor is split across"
+    )
     pipeline_model_parallel_size: Count = checked(1, why=_NO_STAGES)
     context_parallel_size: Count = checked(
-        1, why="ranks share a text by sequence_parallel alone: more than 1 is refused with the strategy megatron"
+        1, why="context parallelism is not supported: values above 1 are refused with the strategy megatron"
     )
     expert_model_parallel_size: Count = checked(1, why=_NO_EXPERTS)
     virtual_pipeline_model_parallel_size: Count | None = checked(None, why=_NO_STAGES)
     expert_tensor_parallel_size: Count | None = checked(None, why=_NO_EXPERTS)
     sequence_parallel: bool = acts_later(
-        True, why="ranks that share tensors share a text's places too, on GPUs with transformer-engine"
+        True, why="tensor-parallel ranks also split the sequence, on GPUs with transformer-engine"
     )
 
 
@@ -95,68 +97,74 @@ class Trainer(Section):
     """`trainer`."""
 
     name: Annotated[str, PLAIN] = harmless("trainer")
-    trainer_type: Annotated[str, word(), Upstream("Trainers are verl's and Tinker's."), PLUGIN] = "verl"
-    """The engine that trains: `verl`, `torch`, or a third party's. Not written: torch trains where verl cannot."""
+    trainer_type: Annotated[str, word(), Upstream("verl and Tinker are the trainers."), PLUGIN] = "verl"
+    """Engine that trains: `verl`, `torch`, or the name of a plug-in; if not set: torch where verl cannot run."""
     trainer_strategy: Annotated[
-        Literal["fsdp2", "fsdp", "megatron"], word(), Upstream("The guide's release trains with `fsdp`.")
-    ] = acts_later("fsdp2", why="verl's; fsdp gives the same numbers as fsdp2, and megatron needs its packages")
+        Literal["fsdp2", "fsdp", "megatron"], word(), Upstream("`fsdp` in the guide's release.")
+    ] = acts_later(
+        "fsdp2", why="verl only; fsdp gives the same numbers as fsdp2, and megatron needs additional packages"
+    )
     save_interval: Annotated[Natural, InUnit("steps")] = 0
-    """0 = only at the end of a stage."""
+    """Steps between checkpoints; 0 = only at the end of a stage."""
     enable_preview: bool = harmless(True)
     total_steps: Steps | None = None
-    """Training steps of the stage, where `buffer.total_steps` says nothing."""
+    """Training steps of the stage, if `buffer.total_steps` is not set."""
     save_hf_checkpoint: Annotated[Literal["last", "always", "never"], word()] = "last"
-    """The checkpoints that get a folder which transformers opens."""
+    """Checkpoints that get a folder for transformers."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    """Longest gradient of a step; where it is written it wins over `algorithm.optimizer.clip_grad`."""
+    """Maximum gradient norm of a step; takes precedence over `algorithm.optimizer.clip_grad`."""
     use_dynamic_bsz: bool = True
-    """verl's, as the other fields that say so: micro-batches are cut by tokens, and not by responses."""
+    """verl only (as other fields marked so): true limits micro-batches by tokens, false by number of responses."""
     use_remove_padding: bool = True
-    """verl's; it needs flash-attn on a GPU."""
+    """verl only; requires flash-attn on a GPU."""
     balance_batch: bool = harmless(True)
     max_nonfinite_steps: Steps = 3
-    """rftd only: so many steps in a row that are skipped, for they are not finite, end the experiment."""
+    """rftd only: fail after this many consecutive non-finite steps."""
     max_idle_steps: Annotated[Natural, InUnit("steps")] = 5
-    """rftd only: after so many batches in a row that teach nothing (no token, advantage or gradient) it pauses;
-    0 = never."""
-    ppo_epochs: Annotated[Count, Upstream("The guide has it in `trainer_config`.")] = 1
-    """The number of epochs over a batch; verl's name."""
-    ppo_mini_batch_size: Annotated[Count | None, Upstream("The guide leaves it out, for it follows.")] = None
-    """Items of `train_batch_size` in one optimizer step; None: all."""
-    shuffle: Annotated[bool, Upstream("The guide has it in `trainer_config`.")] = False
-    """Each epoch goes over the batch in a different order."""
+    """rftd only: pause after this many consecutive batches without a learning signal (no token, advantage or gradient);
+    0 = never.
+    """
+    ppo_epochs: Annotated[Count, Upstream("In the guide, part of `trainer_config`.")] = 1
+    """Passes over each batch; verl's name."""
+    ppo_mini_batch_size: Annotated[Count | None, Upstream("Derived in the guide.")] = None
+    """Items of `train_batch_size` per optimizer step; none: all."""
+    shuffle: Annotated[bool, Upstream("In the guide, part of `trainer_config`.")] = False
+    """true: each epoch visits the batch in a different order."""
     critic_warmup: Annotated[Natural, InUnit("steps")] = 0
-    """The step before which only the critic learns."""
+    """Number of steps at the beginning in which only the critic is trained."""
     max_token_len_per_gpu: Tokens | None = None
-    """Tokens of one micro-batch; None: twice the model's length, divided by `ulysses_sequence_parallel_size`, or as
-    many as the trainer has memory for when the file is submitted."""
+    """Maximum number of tokens per micro-batch; none: twice the model's length, divided by
+    `ulysses_sequence_parallel_size`, or less if the trainer's memory at submission is smaller.
+    """
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
-    """Ranks that share one sequence; it divides the tokens of one micro-batch."""
+    """Ranks that share one sequence; divides the tokens per micro-batch."""
     fix_actor_microbatch_loss_scale: bool = harmless(
-        False, why="the loss of a batch is divided as a whole, whatever the micro-batches"
+        False, why="the loss is always normalised over the whole batch, regardless of micro-batches"
     )
     param_offload: bool = False
-    """verl's, on GPUs."""
+    """verl only, on GPUs."""
     optimizer_offload: bool = False
-    """verl's, on GPUs."""
+    """verl only, on GPUs."""
     grad_offload: bool = harmless(False)
     offload_policy: bool = harmless(False)
     save_strategy: Annotated[Literal["unrestricted", "single_thread", "single_process", "single_node"], word()] = (
         "unrestricted"
     )
-    """verl's: the ranks that write a checkpoint at once."""
-    max_checkpoints_to_keep: Annotated[Natural, Upstream("The guide's `trainer_config` keeps 5.")] = 0
-    """0 = all."""
+    """verl only: ranks that write a checkpoint concurrently."""
+    max_checkpoints_to_keep: Annotated[Natural, Upstream("5 in the guide's `trainer_config`.")] = 0
+    """Number of newest checkpoints to keep; 0 = all."""
     best_checkpoint: BestCheckpoint | None = None
-    """rftd only: the checkpoints with the best evaluation are kept, too; each version that is evaluated is saved."""
+    """rftd only: also keep the checkpoints with the best evaluation; each evaluated version is saved."""
     early_stop: EarlyStop | None = None
-    """rftd only: the stage ends before its last step."""
+    """rftd only: end the stage before its last step."""
     rules: list[EvalRule] = []
-    """rftd only: what happens when the figure of an evaluation crosses a threshold."""
+    """rftd only: actions when an evaluation figure crosses a threshold."""
     megatron: Megatron = section(Megatron)
     trainer_config: Annotated[Args | None, ARGUMENTS] = None
-    """veRL's own tree: each key acts, is refused with the field that says it here, or is named in a warning."""
+    """veRL's own configuration: each key acts, is refused with the corresponding field of rftd, or is named in a
+    warning.
+    """
     trainer_config_path: Annotated[str, PATH] = ""
-    """The older spelling: the client reads the file and puts it into trainer_config."""
+    """Older spelling: the client reads the file into trainer_config."""
     engine_args: Annotated[Args, ARGUMENTS] = {}
-    """rftd only: handed to the engine as it is."""
+    """rftd only: passed to the engine unchanged."""

@@ -1,4 +1,4 @@
-"""`ConfigFiles` finds the file that `--config-name` means: of the script, in a folder beside it, or on the way up."""
+"""`ConfigFiles` finds the file named by `--config-name`: in the script, in a folder beside it, or in a parent."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 from rftd.daemon.config.loading import read_text
 
 _MOST_LEVELS: Final = 6
-"""Folders above the script in which a relative `--config-path` is looked for."""
+"""Number of folders above the script searched for a relative `--config-path`."""
 _RECIPES: Final = "recipe"
 _OF_THE_PROGRAM: Final = ("", "config", "./config")
-"""A `--config-path` that is veRL's own folder beside its program."""
+"""Values of `--config-path` meaning veRL's own folder beside the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """The places where a configuration may be."""
+    """The folders searched for a configuration."""
 
     script: Path | None = None
-    """The script or file that is imported; None for a command line."""
+    """The imported script or file; None for a command line."""
     folder: Path | None = None
-    """A folder that the user names."""
+    """A folder named by the user."""
     written: Mapping[str, str] = field(default_factory=dict)
-    """Texts that the script writes itself, by the paths of their files."""
+    """Texts written by the script itself, by file path."""
 
     def find(self, name: str, folder: str, program: str = "") -> tuple[str, str] | None:
-        """The text of a configuration and where it is; None if there is none. `folder` is what `--config-path` says,
-        which is beside the `program`.
+        """Returns the text and path of a configuration; None if there is none. `folder` is the value of
+        `--config-path`, relative to the `program`.
 
-        Raises ConfigErrors for a file that cannot be read.
+        Raises ConfigErrors for an unreadable file.
         """
         file = f"{name}.yaml"
         for path, text in self.written.items():
@@ -39,10 +39,10 @@ class ConfigFiles:
                 return text, path
         for above in self._folders(folder, program):
             try:
-                there = (above / file).is_file()
+                is_file = (above / file).is_file()
             except (OSError, ValueError):
                 continue
-            if there:
+            if is_file:
                 return read_text(above / file), str(above / file)
         return None
 
@@ -51,7 +51,7 @@ class ConfigFiles:
         return folder not in _OF_THE_PROGRAM or self.folder is not None
 
     def _folders(self, folder: str, program: str) -> list[Path]:
-        # What is before the last variable is a folder that nobody knows: the rest of the path is looked for.
+        # The folder before the last variable is unknown: only the remainder of the path is searched for.
         relative = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
         named = [self.folder] if self.folder is not None else []
         if self.script is None:
@@ -59,7 +59,7 @@ class ConfigFiles:
         above = list(self.script.absolute().parents)[:_MOST_LEVELS]
         module = program if "/" in program else program.removesuffix(".py").replace(".", "/")
         beside = PurePosixPath(module.lstrip("./")).parent
-        places = (PurePosixPath(relative or "config"), beside / (relative or "config"))
-        # veRL's recipes, a folder of its repository once, are a repository of their own.
-        recipes = tuple(place.relative_to(_RECIPES) for place in places if place.parts[0] == _RECIPES)
-        return [*named, *(parent / place for parent in above for place in (*places, *recipes)), *above[:1]]
+        candidates = (PurePosixPath(relative or "config"), beside / (relative or "config"))
+        # veRL's recipes, once a folder of its repository, are a separate repository now.
+        recipes = tuple(candidate.relative_to(_RECIPES) for candidate in candidates if candidate.parts[0] == _RECIPES)
+        return [*named, *(parent / candidate for parent in above for candidate in (*candidates, *recipes)), *above[:1]]

@@ -1,4 +1,4 @@
-"""`ExperimentDraft` is the experiment file under construction: fields with their origins, and a line for each key."""
+"""`ExperimentDraft` is the experiment file under construction: fields with origins, and a report line per key."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's defa
 
 
 _MOST_SHOWN: Final = 8
-"""Values that a comment names for one field."""
+"""Maximum number of values named in the comment of one field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Stands for a value that nobody has given yet: `???` in the file."""
+    """Marks a missing value: `???` in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportLine:
-    """The fate of one key."""
+    """Report line on the import of one key."""
 
     place: SourcePlace | None
     outcome: Outcome
@@ -43,28 +43,28 @@ class ImportLine:
 
 @dataclass(slots=True)
 class ExperimentDraft:
-    """Fields by path; each key of the settings is accounted for once."""
+    """Fields by path; each key of the settings is accounted for exactly once."""
 
     settings: VerlSettings
     fields: dict[FieldPath, tuple[Any, str]] = field(default_factory=dict)
     lines: list[ImportLine] = field(default_factory=list)
     done: dict[str, list[FieldPath]] = field(default_factory=dict)
     working: Mapping[str, Any] = field(default_factory=dict)
-    """Values that the rules go on with for keys that are not known; fields that follow from one become gaps."""
+    """Assumed values of unknown keys, used by the rules; fields depending on an assumed value become gaps."""
     wanted: dict[str, str] = field(default_factory=dict)
-    """Keys from which something is worked out and whose value is a variable, with the reason."""
+    """Keys used in a computation although set to a variable, with the reason."""
     notes: dict[str, str] = field(default_factory=dict)
-    """A note of the report on one key, beside the fields set from the key."""
+    """A note for the report on one key, in addition to the fields set."""
 
     def given(self, name: str) -> VerlSetting | None:
-        """The key if it was given and is not null; what is not known has its working value."""
+        """Returns the key if set and not null; an unknown value is replaced by the assumed value."""
         setting = self.settings.given.get(name)
         if setting is not None and setting.unknown:
             setting = replace(setting, value=self.working.get(name))
         return None if setting is None or setting.value is None else setting
 
     def value(self, name: str) -> Any:
-        """The value that veRL would take: the given one, or its default."""
+        """Returns the value used by veRL: the value set, or the default."""
         setting = self.given(name)
         if setting is not None:
             return setting.value
@@ -73,26 +73,26 @@ class ExperimentDraft:
         return row.default
 
     def number(self, name: str) -> int:
-        """A whole number that others are worked out of."""
-        value = self.value(name)
-        if isinstance(value, int):
-            return value
-        self.wanted[name] = f"it is {value}, which the script does not assign"
+        """Returns a whole number used in a computation."""
+        setting = self.value(name)
+        if isinstance(setting, int):
+            return setting
+        self.wanted[name] = f"it is {setting}, which the script does not assign"
         return 1
 
     def flag(self, name: str) -> bool:
-        """True or false."""
-        value = self.value(name)
-        if isinstance(value, str):
-            self.wanted[name] = f"it is {value}, which the script does not assign"
+        """Returns true or false."""
+        setting = self.value(name)
+        if isinstance(setting, str):
+            self.wanted[name] = f"it is {setting}, which the script does not assign"
             return False
-        return bool(value)
+        return bool(setting)
 
     def gap(self, target: str, *names: str, note: str = "", candidates: Sequence[Any] = ()) -> None:
-        """Makes a gap of a field, which somebody has to fill because of these keys."""
+        """Makes a gap of a field, to be filled by a person because of the named keys."""
         path = parse(target)
         assert path is not None, target
-        shown = " or ".join(scalar(value) for value in candidates[:_MOST_SHOWN])
+        shown = " or ".join(scalar(candidate) for candidate in candidates[:_MOST_SHOWN])
         text = ", ".join(
             self.settings.given[name].shown if not note else self.settings.given[name].written for name in names
         )
@@ -107,14 +107,14 @@ class ExperimentDraft:
             if path not in paths:
                 paths.append(path)
 
-    def wrong(self, name: str, what: str, fix: str | None, kind: type[FieldError] = WrongValue) -> None:
-        """Notes a key that cannot be imported."""
+    def wrong(self, name: str, problem: str, fix: str | None, kind: type[FieldError] = WrongValue) -> None:
+        """Adds an issue for a key that cannot be imported."""
         setting = self.settings.given.get(name)
-        place = setting.place if setting is not None else SourcePlace(self.settings.source.origin)
-        self.settings.wrong(place, setting.written if setting is not None else name, what, fix, kind)
+        position = setting.place if setting is not None else SourcePlace(self.settings.source.origin)
+        self.settings.wrong(position, setting.written if setting is not None else name, problem, fix, kind)
 
-    def put(self, target: str, value: Any, *names: str, note: str = "", brief: bool = False) -> None:
-        """Sets a field, which these keys are the origin of; `brief`: the comment names them without their values."""
+    def put(self, target: str, content: Any, *names: str, note: str = "", brief: bool = False) -> None:
+        """Sets a field originating from the named keys; `brief`: the comment omits the keys' values."""
         path = parse(target)
         assert path is not None, target
         origins = []
@@ -123,32 +123,32 @@ class ExperimentDraft:
             if setting is None:
                 origins.append(f"veRL's default of {name}")
                 continue
-            origins.append(setting.written if brief or setting.value == value else setting.shown)
+            origins.append(setting.written if brief or setting.value == content else setting.shown)
             self.done.setdefault(name, []).append(path)
             if note and not brief:
                 self.notes[name] = note
         comment = ", ".join(origins)
-        self.fields[path] = (value, f"{comment}: {note}" if note and comment else comment or note)
+        self.fields[path] = (content, f"{comment}: {note}" if note and comment else comment or note)
 
     def put_given(self, target: str, name: str, *, note: str = "") -> None:
-        """Sets a field to the key's value, if it was given."""
+        """Sets a field to the key's value, if the key is set."""
         setting = self.given(name)
         if setting is not None:
             self.put(target, setting.value, name, note=note)
 
     def drop(self, name: str, why: str) -> None:
-        """Says why a key is left out, if it was given."""
+        """Reports the reason for leaving out a key, if the key is set."""
         self._say(name, "dropped", why)
 
     def ask(self, name: str, why: str) -> None:
-        """Says what somebody has to decide about a key, if it was given, and not as null."""
+        """Reports a decision required from a person about a key, if the key is set and not null."""
         setting = self.settings.given.get(name)
         if setting is not None and (setting.value is not None or setting.unknown):
             self._say(name, "needs a person", why)
 
-    def remark(self, outcome: Outcome, key: str, text: str, place: SourcePlace | None = None) -> None:
-        """Adds a line of the report that is no key's own."""
-        self.lines.append(ImportLine(place, outcome, key, text))
+    def remark(self, outcome: Outcome, key: str, text: str, position: SourcePlace | None = None) -> None:
+        """Adds a report line not tied to a single key."""
+        self.lines.append(ImportLine(position, outcome, key, text))
 
     def _say(self, name: str, outcome: Outcome, why: str) -> None:
         setting = self.settings.given.get(name)
@@ -159,7 +159,7 @@ class ExperimentDraft:
             self.lines.append(ImportLine(setting.place, outcome, setting.shown, f"({why})"))
 
     def finish(self) -> None:
-        """Takes the keys that no rule has taken by their rows, and says what became of every other one."""
+        """Handles keys without a rule by their table rows, and adds a report line for each remaining key."""
         for name, setting in self.settings.given.items():
             paths = self.done.get(name, [])
             if paths and any(isinstance(self.fields[path][0], Gap) for path in paths if path in self.fields):
@@ -168,10 +168,10 @@ class ExperimentDraft:
                 targets = ", ".join(dict.fromkeys(show(path) for path in paths))
                 note = f" ({self.notes[name]})" if name in self.notes else ""
                 self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}{note}"))
-            elif name not in self.done and not (setting.inherited and _says_nothing(name)):
+            elif name not in self.done and not (setting.inherited and _has_no_target(name)):
                 self._by_row(name, setting)
-        for place, text, why in self.settings.remarks:
-            self.remark("dropped", text, f"({why})", place)
+        for position, text, why in self.settings.remarks:
+            self.remark("dropped", text, f"({why})", position)
         self.lines.sort(key=lambda line: (line.place.line, line.place.column) if line.place else (1 << 30, 0))
 
     def _gap_line(self, setting: VerlSetting, paths: Sequence[FieldPath]) -> ImportLine:
@@ -189,11 +189,11 @@ class ExperimentDraft:
             self.remark("unknown", setting.shown, f"({why})", setting.place)
         elif setting.value is None:
             self.remark("dropped", f"{setting.written}=null", "(null: the default holds)", setting.place)
-        elif row.fate in ("rule", "person") and (why := self._asks_nothing(row, setting)):
+        elif row.fate in ("rule", "person") and (why := self._neutral_reason(row, setting)):
             self.remark("dropped", setting.shown, f"({why})", setting.place)
         elif row.fate in ("field", "tree"):
             self.put(row.target, setting.value, name, note=row.note if row.fate == "tree" else "")
-            # What the guide keeps there is kept, and nobody shall think that it does more than that.
+            # The guide only stores the key there, and the report must not suggest any further effect.
             idle = row.fate == "tree" and not (row.argument or row.read)
             note = row.note or ("kept; no engine acts on it yet" if idle else "")
             text = f"-> {row.target}" + (f" ({note})" if note else "")
@@ -202,10 +202,14 @@ class ExperimentDraft:
             outcome: Outcome = "dropped" if row.fate == "dropped" else "needs a person"
             self.remark(outcome, setting.shown, f"({row.note or f'write {row.target}'})", setting.place)
 
-    def _asks_nothing(self, row: VerlKey, setting: VerlSetting) -> str:
-        """The reason why a key that no rule has taken needs nobody; empty if somebody has to decide about it."""
-        own = row.name == canonical(setting.name)
-        if (own and setting.value == row.default) or setting.value in ("", [], {}) or not (own or setting.value):
+    def _neutral_reason(self, row: VerlKey, setting: VerlSetting) -> str:
+        """Returns the reason why a key without a rule needs no decision; empty if a person has to decide."""
+        is_exact = row.name == canonical(setting.name)
+        if (
+            (is_exact and setting.value == row.default)
+            or setting.value in ("", [], {})
+            or not (is_exact or setting.value)
+        ):
             return "veRL's default"
         if row.switch and self._is_off(row.switch):
             return f"{row.switch} is off"
@@ -219,22 +223,22 @@ class ExperimentDraft:
         return not unknown and (setting is None or setting.value in (row.default, False))
 
     def text(self, heading: str) -> str:
-        """The experiment file."""
+        """Returns the experiment file."""
         root: dict[str | int, Any] = {}
         for path, leaf in self.fields.items():
             node = root
-            for part in path[:-1]:
-                node = node.setdefault(part, {})
+            for key in path[:-1]:
+                node = node.setdefault(key, {})
             node[path[-1]] = leaf
         return "".join(f"{line}\n" for line in (f"# {heading}", *_lines(root, (), 0)))
 
-    def contradict(self, name: str, what: str, fix: str) -> None:
-        """Notes keys that cannot hold together."""
-        self.wrong(name, what, fix, Contradiction)
+    def contradict(self, name: str, problem: str, fix: str) -> None:
+        """Adds an issue for contradictory keys."""
+        self.wrong(name, problem, fix, Contradiction)
 
 
-def _says_nothing(name: str) -> bool:
-    """True of a key of which nothing is made."""
+def _has_no_target(name: str) -> bool:
+    """True for a key without a corresponding field."""
     row = find(name)
     return row is None or row.fate not in ("field", "tree")
 
@@ -249,11 +253,11 @@ def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator
             yield from block[1:]
         elif isinstance(child, dict):
             yield f"{indent}{scalar(key)}:"
-            # Items of a list are indented by their dash alone.
+            # Elements of a list are indented only by the dash.
             yield from _lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
         else:
-            value, comment = child
-            shown = GAP if isinstance(value, Gap) else scalar(value)
+            leaf, comment = child
+            shown = GAP if isinstance(leaf, Gap) else scalar(leaf)
             yield f"{indent}{scalar(key)}: {shown}" + (f"  # {one_line(comment)}" if comment else "")
 
 
@@ -261,8 +265,8 @@ _RANKS: Final = {path: rank for rank, path in enumerate(all_fields())}
 
 
 def _rank(path: FieldPath) -> tuple[int, int]:
-    """The place of a field among those beside it: that of the schema; what the schema does not know stays behind."""
+    """Returns the sort key of a field among its siblings: the schema's order, fields unknown to the schema last."""
     last = path[-1]
     if isinstance(last, int):
         return (0, last)
-    return (_RANKS.get(tuple(part for part in path if isinstance(part, str)), len(_RANKS)), 0)
+    return (_RANKS.get(tuple(key for key in path if isinstance(key, str)), len(_RANKS)), 0)

@@ -1,4 +1,4 @@
-"""Rules for the GPUs: how many engines explorers get, and how many GPUs the trainer and a reward model."""
+"""Rules for the GPUs: the number of engines for explorers, and of GPUs for the trainer and a reward model."""
 
 from __future__ import annotations
 
@@ -21,55 +21,56 @@ _TENSORS: Final = f"{_ACTOR}.megatron.tensor_model_parallel_size"
 _NODES: Final = "trainer.nnodes"
 _PER_NODE: Final = "trainer.n_gpus_per_node"
 _NODE_GPUS: Final = 8
-"""The most GPUs that two halves on the same nodes may have there."""
+"""Maximum number of GPUs per node for two halves on the same nodes."""
 _EXPLORING: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")
 
 
 class GpuSplit(NamedTuple):
-    """A split of a cluster's GPUs: engines take their share, and the trainer takes the remaining GPUs."""
+    """A division of a cluster's GPUs: engines first, the remainder for the trainer."""
 
     engines: int
     per_engine: int
     """GPUs of one engine."""
     beside: int
-    """Engines of the reward model."""
+    """Number of the reward model's engines."""
     trainer: int
 
 
 class GpuGrid(NamedTuple):
-    """GPUs to be split."""
+    """GPUs to be divided."""
 
     nodes: int
     per_node: int
 
     @property
     def total(self) -> int:
-        """The GPUs of all nodes."""
+        """GPUs of all nodes together."""
         return self.nodes * self.per_node
 
 
 def split_gpus(cluster: GpuGrid, *, per_engine: int, beside: int, sizes: int = 1) -> GpuSplit | None:
-    """About a quarter of the GPUs for explorers, as much for a reward model, the rest for the trainer, or None.
+    """Returns about a quarter of the GPUs for explorers, an equal share for a reward model, the remainder for the
+    trainer; or None.
 
-    One engine takes `per_engine` GPUs, one of the reward model `beside` (0: there is none). The trainer gets a multiple
-    of `sizes`, on one node or on whole ones.
+    One engine needs `per_engine` GPUs, an engine of the reward model `beside` (0: no reward model). The trainer gets a
+    multiple of `sizes`, on one node or on whole nodes.
     """
     quarter = cluster.total // 4
-    others = max(1, quarter // beside) if beside else 0
+    reward_engines = max(1, quarter // beside) if beside else 0
     while quarter // per_engine > limits.WORKER_SLOTS and per_engine * 2 <= cluster.per_node:
         per_engine *= 2
-    wanted = max(1, quarter // per_engine)
+    target_engines = max(1, quarter // per_engine)
     most = min(limits.WORKER_SLOTS, cluster.total // per_engine)
-    for engines in sorted(range(1, most + 1), key=lambda count: (abs(count - wanted), count)):
-        trainer = cluster.total - engines * per_engine - others * beside
+    for engines in sorted(range(1, most + 1), key=lambda count: (abs(count - target_engines), count)):
+        trainer = cluster.total - engines * per_engine - reward_engines * beside
         whole = trainer <= cluster.per_node or trainer % cluster.per_node == 0
         if trainer >= 1 and whole and trainer % sizes == 0:
-            return GpuSplit(engines, per_engine, others, trainer)
+            return GpuSplit(engines, per_engine, reward_engines, trainer)
     return None
 
 
 def put_gpus(draft: ExperimentDraft, program: Program) -> None:
-    """The fields of the cluster, of the explorers' engines and of a reward model."""
+    """Sets the fields of the cluster, of the explorers' engines and of a reward model."""
     engine = f"{_ROLLOUT}.name"
     if draft.value(engine) in (None, "vllm"):
         draft.drop(engine, "explorers generate with vllm unless another engine is written")
@@ -90,10 +91,10 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
         return
     split = _split(draft, training, per_engine, beside)
     if split is None:
-        what = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {per_engine} each"
-        what += f", a reward model of {beside}" if beside else ""
+        problem = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {per_engine} each"
+        problem += f", a reward model of {beside}" if beside else ""
         name = _PARALLEL if draft.given(_PARALLEL) else _PER_NODE
-        draft.contradict(name, f"{what} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
+        draft.contradict(name, f"{problem} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
         return
     _put_engines(draft, split, per_engine, beside)
     text = f"(veRL runs all on the same GPUs, in turn. {_shares(split, beside)}: choose what is fastest)"
@@ -101,12 +102,12 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
 
 
 def _shares(split: GpuSplit, beside: int) -> str:
-    others = f"the reward model {split.beside * beside}, " if beside else ""
-    return f"GPUs: explorers {split.engines * split.per_engine}, {others}the trainer {split.trainer}"
+    reward_share = f"the reward model {split.beside * beside}, " if beside else ""
+    return f"GPUs: explorers {split.engines * split.per_engine}, {reward_share}the trainer {split.trainer}"
 
 
 def _split(draft: ExperimentDraft, cluster: GpuGrid, per_engine: int, beside: int) -> GpuSplit | None:
-    """The split by all sizes that the script gives; where there is none, by smaller ones, which it writes."""
+    """Returns the division with the sizes set in the script; if impossible, with smaller ones, written to the draft."""
     sequences = draft.number(_ULYSSES)
     spread = draft.number(_SPREAD)
     megatron = draft.fields.get(("trainer", "trainer_strategy"), ("", ""))[0] == "megatron"
@@ -142,7 +143,7 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, per_engine: int, beside: in
 
 
 def _put_smaller(draft: ExperimentDraft, target: str, name: str, size: int) -> None:
-    """Writes a size of the trainer that had to be smaller than the script's, and says so."""
+    """Writes a size of the trainer that had to be reduced, with a report line."""
     if size != draft.number(name):
         why = f"{draft.number(name)} would leave explorers no GPU"
         draft.put(target, size, name, note=why)
@@ -164,7 +165,7 @@ def _put_engines(draft: ExperimentDraft, split: GpuSplit, per_engine: int, besid
 
 
 def _put_halves(draft: ExperimentDraft, training: GpuGrid, per_engine: int, beside: int) -> None:
-    """The GPUs of an asynchronous program, whose explorers and trainer have their own there as well."""
+    """Sets the GPUs of an asynchronous program, with separate explorers and trainer in veRL as well."""
     exploring = GpuGrid(*(draft.number(name) for name in _EXPLORING))
     names = (_NODES, _PER_NODE, *_EXPLORING)
     together = training.nodes == exploring.nodes and training.per_node + exploring.per_node <= _NODE_GPUS
@@ -181,8 +182,8 @@ def _put_halves(draft: ExperimentDraft, training: GpuGrid, per_engine: int, besi
         per_engine *= 2
     engines = min(limits.WORKER_SLOTS, (exploring.total - beside) // per_engine)
     if engines < 1:
-        what = f"{exploring.nodes} x {exploring.per_node} GPUs are too few for an engine of {per_engine}"
-        draft.contradict(_PARALLEL, what, "give rollout.n_gpus_per_node more, or make engines smaller")
+        problem = f"{exploring.nodes} x {exploring.per_node} GPUs are too few for an engine of {per_engine}"
+        draft.contradict(_PARALLEL, problem, "give rollout.n_gpus_per_node more, or make engines smaller")
         return
     trainer = total - engines * per_engine - beside
     split = GpuSplit(engines, per_engine, min(beside, 1), trainer)
@@ -193,7 +194,7 @@ def _put_halves(draft: ExperimentDraft, training: GpuGrid, per_engine: int, besi
 
 
 def _put_reward_model(draft: ExperimentDraft) -> int:
-    """The auxiliary model that is a reward model; the GPUs of one engine of it, 0 if there is none."""
+    """Sets the auxiliary model used as reward model; returns the GPUs of one engine, 0 without a reward model."""
     use = "reward_model.enable"
     path = "reward_model.model.path"
     parallel = "reward_model.rollout.tensor_model_parallel_size"

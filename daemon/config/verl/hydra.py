@@ -1,4 +1,4 @@
-"""`read_value` reads what follows the `=` of an override as Hydra does: `1e-6`, `[a,'b']`, `{k: v}`, `null`, `True`."""
+"""`read_value` reads the text after `=` of an override like Hydra: `1e-6`, `[a,'b']`, `{k: v}`, `null`, `True`."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _DEPTH: Final = 16
 
 
 class HydraProblem(ValueError):
-    """Signals a value that is none; `fix` says what to write."""
+    """Raised for an invalid value; `fix` is advice for the user."""
 
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.what = problem
         self.fix = fix
 
 
 def read_value(text: str) -> Any:
-    """The value of an override. Raises HydraProblem."""
+    """Returns the value of an override. Raises HydraProblem."""
     if _FUNCTION.match(text.strip()):
         raise HydraProblem("is a sweep or a function of Hydra's", "write one value")
     reader = _Values(text)
-    value = reader.value("", 0)
+    parsed = reader.value("", 0)
     reader.blanks()
     if reader.at < len(text):
         if text[reader.at] == ",":
             raise HydraProblem("is a sweep over several values", "write one value, or [a,b] for a list")
-        raise HydraProblem(f"goes on after its end, with {text[reader.at :][:20]!r}", "quote it")
-    return value
+        raise HydraProblem(f"continues after its end, with {text[reader.at :][:20]!r}", "quote it")
+    return parsed
 
 
 def read_word(text: str) -> Any:
-    """The value of a plain word. `None`, which Hydra takes for text, is null too: so whoever writes it means it."""
+    """Returns the value of a plain word. `None`, text to Hydra, is read as null, the evident intention."""
     lowered = text.lower()
     if lowered in ("null", "none", "~", "???"):
         return None
@@ -45,7 +45,7 @@ def read_word(text: str) -> Any:
         return lowered == "true"
     if _INT.fullmatch(text):
         return int(text.replace("_", ""))
-    # Without a point or an exponent it is no number: `010` stays text.
+    # Without a point or an exponent the word is not a number: `010` stays text.
     if len(text) <= 40 and _FLOAT_LOOKS.search(text) and _FLOAT.fullmatch(text):
         number = float(text.replace("_", ""))
         return number if math.isfinite(number) else text
@@ -58,12 +58,12 @@ class _Values:
         self.at = 0
 
     def blanks(self) -> None:
-        """Goes on to what is no blank."""
+        """Skips blanks."""
         while self.at < len(self.text) and self.text[self.at].isspace():
             self.at += 1
 
     def value(self, stops: str, depth: int) -> Any:
-        """The value that begins here and ends before one of `stops`."""
+        """Reads the value beginning here and ending before one of `stops`."""
         if depth > _DEPTH:
             raise HydraProblem("is nested too deep", "make it flatter")
         self.blanks()
@@ -78,36 +78,36 @@ class _Values:
 
     def _list(self, depth: int) -> list[Any]:
         self.at += 1
-        items: list[Any] = []
+        elements: list[Any] = []
         while True:
             self.blanks()
             if self.text.startswith("]", self.at):
                 self.at += 1
-                return items
-            items.append(self.value(",]", depth + 1))
+                return elements
+            elements.append(self.value(",]", depth + 1))
             self._next("]", "the list")
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         self.at += 1
-        items: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         while True:
             self.blanks()
             if self.text.startswith("}", self.at):
                 self.at += 1
-                return items
+                return pairs
             key = str(self.value(":", depth + 1))
             if not self.text.startswith(":", self.at):
                 raise HydraProblem("has a mapping with a key and no value", "write {key: value}")
             self.at += 1
-            items[key] = self.value(",}", depth + 1)
+            pairs[key] = self.value(",}", depth + 1)
             self._next("}", "the mapping")
 
-    def _next(self, end: str, what: str) -> None:
+    def _next(self, end: str, noun: str) -> None:
         self.blanks()
         if self.text.startswith(",", self.at):
             self.at += 1
         elif not self.text.startswith(end, self.at):
-            raise HydraProblem(f"never ends: {what} is not closed", f"close it with {end}, and quote it for the shell")
+            raise HydraProblem(f"never ends: {noun} is not closed", f"close it with {end}, and quote it for the shell")
 
     def _quoted(self) -> str:
         quote = self.text[self.at]

@@ -1,4 +1,4 @@
-"""`import_file`, `import_script` and `import_command`: what veRL was given becomes the text of an experiment file."""
+"""`import_file`, `import_script` and `import_command` convert veRL's configuration into an experiment file's text."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from rftd.daemon.config.yaml_source import parse_yaml
 
 _COMMAND: Final = "<command line>"
 _SCRIPT_CHARS: Final = 1 << 17
-"""The longest script that is read: veRL's own have a tenth of it."""
+"""Maximum length of a script; veRL's own scripts have a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedExperiment:
-    """An experiment file, and what became of each key."""
+    """An experiment file, with a report line per key."""
 
     text: str
     lines: tuple[ImportLine, ...]
     reward: VerlReward | None = None
-    """The reward function that it names, for which there is no reward here."""
+    """The reward function named by the script, without a counterpart in rftd."""
 
 
 def import_file(
@@ -48,7 +48,7 @@ def import_file(
     choices: ShellChoices | None = None,
     config_dir: Path | None = None,
 ) -> ImportedExperiment:
-    """The experiment of a shell script, or of a Hydra file by its suffix `.yaml`, with overrides over it.
+    """Imports the experiment of a shell script, or of a Hydra file (suffix `.yaml`), with overrides merged over.
 
     Raises ConfigErrors with every error.
     """
@@ -68,13 +68,13 @@ def import_script(
     choices: ShellChoices | None = None,
     files: ConfigFiles | None = None,
 ) -> ImportedExperiment:
-    """The experiment of a shell script, of which nothing is run. Raises ConfigErrors."""
-    # Lines as the shell counts them, also of a file that was written on Windows.
+    """Imports the experiment of a shell script without running any of it. Raises ConfigErrors."""
+    # Lines are counted as by the shell, also for files written on Windows.
     text = text.replace("\r\n", "\n").replace("\0", " ")
     source = SourceMap(origin, text.split("\n"))
     if len(text) > _SCRIPT_CHARS:
-        what = f"longer than {_SCRIPT_CHARS:,} characters"
-        raise report([Issue((), what, "give the command line alone, after `--`", LimitIssue)], source)
+        problem_text = f"longer than {_SCRIPT_CHARS:,} characters"
+        raise report([Issue((), problem_text, "give the command line alone, after `--`", LimitIssue)], source)
     try:
         settings = script_settings(read_script(text, source, choices), source, files)
     except ShellProblem as problem:
@@ -85,18 +85,18 @@ def import_script(
 def import_tree(
     text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0, files: ConfigFiles | None = None
 ) -> ImportedExperiment:
-    """The experiment of a Hydra file. Raises ConfigErrors."""
+    """Imports the experiment of a Hydra file. Raises ConfigErrors."""
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
-        what = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"
-        raise report([*issues, Issue((), what, "is it veRL's?", SyntaxIssue)], source)
+        problem = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"
+        raise report([*issues, Issue((), problem, "is it veRL's?", SyntaxIssue)], source)
     settings = tree_settings(tree, source, files)
     settings.issues[:0] = issues
     return _imported(settings, words, sync_offset)
 
 
 def import_command(words: Sequence[str], *, sync_offset: int = 0, config_dir: Path | None = None) -> ImportedExperiment:
-    """The experiment of a command line that a shell has taken apart. Raises ConfigErrors."""
+    """Imports the experiment of a command line already split by a shell. Raises ConfigErrors."""
     settings = command_settings(_given_words(words), SourceMap(_COMMAND), ConfigFiles(folder=config_dir))
     return _imported(settings, (), sync_offset)
 
@@ -106,12 +106,12 @@ def _given_words(words: Sequence[str]) -> list[ShellWord]:
 
 
 def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) -> ImportedExperiment:
-    """Applies the rules, then each row that no rule has taken. Raises everything that was wrong."""
+    """Applies the rules, then the table row of each remaining key. Raises all issues together."""
     over = command_settings(_given_words(words), settings.source)
     settings.given.update(over.given)
     settings.issues += over.issues
     settings.remarks += over.remarks
-    # Last of all: a reference follows an override, wherever it stands.
+    # Resolved last: a reference sees an override at any position.
     settings.resolve()
     if not settings.given and not settings.issues:
         settings.wrong(SourcePlace(settings.source.origin), "", "gives no key", "give key=value", SyntaxIssue)
@@ -134,19 +134,19 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
 _MOST_DRAFTS: Final = 48
 _IMAGES: Final = "data.image_key"
 _NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
-"""Tried for a number of which nothing is known."""
+"""Candidates for an unknown number."""
 
 
 def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) -> ExperimentDraft:
-    """The draft that the rules make of the settings, its gaps included; `settings.issues` say what was wrong.
+    """Returns the draft made by the rules from the settings, gaps included; errors are in `settings.issues`.
 
-    A key that is not known is given one value after another that it may have. A field that is not the same with all of
-    them follows from it, and so does every field that a rule makes of it by name.
+    An unknown key is set to its candidate values one after another. A field differing between the candidates depends on
+    the key, as does every field set by a rule from the key by name.
     """
     working = {name: _candidates(setting, find(name))[0] for name, setting in _unknown(settings).items()}
     draft, issues = _attempt(settings, working, rules)
     if draft.wanted:
-        # What is a variable of the environment is resolved where the file is submitted, unless more depends on it.
+        # An environment variable is resolved at submission, unless further settings depend on it.
         for name, why in draft.wanted.items():
             assert name in settings.given, name
             settings.given[name] = replace(settings.given[name], value=None, unknown=why)
@@ -155,17 +155,17 @@ def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) ->
     drafts_of: dict[str, list[tuple[Any, ExperimentDraft]]] = {}
     attempts = 0
     for name, setting in _unknown(settings).items():
-        for value in _candidates(setting, find(name)):
+        for candidate in _candidates(setting, find(name)):
             if attempts >= _MOST_DRAFTS:
                 break
             attempts += 1
-            other, wrong = _attempt(settings, {**working, name: value}, rules)
+            variant, wrong = _attempt(settings, {**working, name: candidate}, rules)
             if wrong and not issues:
                 continue
             if issues and len(wrong) < len(issues):
-                # With this value more of the rules hold together.
-                working[name], draft, issues = value, other, wrong
-            drafts_of.setdefault(name, []).append((value, other))
+                # With this value more of the rules are satisfied together.
+                working[name], draft, issues = candidate, variant, wrong
+            drafts_of.setdefault(name, []).append((candidate, variant))
     settings.issues += issues
     for name, drafts in drafts_of.items():
         _note_differences(draft, settings.given[name], drafts)
@@ -176,7 +176,7 @@ def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) ->
 
 
 def _unknown(settings: VerlSettings) -> Mapping[str, VerlSetting]:
-    """Keys that are not known and of which something would be made."""
+    """Returns keys with unknown values that would be converted."""
     return {
         name: setting
         for name, setting in settings.given.items()
@@ -198,8 +198,8 @@ def _attempt(
 
 
 def _candidates(setting: VerlSetting, row: VerlKey | None) -> tuple[Any, ...]:
-    """Values that the key may have, of its type; at least one."""
-    fitting = tuple(value for value in setting.candidates if row is None or row.wrong(value) is None)
+    """Returns at least one possible value of the key, of the key's type."""
+    fitting = tuple(candidate for candidate in setting.candidates if row is None or row.wrong(candidate) is None)
     if fitting:
         return fitting
     assert row is not None, setting.name
@@ -212,11 +212,11 @@ def _candidates(setting: VerlSetting, row: VerlKey | None) -> tuple[Any, ...]:
 
 
 def _note_differences(draft: ExperimentDraft, setting: VerlSetting, drafts: list[tuple[Any, ExperimentDraft]]) -> None:
-    paths = dict.fromkeys(path for _, other in drafts for path in other.fields)
+    paths = dict.fromkeys(path for _, variant in drafts for path in variant.fields)
     for path in (*draft.fields, *(path for path in paths if path not in draft.fields)):
-        values = [other.fields.get(path, (None, ""))[0] for _, other in drafts]
-        if any(value != values[0] for value in values):
-            _make_gap(draft, path, setting, values if setting.candidates else ())
+        leaves = [variant.fields.get(path, (None, ""))[0] for _, variant in drafts]
+        if any(leaf != leaves[0] for leaf in leaves):
+            _make_gap(draft, path, setting, leaves if setting.candidates else ())
 
 
 def _note_named(draft: ExperimentDraft, name: str, setting: VerlSetting) -> None:
@@ -230,11 +230,11 @@ def _note_named(draft: ExperimentDraft, name: str, setting: VerlSetting) -> None
             _make_gap(draft, target, setting, setting.candidates if row.fate in ("field", "tree") else ())
 
 
-def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, values: Any) -> None:
+def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, leaves: Any) -> None:
     before = draft.fields.get(path)
     if before is not None and isinstance(before[0], Gap) and setting.written in before[1]:
         return
-    distinct = [value for at, value in enumerate(values) if value not in values[:at] and not isinstance(value, Gap)]
+    distinct = [leaf for at, leaf in enumerate(leaves) if leaf not in leaves[:at] and not isinstance(leaf, Gap)]
     draft.gap(show(path), setting.name, note=setting.unknown, candidates=distinct)
 
 
@@ -248,10 +248,10 @@ def _note_undecided(draft: ExperimentDraft) -> None:
 
 
 def _is_dumped(settings: VerlSettings, name: str) -> bool:
-    """True of the column of images in a file that holds veRL's defaults as well: it has one wherever nobody wrote one.
+    """True for the image column in a file dumping veRL's defaults as well: such a file always contains the column.
 
-    A command, and a file of a few keys, name it because the rows have it.
+    A command, or a file of a few keys, names the column only because the rows have images.
     """
     beside = ("data.video_key", "data.prompt_key", "data.return_raw_input_ids", "data.truncation")
-    dumped = not settings.program and all(other in settings.given for other in beside)
+    dumped = not settings.program and all(key in settings.given for key in beside)
     return dumped and name == _IMAGES and settings.given[name].value == "images"

@@ -1,4 +1,4 @@
-"""Rules for what is learned: algorithm, losses and optimizer, the trainer, and the critic beside it."""
+"""Rules for learning: algorithm, losses and optimizer, the trainer, and the critic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PENALTIES: Final = TABLES.words["penalties"]
 
 
 def put_learning(draft: ExperimentDraft, pace: VerlPace) -> None:
-    """The fields of `algorithm` and `trainer`, and of `model` those of the adapter and the critic."""
+    """Sets the fields of `algorithm` and `trainer`, and the adapter and the critic in `model`."""
     advantage = _put_advantage(draft)
     _put_losses(draft, pace)
     _put_penalties(draft, advantage)
@@ -39,7 +39,7 @@ def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
 
 
 def _put_advantage(draft: ExperimentDraft) -> str | None:
-    """The type and the advantage function; the function's name."""
+    """Sets the algorithm and the advantage function; returns the function's name."""
     name = "algorithm.adv_estimator"
     kind, advantage = word_of(draft, name, TABLES.words["estimators"]) or (None, None)
     if kind is None:
@@ -71,7 +71,7 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
 
 
 def _put_parts(draft: ExperimentDraft) -> None:
-    """The weights of the parts of a reward, by their names."""
+    """Sets the weights of a reward's parts, by name."""
     keys = draft.value("algorithm.gdpo_reward_keys") or []
     weights = draft.value("algorithm.gdpo_reward_weights") or [1.0] * len(keys)
     if isinstance(keys, list) and keys and len(keys) == len(weights):
@@ -83,7 +83,7 @@ def _put_parts(draft: ExperimentDraft) -> None:
 
 
 def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
-    """The groups of equal rewards that DAPO draws again."""
+    """Converts DAPO's resampling of groups with equal rewards."""
     use = "algorithm.filter_groups.enable"
     if not draft.flag(use):
         draft.drop(use, "so it is here")
@@ -94,7 +94,7 @@ def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
 
 
 def _put_truncated(draft: ExperimentDraft, advantage: str) -> None:
-    """The responses that ended at their limit, which rllm's release of veRL does not train."""
+    """Converts the masking of truncated responses, a feature of rllm's release of veRL."""
     masks = "algorithm.mask_truncated_samples"
     if not draft.flag(masks):
         draft.drop(masks, "so it is here")
@@ -105,7 +105,7 @@ def _put_truncated(draft: ExperimentDraft, advantage: str) -> None:
 
 
 def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
-    """DAPO's penalty for responses near the longest, by its names in three generations of veRL."""
+    """Converts DAPO's penalty for overlong responses, under the names of three generations of veRL."""
     for section, longest in TABLES.words["overlong"].items():
         use = f"{section}.enable"
         for name in (f"{section}.log", longest):
@@ -127,7 +127,7 @@ def _put_overlong(draft: ExperimentDraft, advantage: str) -> None:
 
 
 def _put_losses(draft: ExperimentDraft, pace: VerlPace) -> None:
-    """The policy loss with its arguments, and the entropy's coefficient."""
+    """Sets the policy loss with arguments, and the coefficient of the entropy."""
     mode = f"{_ACTOR}.policy_loss.loss_mode"
     loss = word_of(draft, mode, _LOSSES)
     kind = draft.fields.get(("algorithm", "algorithm_type"), (None, ""))[0]
@@ -150,7 +150,7 @@ def _put_losses(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_aggregation(draft: ExperimentDraft, pace: VerlPace) -> None:
-    """The old name of an aggregation; and the old weights of tokens, a correction now."""
+    """Converts the old name of an aggregation, and the old weights of tokens, now a correction."""
     old = f"{_ACTOR}.use_token_level_loss"
     if draft.given(old):
         draft.put("algorithm.loss_agg_mode", "token-mean" if draft.flag(old) else "seq-mean-token-mean", old)
@@ -168,7 +168,7 @@ def _put_aggregation(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
-    """The KL in the reward and the KL in the loss, each with its coefficient."""
+    """Sets the KL in the reward and the KL in the loss, each with its coefficient."""
     use = "algorithm.use_kl_in_reward"
     coef = "algorithm.kl_ctrl.kl_coef"
     adaptive = ("type", "horizon", "target_kl")
@@ -192,7 +192,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
     kind = f"{_ACTOR}.kl_loss_type"
     coef = f"{_ACTOR}.kl_loss_coef"
     if draft.flag(use):
-        # With a `+` the figure is the estimate's, and its gradient is that of k2: only the gradient trains.
+        # With a `+` the reported figure is the estimator's, but the gradient is k2's, and only the gradient trains.
         word = word_of(draft, kind, {**_PENALTIES, **{f"{name}+": "k2" for name in _PENALTIES}})
         note = "its gradient is that of k2" if str(draft.value(kind)).endswith("+") else ""
         draft.put("algorithm.kl_loss_fn", word, use, kind, note=note)
@@ -204,7 +204,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
 
 
 def _from_rewards(advantage: str) -> bool:
-    """True if the penalty can be taken before the group's normalisation, as veRL does it."""
+    """True if the penalty can be subtracted before the group's normalisation, as in veRL."""
     try:
         check_penalised(ADVANTAGES.open(advantage, {}), advantage)
     except ConfigError:
@@ -235,9 +235,9 @@ def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
             draft.put("trainer.save_hf_checkpoint", "always", name)
         else:
             draft.drop(name, "checkpoints hold all that a restart needs")
-    kept = "trainer.max_actor_ckpt_to_keep"
-    if draft.given(kept):
-        draft.put("trainer.max_checkpoints_to_keep", max(0, draft.number(kept)), kept)
+    limit = "trainer.max_actor_ckpt_to_keep"
+    if draft.given(limit):
+        draft.put("trainer.max_checkpoints_to_keep", max(0, draft.number(limit)), limit)
     for newest in ("trainer.remove_previous_ckpt_in_save", "trainer.remove_previous_ckpt"):
         if draft.flag(newest):
             draft.put("trainer.max_checkpoints_to_keep", 1, newest)
@@ -250,19 +250,19 @@ def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_micro_batches(draft: ExperimentDraft) -> None:
-    """The responses of a micro-batch on each GPU, of which older releases told the sum over all GPUs."""
+    """Converts the responses of a micro-batch per GPU, given as the sum over all GPUs in older releases."""
     old = f"{_ACTOR}.ppo_micro_batch_size"
-    own = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
-    if draft.given(own) or not draft.given(old):
-        draft.drop(old, f"see {own}")
+    per_gpu = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
+    if draft.given(per_gpu) or not draft.given(old):
+        draft.drop(old, f"see {per_gpu}")
         return
     gpus = draft.number("trainer.nnodes") * draft.number("trainer.n_gpus_per_node")
     share = max(1, draft.number(old) * draft.number(f"{_ACTOR}.ulysses_sequence_parallel_size") // gpus)
-    draft.put(f"trainer.trainer_config.{own}", share, old, note=f"of {gpus} GPUs each")
+    draft.put(f"trainer.trainer_config.{per_gpu}", share, old, note=f"of {gpus} GPUs each")
 
 
 def _put_adapter(draft: ExperimentDraft) -> None:
-    """One entry of `model.lora_configs`, if an adapter is trained."""
+    """Adds an entry of `model.lora_configs`, if an adapter is trained."""
     keys = {"lora_alpha": "lora_alpha", "target_modules": "target_modules", "exclude_modules": "exclude_modules"}
     keys["lora_adapter_path"] = "path"
     rank = f"{_MODEL}.lora_rank"
@@ -278,9 +278,9 @@ def _put_adapter(draft: ExperimentDraft) -> None:
 
 
 def _put_critic(draft: ExperimentDraft, pace: VerlPace, *, has_critic: bool) -> None:
-    given = [name for name in draft.settings.given if name.startswith("critic.")]
+    critic_keys = [name for name in draft.settings.given if name.startswith("critic.")]
     if not has_critic:
-        for name in given:
+        for name in critic_keys:
             draft.drop(name, f"{draft.value('algorithm.adv_estimator')} has no critic")
         return
     draft.put_given("model.critic_model_path", "critic.model.path")

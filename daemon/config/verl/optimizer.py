@@ -1,4 +1,4 @@
-"""Rules for the optimizer, and for the engine that trains with it: FSDP or another one of veRL's."""
+"""Rules for the optimizer, and for the training engine: FSDP or another engine of veRL."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _STRATEGIES: Final[Mapping[str, str]] = {
     **{"fsdp": "fsdp", "fsdp2": "fsdp2", "fsdp_turbo": "fsdp2", "megatron": "megatron"},
     **{"veomni": "fsdp2", "torchtitan": "fsdp2", "automodel": "fsdp2", "mlite": "fsdp2", "dp": ""},
 }
-"""veRL's engines, and the strategy here that trains the same; `dp` leaves it to `actor.strategy`."""
+"""veRL's engines, and rftd's equivalent strategy; `dp` defers to `actor.strategy`."""
 _SCHEDULES: Final = tuple(f"{_OPTIM}.{key}" for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style"))
 _DECAYS: Final[Mapping[str, str]] = {"veomni": "cosine", "torchtitan": "linear", "automodel": "cosine"}
-"""The schedules that engines have where none is given."""
+"""Default schedules of engines."""
 _SIZES: Final = ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size")
-"""Sizes of Megatron's that the strategy `megatron` here has not."""
+"""Megatron's sizes not supported by rftd's strategy `megatron`."""
 
 
-def word_of(draft: ExperimentDraft, name: str, known: Mapping[str, Any]) -> Any:
-    """The entry of a word that veRL takes; an issue and None if there is none here."""
+def word_of(draft: ExperimentDraft, name: str, known_words: Mapping[str, Any]) -> Any:
+    """Returns the entry for a word accepted by veRL; None, with an issue, if rftd has no counterpart."""
     word = str(draft.value(name)).lower()
-    if word in known:
-        return known[word]
-    near = difflib.get_close_matches(word, known, 1)
-    fix = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    draft.wrong(name, f"{word!r} is nothing that rftd has", fix, WrongValue if near else Unsupported)
+    if word in known_words:
+        return known_words[word]
+    near = difflib.get_close_matches(word, known_words, 1)
+    fix = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known_words)}"
+    draft.wrong(name, f"{word!r} has no counterpart in rftd", fix, WrongValue if near else Unsupported)
     return None
 
 
 def times(interval: int) -> str:
-    """The note of a number of veRL's steps."""
+    """Returns the note on a conversion between numbers of steps."""
     return f"{interval} steps here are one of veRL's" if interval > 1 else ""
 
 
 def put_optimizer(draft: ExperimentDraft, interval: int) -> None:
-    """The fields of `algorithm.optimizer`. `interval` is how many steps here are one of the schedule's."""
+    """Sets the fields of `algorithm.optimizer`. `interval` is the number of rftd's steps per step of the schedule."""
     draft.put_given("algorithm.optimizer.lr", f"{_OPTIM}.lr")
     warmup = f"{_OPTIM}.lr_warmup_steps"
     if draft.given(warmup):
@@ -55,7 +55,7 @@ def put_optimizer(draft: ExperimentDraft, interval: int) -> None:
 
 
 def _put_schedule(draft: ExperimentDraft) -> None:
-    """The schedule and the rate at which it ends, which engines give in words of their own."""
+    """Sets the schedule and its final rate, under the engines' differing names."""
     names = [name for name in (*_SCHEDULES, f"{_OPTIM}.decay_type") if draft.given(name)]
     schedules = {"constant": "constant", "cosine": "cosine"}
     for name in names:
@@ -64,15 +64,15 @@ def _put_schedule(draft: ExperimentDraft) -> None:
     engine = _engine(draft)
     if not names and (decay := _DECAYS.get(engine)):
         if decay not in schedules:
-            what = f"is not given, and {engine} then has {decay}, which rftd has not"
-            draft.wrong(_SCHEDULES[0], what, "give constant or cosine", Unsupported)
+            problem = f"is not set, and {engine}'s default {decay} is not supported by rftd"
+            draft.wrong(_SCHEDULES[0], problem, "give constant or cosine", Unsupported)
         draft.put("algorithm.optimizer.lr_scheduler_type", decay, note=f"veRL's default with {engine}")
         cosine = decay == "cosine"
     _put_last_rate(draft, cosine=cosine)
 
 
 def _put_last_rate(draft: ExperimentDraft, *, cosine: bool) -> None:
-    """The share of the learning rate at which a cosine ends: given as it is, or as a rate."""
+    """Sets the final share of the learning rate of a cosine, given as a share or as a rate."""
     target = "algorithm.optimizer.min_lr_ratio"
     rate = f"{_OPTIM}.lr"
     for name in (f"{_OPTIM}.min_lr", f"{_OPTIM}.lr_min"):
@@ -94,28 +94,28 @@ def _put_last_rate(draft: ExperimentDraft, *, cosine: bool) -> None:
 
 
 def _engine(draft: ExperimentDraft) -> str:
-    """veRL's engine by its name: that of `model_engine`, else of `actor.strategy`."""
+    """Returns the name of veRL's engine: `model_engine`, otherwise `actor.strategy`."""
     chosen = str(draft.value("model_engine") or "dp").lower()
     return chosen if chosen != "dp" else str(draft.value(f"{_ACTOR}.strategy")).lower()
 
 
 def put_strategy(draft: ExperimentDraft) -> None:
-    """`trainer.trainer_strategy`: FSDP2 where rftd has not the engine, or not its sizes; the numbers are the same."""
+    """Sets `trainer.trainer_strategy`: FSDP2 if rftd lacks the engine or its sizes; the numbers are equal."""
     target = "trainer.trainer_strategy"
-    given = [name for name in ("model_engine", f"{_ACTOR}.strategy") if draft.given(name)]
-    for name in given:
+    strategy_keys = [name for name in ("model_engine", f"{_ACTOR}.strategy") if draft.given(name)]
+    for name in strategy_keys:
         word_of(draft, name, _STRATEGIES)
     strategy = _STRATEGIES.get(_engine(draft), "")
-    if not given or not strategy:
-        for name in given:
+    if not strategy_keys or not strategy:
+        for name in strategy_keys:
             draft.drop(name, "so it is here")
         return
     sizes = [f"{_ACTOR}.megatron.{key}" for key in _SIZES]
     shared = [name for name in sizes if draft.given(name) and draft.value(name) != 1]
     if strategy == "megatron" and shared:
-        draft.put(target, "fsdp2", *given, *shared, note="rftd shares a model so by FSDP2 alone")
+        draft.put(target, "fsdp2", *strategy_keys, *shared, note="rftd shares a model so by FSDP2 alone")
         draft.drop(f"{_ACTOR}.megatron.tensor_model_parallel_size", "the model is trained with FSDP2")
         draft.drop(f"{_ACTOR}.megatron.sequence_parallel", "the model is trained with FSDP2")
         return
     note = "" if strategy == _engine(draft) else "FSDP2 stands for it: it changes speed or memory alone"
-    draft.put(target, strategy, *given, note=note)
+    draft.put(target, strategy, *strategy_keys, note=note)

@@ -1,4 +1,4 @@
-"""Rules for the pace: the steps here that are one of veRL's, and how far its asynchronous programs run ahead."""
+"""Rules for the pace: rftd's steps per step of veRL, and the run-ahead of veRL's asynchronous programs."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _PARTIAL: Final = f"{_ASYNC}.partial_rollout"
 _APART: Final = "rollout.n_gpus_per_node"
 _BYPASS: Final = "algorithm.rollout_correction.bypass_mode"
 _OLDER: Final = {f"{_ASYNC}.use_rollout_log_probs": True, f"{_ASYNC}.compute_prox_log_prob": False}
-"""Keys that chose the bypass mode in older releases, and the value of each that did."""
+"""Keys selecting the bypass mode in older releases, with the selecting value of each."""
 _TIMEOUT_S: Final = 1200
-"""The guide's examples wait so long for weights; veRL has no such wait."""
+"""Time-out for weights as in the guide's examples; veRL has no time-out."""
 
 
 class VerlPace(NamedTuple):
-    """The numbers in which steps here and veRL's are counted. A step here is one mini-batch."""
+    """The numbers converting veRL's steps to rftd's. A step of rftd is one mini-batch."""
 
     program: Program
     mini: int
-    """The tasks of a step."""
+    """Tasks per step."""
     answers: int
-    """The answers to one task."""
+    """Answers per task."""
     of_answers: tuple[str, ...]
-    """The keys that say how many."""
+    """The keys setting the number of answers."""
     update: int
-    """Steps here that are one update there, in which warm-ups are counted."""
+    """rftd's steps per update of veRL, the unit of warm-ups."""
     interval: int
-    """Steps here between two synchronisations, in which checkpoints and evaluations are counted."""
+    """rftd's steps between two synchronisations, the unit of checkpoints and evaluations."""
     from_rollouts: bool
     """True if the old log-probabilities are the rollouts', veRL's bypass mode."""
 
 
 def program_of(draft: ExperimentDraft) -> Program:
-    """veRL's program, by its name or by the keys that it alone has."""
+    """Returns veRL's program, by name or by keys exclusive to the program."""
     program = draft.settings.program
     if "fully_async" in program or (not program and draft.given(_STALE)):
         return "fully_async"
@@ -55,14 +55,14 @@ def program_of(draft: ExperimentDraft) -> Program:
 
 
 def pace_of(draft: ExperimentDraft) -> VerlPace:
-    """The pace. An issue and 1 where a batch is no multiple of its mini-batches."""
+    """Returns the pace; 1, with an issue, if a batch is not a multiple of its mini-batches."""
     names = tuple(name for name in (_N, _AGENTS) if name == _N or draft.given(name))
     answers = draft.number(_N) * (draft.number(_AGENTS) if draft.given(_AGENTS) else 1)
     program = program_of(draft)
     if draft.given(_BYPASS):
         from_rollouts = draft.flag(_BYPASS)
     else:
-        older = all(draft.flag(name) is value for name, value in _OLDER.items() if draft.given(name))
+        older = all(draft.flag(name) is expected for name, expected in _OLDER.items() if draft.given(name))
         from_rollouts = program != "synchronous" and older
     if program == "fully_async":
         update = draft.number(_UPDATE)
@@ -74,26 +74,26 @@ def pace_of(draft: ExperimentDraft) -> VerlPace:
 
 
 def _mini(draft: ExperimentDraft) -> int:
-    """The tasks of a mini-batch: a batch that is smaller than one is cut no further."""
+    """Returns the tasks of a mini-batch: a batch smaller than a mini-batch is not divided."""
     batch = draft.number(_BATCH)
     mini = draft.number(_MINI)
     return batch if 0 < batch < mini else mini
 
 
 def _interval(draft: ExperimentDraft, mini: int) -> int:
-    """The mini-batches of one batch of veRL's."""
+    """Returns the number of mini-batches in one batch of veRL."""
     batch = draft.number(_BATCH)
     if batch > 0 and batch % mini == 0:
         return batch // mini
-    what = f"{_BATCH} is {batch}, which is no multiple of {_MINI}, {mini}"
+    problem = f"{_BATCH} is {batch}, which is not a multiple of {_MINI}, {mini}"
     draft.contradict(
-        _MINI if draft.given(_MINI) else _BATCH, what, f"make it one, such as {max(1, batch // mini) * mini}"
+        _MINI if draft.given(_MINI) else _BATCH, problem, f"make it one, such as {max(1, batch // mini) * mini}"
     )
     return 1
 
 
 def put_pace(draft: ExperimentDraft, pace: VerlPace, sync_offset: int) -> None:
-    """The fields of batches, of the synchronizer and of the policy."""
+    """Sets the fields of batches, of the synchronizer and of the policy."""
     mini = pace.mini
     whole = mini != draft.number(_MINI)
     draft.put(
@@ -122,10 +122,12 @@ def put_pace(draft: ExperimentDraft, pace: VerlPace, sync_offset: int) -> None:
 
 
 def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
-    """veRL's fully asynchronous window: synchronous at a threshold of 0, else paced by the policy `verl_window`."""
+    """Converts veRL's fully asynchronous window: synchronous at threshold 0, otherwise paced by the policy
+    `verl_window`.
+    """
     stale = draft.value(_STALE)
     style = "fully_async"
-    note = "rollouts go on while their weights change"
+    note = "rollouts continue while their weights change"
     if not stale:
         style = "fixed"
         note = "all rollouts of a window are drawn by the same weights"
@@ -147,7 +149,7 @@ def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_old_logprobs(draft: ExperimentDraft, pace: VerlPace) -> None:
-    """The old log-probabilities are the rollouts', as these programs have it, unless the script says otherwise."""
+    """Sets the old log-probabilities to the rollouts', the programs' default, unless set in the script."""
     if draft.given(_BYPASS):
         return
     names = [name for name in _OLDER if draft.given(name)]

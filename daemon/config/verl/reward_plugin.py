@@ -1,4 +1,4 @@
-"""`plugin_files` is the skeleton of a plug-in for a reward function of veRL's: a package to install."""
+"""`plugin_files` returns the skeleton of a plug-in for a reward function of veRL: a package to install."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ py-modules = ["{module}", "{plugin}"]
 
 @dataclass(frozen=True, slots=True)
 class VerlReward:
-    """A reward function that a script names."""
+    """A reward function named by a script."""
 
     path: str
-    """Its Python file, as the script has it."""
+    """Path of the Python file, as in the script."""
     function: str
     arguments: Mapping[str, Any]
 
     @property
     def module(self) -> str:
-        """The name of its file as a module."""
+        """Module name of the Python file."""
         return re.sub(r"\W", "_", PurePosixPath(self.path).stem) or "reward"
 
     @property
     def plugin(self) -> str:
-        """The name of the plug-in's module."""
+        """Module name of the plug-in."""
         return f"{self.module}_plugin"
 
 
 def verl_reward(settings: VerlSettings) -> VerlReward | None:
-    """The reward function; None if no file of one is given."""
+    """Returns the reward function; None if the settings name no file."""
     for section in _SECTIONS:
         setting = settings.given.get(f"{section}.path")
         if setting is None or setting.unknown or not isinstance(setting.value, str) or not setting.value:
@@ -81,16 +81,16 @@ def verl_reward(settings: VerlSettings) -> VerlReward | None:
         function = str(named.value) if named is not None and named.value else _DEFAULT
         prefix = f"{section}.reward_kwargs."
         arguments = {
-            name.removeprefix(prefix): given.value
-            for name, given in settings.given.items()
-            if name.startswith(prefix) and not given.unknown
+            name.removeprefix(prefix): reward_setting.value
+            for name, reward_setting in settings.given.items()
+            if name.startswith(prefix) and not reward_setting.unknown
         }
         return VerlReward(setting.value, function if function.isidentifier() else _DEFAULT, arguments)
     return None
 
 
 def plugin_files(reward: VerlReward) -> dict[str, str]:
-    """The texts of the package by their names; the reward's own file comes beside them."""
+    """Returns the texts of the package by file name; the reward's Python file must be copied beside them."""
     title = "".join(word.title() for word in reward.function.split("_")) or "Reward"
     words = {
         "function": reward.function,

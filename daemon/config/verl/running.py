@@ -1,4 +1,4 @@
-"""Rules for what is run: names, data, evaluations and the monitor."""
+"""Rules for names, data, evaluations and the monitor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TRACKERS: Final[Mapping[str, str]] = {
     **{word: word for word in ("wandb", "tensorboard", "mlflow", "swanlab", "trackio")},
     "file": "jsonl",
 }
-"""The tracker that does the work of a logger of veRL."""
+"""rftd's tracker for each logger of veRL."""
 _CONSOLE: Final = "console"
 _MOST_FILES: Final = 100
 _MANAGERS: Final = ("naive", "dapo", "prime")
-"""veRL's reward managers that give each answer to the function of a reward; dapo's penalty for length is a key."""
+"""veRL's reward managers passing each answer to a reward function; dapo's length penalty is a separate key."""
 
 
 def put_running(draft: ExperimentDraft, pace: VerlPace, *, sync_offset: int) -> None:
-    """Every field outside of `algorithm` and `trainer`."""
+    """Sets every field outside `algorithm` and `trainer`."""
     _put_names(draft)
     epochs = "rollout.total_epochs"
     for name, target in (
@@ -51,16 +51,16 @@ def _put_names(draft: ExperimentDraft) -> None:
     if folder is None:
         draft.put("checkpoint_root_dir", "./checkpoints", note="veRL's default, without project and name")
     else:
-        written = str(folder.value).rstrip("/")
-        root = written.removesuffix(f"/{below}") if written != below else "."
-        note = "" if root != written else "files are in project and name below it"
+        local_dir = str(folder.value).rstrip("/")
+        root = local_dir.removesuffix(f"/{below}") if local_dir != below else "."
+        note = "" if root != local_dir else "files are in project and name below it"
         draft.put("checkpoint_root_dir", root or "/", "trainer.default_local_dir", note=note)
     mode = "trainer.resume_mode"
     if draft.value(mode) == "resume_path":
-        draft.ask(mode, "an experiment goes on from its own folder; `rftd fork` starts from a step of another one")
+        draft.ask(mode, "an experiment continues from its own folder; `rftd fork` starts from a step of another one")
     elif draft.given(mode):
         draft.put("continue_from_checkpoint", draft.value(mode) != "disable", mode)
-    draft.ask("trainer.resume_from_path", "an experiment goes on from its own folder; see `rftd fork`")
+    draft.ask("trainer.resume_from_path", "an experiment continues from its own folder; see `rftd fork`")
     if draft.flag("trainer.val_only"):
         draft.put("mode", "bench", "trainer.val_only")
     else:
@@ -68,41 +68,43 @@ def _put_names(draft: ExperimentDraft) -> None:
 
 
 def _files(draft: ExperimentDraft, name: str) -> list[str]:
-    value = draft.value(name)
-    files = [str(each) for each in (value if isinstance(value, list) else [value])]
+    setting = draft.value(name)
+    files = [str(file) for file in (setting if isinstance(setting, list) else [setting])]
     if len(files) > _MOST_FILES:
         draft.contradict(name, f"names {len(files):,} files, and {_MOST_FILES} are read at most", "join them")
     return files[:_MOST_FILES]
 
 
 def _put_tasksets(draft: ExperimentDraft) -> None:
-    """A taskset for each file: of `FOLDER/train.parquet` the folder is the path, and `train` the split."""
-    taken: set[str] = set()
+    """Adds a taskset per file: for `FOLDER/train.parquet` the folder is the path, and `train` the split."""
+    titles: set[str] = set()
     for name, kind in (("data.train_files", "tasksets"), ("data.val_files", "eval_tasksets")):
         if kind == "eval_tasksets" and draft.given(name) is None:
             draft.remark("veRL's default", name, f"is {draft.value(name)}; here nothing is evaluated")
             continue
         for index, file in enumerate(_files(draft, name)):
-            here = f"{_INPUT}.{kind}[{index}]"
+            field = f"{_INPUT}.{kind}[{index}]"
             path = PurePosixPath(file)
             folder = path.parent.name if "$" not in path.parent.name else ""
             whole = path.suffix == ".parquet" or (path.suffix in (".json", ".jsonl") and path.stem in _SPLITS)
             word = folder if whole and folder else path.stem
-            # A name is a folder's, or that of a file: not of a variable.
+            # The name comes from a folder or a file, never from a variable.
             word = word if "$" not in path.name else f"taskset_{index}"
             title = word + ("_eval" if kind == "eval_tasksets" else "")
-            while title in taken:
+            while title in titles:
                 title += f"_{index}"
-            taken.add(title)
-            draft.put(f"{here}.name", title)
-            draft.put(f"{here}.storage_type", "file")
-            draft.put(f"{here}.path", _local(str(path.parent) if whole else file), name, brief=True)
+            titles.add(title)
+            draft.put(f"{field}.name", title)
+            draft.put(f"{field}.storage_type", "file")
+            draft.put(f"{field}.path", _local(str(path.parent) if whole else file), name, brief=True)
             if whole:
-                draft.put(f"{here}.split", path.stem)
+                draft.put(f"{field}.split", path.stem)
             for key, default in (("prompt_key", "prompt"), ("response_key", "answer")):
-                given = draft.given(f"data.{key}")
-                value = str(given.value) if given else default
-                draft.put(f"{here}.format.{key}", value, *([f"data.{key}"] if given else []), note="look at the rows")
+                setting = draft.given(f"data.{key}")
+                column = str(setting.value) if setting else default
+                draft.put(
+                    f"{field}.format.{key}", column, *([f"data.{key}"] if setting else []), note="look at the rows"
+                )
     train = len(_files(draft, "data.train_files"))
     _put_order(draft, train)
     note = "veRL chooses a reward by each row's data_source, here a workflow has it"
@@ -119,7 +121,7 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
 
 
 def _local(path: str) -> str:
-    """The path so that no reader takes it for a name on a hub: veRL reads files alone."""
+    """Returns the path in a form never read as a name on a hub, because veRL only reads files."""
     return path if path.startswith(("/", "~", "$", ".")) or "://" in path else f"./{path}"
 
 
@@ -127,15 +129,15 @@ def _put_order(draft: ExperimentDraft, count: int) -> None:
     shuffle = "data.shuffle"
     rows = "data.train_max_samples"
     for index in range(count):
-        here = f"{_INPUT}.tasksets[{index}]"
+        field = f"{_INPUT}.tasksets[{index}]"
         if draft.given(shuffle):
             word = "shuffle" if draft.flag(shuffle) else "sequential"
-            draft.put(f"{here}.data_selector.selector_type", word, shuffle)
-        draft.put_given(f"{here}.data_selector.seed", "data.seed")
+            draft.put(f"{field}.data_selector.selector_type", word, shuffle)
+        draft.put_given(f"{field}.data_selector.seed", "data.seed")
         if draft.given(rows) and draft.number(rows) > 0 and count == 1:
-            draft.put(f"{here}.limit_rows", draft.number(rows), rows)
+            draft.put(f"{field}.limit_rows", draft.number(rows), rows)
         if draft.flag(f"{_ROLLOUT}.ignore_eos"):
-            draft.put(f"{here}.rollout_args.ignore_eos", True, f"{_ROLLOUT}.ignore_eos")
+            draft.put(f"{field}.rollout_args.ignore_eos", True, f"{_ROLLOUT}.ignore_eos")
     if not draft.given(shuffle):
         text = "is true; here rows are taken in turn unless data_selector.selector_type is shuffle"
         draft.remark("veRL's default", shuffle, text)
@@ -155,23 +157,23 @@ def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
             draft.put("explorer.eval_interval", every, frequency, note=times(pace.interval))
         else:
             draft.drop(frequency, "there is an evaluation at the end in any case: leave eval_tasksets out for none")
-    values = f"{_ROLLOUT}.val_kwargs"
+    prefix = f"{_ROLLOUT}.val_kwargs"
     count = len(_files(draft, "data.val_files")) if draft.given("data.val_files") else 0
-    greedy = draft.given(f"{values}.do_sample") is not None and not draft.flag(f"{values}.do_sample")
+    greedy = draft.given(f"{prefix}.do_sample") is not None and not draft.flag(f"{prefix}.do_sample")
     for index in range(count):
-        here = f"{_INPUT}.eval_tasksets[{index}]"
-        draft.put_given(f"{here}.repeat_times", f"{values}.n")
+        field = f"{_INPUT}.eval_tasksets[{index}]"
+        draft.put_given(f"{field}.repeat_times", f"{prefix}.n")
         if greedy:
-            draft.put(f"{here}.rollout_args.temperature", 0.0, f"{values}.do_sample")
-            draft.drop(f"{values}.temperature", "do_sample is false")
+            draft.put(f"{field}.rollout_args.temperature", 0.0, f"{prefix}.do_sample")
+            draft.drop(f"{prefix}.temperature", "do_sample is false")
         else:
-            draft.put_given(f"{here}.rollout_args.temperature", f"{values}.temperature")
+            draft.put_given(f"{field}.rollout_args.temperature", f"{prefix}.temperature")
         for key in ("top_p", "top_k"):
-            draft.put_given(f"{here}.rollout_args.{key}", f"{values}.{key}")
-    draft.drop(f"{values}.do_sample", "the temperature says it")
-    if count and not greedy and not draft.given(f"{values}.temperature"):
+            draft.put_given(f"{field}.rollout_args.{key}", f"{prefix}.{key}")
+    draft.drop(f"{prefix}.do_sample", "the temperature says it")
+    if count and not greedy and not draft.given(f"{prefix}.temperature"):
         text = "is 0, greedy; here evaluations are drawn as rollouts are unless rollout_args.temperature is written"
-        draft.remark("veRL's default", f"{values}.temperature", text)
+        draft.remark("veRL's default", f"{prefix}.temperature", text)
     sampled = f"{_ROLLOUT}.do_sample"
     if draft.flag(sampled):
         draft.drop(sampled, "so it is here")
@@ -180,21 +182,21 @@ def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _put_monitor(draft: ExperimentDraft) -> None:
-    """A tracker for each logger but `console`, whose lines `rftd watch` has."""
+    """Sets a tracker per logger except `console`, covered by `rftd watch`."""
     name = "trainer.logger"
     if draft.given(name) is None:
         return
     words = [str(word) for word in _files(draft, name)]
     trackers = list(dict.fromkeys(_TRACKERS[word] for word in words if word in _TRACKERS))
-    others = [word for word in words if word not in _TRACKERS and word != _CONSOLE]
+    unsupported = [word for word in words if word not in _TRACKERS and word != _CONSOLE]
     if trackers:
-        note = f"there is no tracker for {', '.join(others)}" if others else ""
+        note = f"there is no tracker for {', '.join(unsupported)}" if unsupported else ""
         draft.put("monitor.monitor_type", trackers[0], name, note=note)
     if trackers[1:]:
         draft.put("monitor.also", trackers[1:], name, brief=True)
     if trackers:
         return
-    if others:
+    if unsupported:
         draft.ask(name, f"there are {', '.join(_TRACKERS)}")
     else:
         draft.drop(name, "steps are shown by `rftd get` and `rftd watch`")

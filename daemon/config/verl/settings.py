@@ -1,4 +1,4 @@
-"""`VerlSettings` are the keys that veRL was given, with their places, in a script, a command line or a Hydra file."""
+"""`VerlSettings` holds the keys set for veRL, with positions, by a script, a command line or a Hydra file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
 _CUT_OFF: Final = re.compile(r"\+{0,2}[a-z_]\w*(?:\.\w+)+=")
-"""A key where a command should be."""
+"""Matches a key at the position of a command."""
 _OPTIONS: Final = {
     **dict.fromkeys(("--config-name", "-cn"), "name"),
     **dict.fromkeys(("--config-path", "-cp", "--config-dir", "-cd"), "folder"),
@@ -42,93 +42,94 @@ _PARTS: Final[Mapping[str, Mapping[str, str]]] = {
     "megatron_critic": {"critic.strategy": "megatron"},
     **{key: {} for key in ("megatron_ref", "megatron_reward_model", "megatron_reward_loop", "megatron")},
 }
-"""Groups of a `defaults` list that choose an engine, and what they say of it."""
+"""Groups of a `defaults` list selecting an engine, and the keys set by the group."""
 _CHAIN: Final = 12
 _MOST_CHARS: Final = 1 << 17
-"""All texts with references together, as often as they are followed: a few could multiply one another without end."""
+"""Maximum size of all texts with references, counted as often as followed: a few references could multiply without end.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VerlSetting:
-    """One key as the user gave it."""
+    """One key as set by the user."""
 
     name: str
-    """In the table's spelling."""
+    """Name in the table's spelling."""
     written: str
     value: Any
     place: SourcePlace
     unknown: str = ""
-    """The reason why the value is not known; empty if it is."""
+    """Reason why the value is unknown; empty for a known value."""
     candidates: tuple[Any, ...] = ()
-    """The values that it may have, as far as the script says them."""
+    """Possible values, as far as known from the script."""
     inherited: bool = False
-    """True of a value of veRL's own configurations: what is made of it is said, and nothing else."""
+    """True for a value of veRL's own configurations: reported only if converted."""
 
     @property
     def shown(self) -> str:
-        """`key=value`, as short as a line of a report wants it."""
+        """`key=value`, shortened for a report line."""
         text = " ".join(str(self.value).split())
         return f"{self.written}={text if len(text) <= 80 else text[:77] + '...'}"
 
 
 @dataclass(slots=True)
 class VerlSettings:
-    """Everything that was given, and what was wrong with it."""
+    """All settings of a run of veRL, and all errors found."""
 
     source: SourceMap
     given: dict[str, VerlSetting] = field(default_factory=dict)
     issues: list[Issue] = field(default_factory=list)
     remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
-    """What is no key of veRL's and was left out: place, text, why."""
+    """Texts left out for not being keys of veRL: position, text, reason."""
     program: str = ""
-    """The name of veRL's program on the command line; empty where there is none."""
+    """Name of veRL's program on the command line; empty if absent."""
     files: ConfigFiles = field(default_factory=ConfigFiles)
-    """Where other configurations are looked for."""
+    """Folders searched for further configurations."""
     folder: str = ""
-    """The value of `--config-path`."""
+    """Value of `--config-path`."""
     depth: int = 0
     _spent: int = 0
 
-    def wrong(self, place: SourcePlace, name: str, what: str, fix: str | None, kind: type[FieldError]) -> None:
-        """Notes what is wrong with a key."""
-        self.issues.append(Issue(tuple(name.split(".")) if name else (), what, fix, kind, place=place))
+    def wrong(self, position: SourcePlace, name: str, problem: str, fix: str | None, kind: type[FieldError]) -> None:
+        """Adds an issue for a key."""
+        self.issues.append(Issue(tuple(name.split(".")) if name else (), problem, fix, kind, place=position))
 
     def put(
         self,
-        written: str,
-        value: Any,
-        place: SourcePlace,
+        written_name: str,
+        content: Any,
+        position: SourcePlace,
         *,
         added: bool = False,
         unknown: str = "",
         candidates: tuple[Any, ...] = (),
     ) -> None:
-        """Adds a key, checked against the table; a later one of the same name wins, as in Hydra."""
-        name = canonical(written)
+        """Adds a key, checked against the table; a later key of equal name wins, as in Hydra."""
+        name = canonical(written_name)
         row = find(name)
         near = meant(name)
-        # With a `+` somebody adds a key that veRL does not have, and means it.
+        # A `+` deliberately adds a key unknown to veRL.
         if near is not None and not added:
-            self.wrong(place, written, "is no key of veRL", f"did you mean {near!r}?", UnknownField)
+            self.wrong(position, written_name, "is not a key of veRL", f"did you mean {near!r}?", UnknownField)
             return
         self.given.pop(name, None)
-        self.given[name] = VerlSetting(name, written, value, place, unknown, candidates)
-        wants = row.wrong(value) if row is not None and row.name == name and not unknown else None
+        self.given[name] = VerlSetting(name, written_name, content, position, unknown, candidates)
+        wants = row.wrong(content) if row is not None and row.name == name and not unknown else None
         if wants:
-            shown = f"{value!r}"[:80]
-            self.wrong(place, written, f"is {shown}, and veRL takes {wants} here", f"write {wants}", WrongValue)
+            shown = f"{content!r}"[:80]
+            self.wrong(position, written_name, f"is {shown}, but veRL expects {wants}", f"write {wants}", WrongValue)
 
     def override(self, word: ShellWord) -> None:
         """Adds an override of a command line: `key=value`, `+key=value`, `++key=value`, `~key`."""
         if word.unknown:
-            self._uncertain(word)
+            self._add_uncertain(word)
             return
         match = _OVERRIDE.match(word.text)
         if match is None or (match[3] is None and match[1] != "~"):
             if word.text.startswith("${oc.env:"):
                 self.remarks.append((word.place, word.text, "the script does not assign it: it is empty"))
             elif word.text:
-                self.wrong(word.place, "", f"{word.text[:60]!r} is no override", "write key=value", SyntaxIssue)
+                self.wrong(word.place, "", f"{word.text[:60]!r} is not an override", "write key=value", SyntaxIssue)
             return
         sign, name, text = match.groups()
         if sign == "~":
@@ -144,63 +145,65 @@ class VerlSettings:
             except HydraProblem as problem:
                 self.wrong(word.place, name, problem.what, problem.fix, SyntaxIssue)
 
-    def _uncertain(self, word: ShellWord) -> None:
-        """Adds an override of which the value is not known, or which may not be there at all."""
+    def _add_uncertain(self, word: ShellWord) -> None:
+        """Adds an override with an unknown value, or with an uncertain presence."""
         texts = [text for text in word.texts if text]
         matched = [_OVERRIDE.match(text) for text in texts or [word.text]]
         names = {match[2] for match in matched if match is not None and match[3] is not None}
         sure = bool(texts) or "=" in word.text[: word.certain_chars]
         if len(names) != 1 or not all(match is not None and match[3] is not None for match in matched) or not sure:
-            what = f"keys that nobody can tell: {word.unknown}"
+            problem = f"ambiguous keys: {word.unknown}"
             shown = " or ".join(repr(text[:60]) for text in texts[:4])
             fix = _CHOOSE + (f"; it may be {shown}" if shown else "")
-            self.wrong(word.place, "", what, fix, Unsupported)
+            self.wrong(word.place, "", problem, fix, Unsupported)
             return
         name = names.pop()
-        values = [_value_or_gap(match[3]) for match in matched if match is not None] if texts else []
+        settings = [_value_or_gap(match[3]) for match in matched if match is not None] if texts else []
         before = self.given.get(canonical(name))
         unset = "" in word.texts
         if unset and before is not None and before.unknown:
-            values = [*before.candidates, *values] if before.candidates else []
+            settings = [*before.candidates, *settings] if before.candidates else []
         elif unset:
             row = find(name)
-            values = [before.value if before is not None else row.default if row is not None else None, *values]
-        distinct = [value for at, value in enumerate(values) if value not in values[:at]]
+            settings = [before.value if before is not None else row.default if row is not None else None, *settings]
+        distinct = [setting for at, setting in enumerate(settings) if setting not in settings[:at]]
         added = any(match is not None and match[1] for match in matched)
         if len(distinct) == 1:
             self.put(name, distinct[0], word.place, added=added)
         else:
             self.put(name, None, word.place, added=added, unknown=word.unknown, candidates=tuple(distinct))
 
-    def group(self, name: str, choice: str, place: SourcePlace) -> None:
-        """Takes one choice of Hydra's: veRL's own are known, others are looked for among the user's files."""
+    def group(self, name: str, choice: str, position: SourcePlace) -> None:
+        """Applies one choice of Hydra's: veRL's own choices are known, others are searched among the user's files."""
         word = name.removeprefix("override ").strip()
         if word == "model_engine":
-            self.put(word, choice, place)
+            self.put(word, choice, position)
         elif choice in _PARTS:
-            self.inherit(_PARTS[choice], place)
-        elif choice not in TABLES.groups and not self._configured(choice, place):
+            self.inherit(_PARTS[choice], position)
+        elif choice not in TABLES.groups and not self._configured(choice, position):
             names = [*TABLES.groups, *TABLES.configurations]
             near = difflib.get_close_matches(choice, names, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
             shown = f"{name} {choice}".strip()
-            self.wrong(place, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported)
+            self.wrong(
+                position, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported
+            )
 
-    def _configured(self, choice: str, place: SourcePlace) -> bool:
-        """Takes the values of a whole configuration; False if there is none of that name."""
-        values = TABLES.configurations.get(choice)
-        if values is None or self.files.names_another(self.folder):
+    def _configured(self, choice: str, position: SourcePlace) -> bool:
+        """Applies the values of a whole configuration; False if there is none of the name."""
+        configuration = TABLES.configurations.get(choice)
+        if configuration is None or self.files.names_another(self.folder):
             file = self.files.find(choice, self.folder, self.program)
             if file is not None:
-                self._from_file(*file, place)
+                self._from_file(*file, position)
                 return True
-        if values is not None:
-            self.inherit(values, place)
-        return values is not None
+        if configuration is not None:
+            self.inherit(configuration, position)
+        return configuration is not None
 
-    def _from_file(self, text: str, origin: str, place: SourcePlace) -> None:
+    def _from_file(self, text: str, origin: str, position: SourcePlace) -> None:
         if self.depth >= _CHAIN:
-            self.wrong(place, "", f"{origin} is reached by itself", "break the chain of `defaults`", Contradiction)
+            self.wrong(position, "", f"{origin} includes itself", "break the chain of `defaults`", Contradiction)
             return
         tree, source, issues = parse_yaml(text, origin)
         self.issues += issues
@@ -210,43 +213,43 @@ class VerlSettings:
             self.remarks += inner.remarks
             self.given = {**inner.given, **self.given}
 
-    def inherit(self, values: Mapping[str, Any], place: SourcePlace) -> None:
-        """Takes values of veRL's own configurations where nothing else is given."""
-        for name, value in values.items():
+    def inherit(self, configuration: Mapping[str, Any], position: SourcePlace) -> None:
+        """Applies values of veRL's own configurations to keys not set otherwise."""
+        for name, content in configuration.items():
             key = canonical(name)
             if key not in self.given:
-                self.given[key] = VerlSetting(key, name, value, place, inherited=True)
+                self.given[key] = VerlSetting(key, name, content, position, inherited=True)
 
     def resolve(self) -> None:
-        """Replaces each `${...}` by the key that it names; `${oc.env:...}` stays, for the client resolves it."""
+        """Replaces each `${...}` by the key's value; `${oc.env:...}` stays, to be resolved by the client."""
         for name in list(self.given):
             setting = self.given[name]
-            value, why = self._resolved(setting.value, name, (name,))
+            resolved, why = self._resolved(setting.value, name, (name,))
             if why:
                 self.given[name] = replace(setting, value=None, unknown=why)
                 continue
-            self.given[name] = replace(setting, value=value)
+            self.given[name] = replace(setting, value=resolved)
             row = find(name)
-            wants = row.wrong(value) if row is not None and row.name == name and value != setting.value else None
+            wants = row.wrong(resolved) if row is not None and row.name == name and resolved != setting.value else None
             if wants:
-                what = f"is {setting.value}, that is {value!r}, and veRL takes {wants} here"
-                self.wrong(setting.place, setting.written, what, None, WrongValue)
+                problem = f"is {setting.value}, that is {resolved!r}, but veRL expects {wants}"
+                self.wrong(setting.place, setting.written, problem, None, WrongValue)
 
-    def _resolved(self, value: Any, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
-        """The value without references, and the reason why one cannot be followed."""
-        if isinstance(value, list):
-            items = [self._resolved(item, name, way) for item in value]
-            return [item for item, _ in items], next((why for _, why in items if why), "")
-        if not isinstance(value, str) or not has_interpolation(value):
-            return value, ""
-        self._spent += len(value)
+    def _resolved(self, content: Any, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        """Returns the value without references, and the reason if one cannot be followed."""
+        if isinstance(content, list):
+            pairs = [self._resolved(element, name, way) for element in content]
+            return [element for element, _ in pairs], next((why for _, why in pairs if why), "")
+        if not isinstance(content, str) or not has_interpolation(content):
+            return content, ""
+        self._spent += len(content)
         if self._spent > _MOST_CHARS:
             return None, "references expand to more than a file may hold"
         try:
-            pieces = parse_interpolation(value)
+            pieces = parse_interpolation(content)
         except GrammarError as error:
-            place = self.given[way[0]].place
-            self.wrong(place, way[0], f"{error}", "write ${section.key}", Interpolation)
+            position = self.given[way[0]].place
+            self.wrong(position, way[0], f"{error}", "write ${section.key}", Interpolation)
             return None, f"{error}"
         resolved = [self._piece(piece, name, way) if not isinstance(piece, str) else (piece, "") for piece in pieces]
         why = next((reason for _, reason in resolved if reason), "")
@@ -271,9 +274,9 @@ class VerlSettings:
         parts = name.split(".")
         target = canonical(".".join([*parts[: len(parts) - dots], text[dots:]]) if dots else text)
         if target in way or len(way) > _CHAIN:
-            place = self.given[way[0]].place
+            position = self.given[way[0]].place
             loop = " -> ".join([*way, target])
-            self.wrong(place, way[0], f"refers to itself: {loop}", None, Interpolation)
+            self.wrong(position, way[0], f"refers to itself: {loop}", None, Interpolation)
             return None, "it refers to itself"
         setting = self.given.get(target)
         if setting is not None:
@@ -285,14 +288,14 @@ class VerlSettings:
 
 
 def command_settings(words: Sequence[ShellWord], source: SourceMap, files: ConfigFiles | None = None) -> VerlSettings:
-    """The keys of one command line. It holds veRL's program and overrides, or overrides alone."""
+    """Returns the keys of one command line with veRL's program and overrides, or with overrides only."""
     settings = VerlSettings(source, files=files or ConfigFiles())
     names: list[tuple[str, SourcePlace]] = []
     program = next((at for at, word in enumerate(words) if _PROGRAM.search(word.text)), None)
-    rest = words if program is None else words[program + 1 :]
+    arguments = words if program is None else words[program + 1 :]
     option = ""
     settings.program = "" if program is None else words[program].text
-    for word in rest:
+    for word in arguments:
         if option or word.text.partition("=")[0] in _OPTIONS:
             text = word.text if option else word.text.partition("=")[2]
             kind = _OPTIONS[option or word.text.partition("=")[0]]
@@ -301,7 +304,7 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap, files: Confi
                 continue
             option = ""
             if kind == "folder":
-                # Of a folder that is not known, the end of its path may be.
+                # For an unknown folder, the end of the path may be known.
                 settings.folder = text.lstrip("/") if word.unknown else text
             elif word.unknown:
                 settings.wrong(word.place, "", f"an option is not known: {word.unknown}", _CHOOSE, SyntaxIssue)
@@ -311,8 +314,8 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap, files: Confi
             settings.remarks.append((word.place, word.text, "an option of Hydra's"))
         else:
             settings.override(word)
-    for name, place in names:
-        settings.group("--config-name", name, place)
+    for name, position in names:
+        settings.group("--config-name", name, position)
     return settings
 
 
@@ -324,61 +327,67 @@ def _value_or_gap(text: str) -> Any:
 
 
 def script_settings(script: ShellScript, source: SourceMap, files: ConfigFiles | None = None) -> VerlSettings:
-    """The keys of the one command of the script that runs veRL; an issue if there is none, or more than one."""
+    """Returns the keys of the script's one command running veRL; an issue if there is none, or more than one."""
     commands = script.commands
-    found = [words for words in commands if any(_PROGRAM.search(word.text) for word in words)]
+    verl_commands = [words for words in commands if any(_PROGRAM.search(word.text) for word in words)]
     settings = VerlSettings(source)
-    if not found:
-        others = [word for words in commands for word in words if _OTHER_PROGRAM.search(word.text)]
-        what = "no command runs verl.trainer.main_ppo"
-        if others:
-            what = f"{others[0].text} is another program of veRL: PPO and its kin are imported, from main_ppo"
-        place = others[0].place if others else SourcePlace(source.origin)
+    if not verl_commands:
+        other_programs = [word for words in commands for word in words if _OTHER_PROGRAM.search(word.text)]
+        problem = "no command runs verl.trainer.main_ppo"
+        if other_programs:
+            problem = (
+                f"{other_programs[0].text} is another program of veRL: PPO and its kin are imported, from main_ppo"
+            )
+        position = other_programs[0].place if other_programs else SourcePlace(source.origin)
         settings.wrong(
-            place, "", what, "give a script with `python3 -m verl.trainer.main_ppo key=value ...`", SyntaxIssue
+            position, "", problem, "give a script with `python3 -m verl.trainer.main_ppo key=value ...`", SyntaxIssue
         )
-    elif len({words[0].place for words in found}) > 1:
-        other = next(words for words in found if words[0].place != found[0][0].place)
+    elif len({words[0].place for words in verl_commands}) > 1:
+        second = next(words for words in verl_commands if words[0].place != verl_commands[0][0].place)
         fix = "keep one of them, or choose a branch with --take LINE or --skip LINE"
-        settings.wrong(other[0].place, "", "a second command runs veRL here", fix, Contradiction)
+        settings.wrong(second[0].place, "", "a second command runs veRL here", fix, Contradiction)
     elif cut := next((words[0] for words in commands if _CUT_OFF.match(words[0].text)), None):
-        what = f"{cut.text.partition('=')[0]} is no part of veRL's command: a comment or an empty line above ends it"
-        settings.wrong(cut.place, "", what, "move the comment to another line", SyntaxIssue)
+        problem = f"{cut.text.partition('=')[0]} is no part of veRL's command: a comment or an empty line above ends it"
+        settings.wrong(cut.place, "", problem, "move the comment to another line", SyntaxIssue)
     else:
-        settings = command_settings(one_command(found), source, replace(files or ConfigFiles(), written=script.files))
-        for word, place in script.passed_over.items():
+        settings = command_settings(
+            one_command(verl_commands), source, replace(files or ConfigFiles(), written=script.files)
+        )
+        for word, position in script.passed_over.items():
             if canonical(word.partition("=")[0].lstrip("+")) not in settings.given:
-                settings.remarks.append((place, word, "the script decides against this branch"))
+                settings.remarks.append((position, word, "the script decides against this branch"))
     return settings
 
 
 def tree_settings(
     tree: Mapping[str, Any], source: SourceMap, files: ConfigFiles | None = None, depth: int = 0
 ) -> VerlSettings:
-    """The keys of a Hydra file. Its `defaults` may name other configurations; an unknown one is an issue."""
+    """Returns the keys of a Hydra file. `defaults` may name further configurations; an unknown configuration is an
+    issue.
+    """
     settings = VerlSettings(source, files=files or ConfigFiles(), depth=depth)
-    for index, entry in enumerate(_listed(tree.get("defaults"))):
-        place = source.locate(("defaults", index)) or SourcePlace(source.origin)
-        pairs = entry.items() if isinstance(entry, Mapping) else [("", entry)]
+    for index, default in enumerate(_listed(tree.get("defaults"))):
+        position = source.locate(("defaults", index)) or SourcePlace(source.origin)
+        pairs = default.items() if isinstance(default, Mapping) else [("", default)]
         for name, choice in pairs:
             if str(name).startswith("override hydra/") or choice is None:
                 continue
-            settings.group(str(name), str(choice).removesuffix(".yaml"), place)
-    _flatten({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, (), settings)
+            settings.group(str(name), str(choice).removesuffix(".yaml"), position)
+    _flatten({key: child for key, child in tree.items() if key not in ("defaults", "hydra")}, (), settings)
     return settings
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+def _listed(node: Any) -> list[Any]:
+    return node if isinstance(node, list) else [] if node is None else [node]
 
 
 def _flatten(node: Mapping[str, Any], above: tuple[str, ...], settings: VerlSettings) -> None:
-    for key, value in node.items():
+    for key, child in node.items():
         path = (*above, str(key))
-        if str(key) == "_target_" or value == {}:
+        if str(key) == "_target_" or child == {}:
             continue
-        if isinstance(value, Mapping):
-            _flatten(value, path, settings)
+        if isinstance(child, Mapping):
+            _flatten(child, path, settings)
         else:
-            place = settings.source.locate(path) or SourcePlace(settings.source.origin)
-            settings.put(".".join(path), None if value in ("???", "None") else value, place)
+            position = settings.source.locate(path) or SourcePlace(settings.source.origin)
+            settings.put(".".join(path), None if child in ("???", "None") else child, position)

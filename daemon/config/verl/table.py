@@ -1,7 +1,8 @@
-"""`TABLE` has the keys of veRL's configuration: `find` looks one up, and `meant` says which one is misspelled.
+"""`TABLE` has the keys of veRL's configuration: `find` looks up a key, and `meant` suggests a correction of a misspelt
+key.
 
-The rows and veRL's own configurations are in `tables.json` beside it. What becomes of a key is written there by hand;
-the defaults and the configurations are those of the installed release: `tests/golden/make_verl_tables.py`.
+The rows and veRL's own configurations are in `tables.json`. The conversion of each key is written by hand; defaults and
+configurations come from the installed release: `tests/golden/make_verl_tables.py`.
 """
 
 from __future__ import annotations
@@ -32,91 +33,93 @@ _TYPES: Final = {
 
 
 class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the table: a key, its type and default in veRL, and where it goes here.
+    """A row of the table: a key with type and default in veRL, and the target in rftd.
 
-    `fate` says what becomes of a value: `field`, it goes to `target` as it is; `tree`, it keeps its name below
-    `trainer.trainer_config`; `rule`, `target` is worked out of it and of other keys; `dropped` and `person`, it goes
-    nowhere, and `note` says why or what somebody has to decide.
+    `fate` is the kind of conversion: `field` copies to `target` unchanged; `tree` keeps the name below
+    `trainer.trainer_config`; `rule` computes `target` from several keys; `dropped` and `person` have no target, and
+    `note` gives the reason or the required decision.
     """
 
     name: str
-    """A name that ends with `.*` is a whole section."""
+    """Name of the key; a name ending with `.*` is a whole section."""
     fate: Fate
     kind: Kind = "any"
     default: Any = None
-    """veRL's own; None where it has none, or takes it from another key."""
+    """veRL's default; None if there is none, or if derived from another key."""
     goes: str = msgspec.field(default="", name="target")
     note: str = ""
     argument: str = ""
-    """The argument of the trainer engine that it is below `trainer.trainer_config`."""
+    """Argument of the trainer engine set below `trainer.trainer_config`."""
     read: bool = False
-    """True if it acts below `trainer.trainer_config` without being an argument."""
+    """True if the key acts below `trainer.trainer_config` without being an argument."""
     switch: str = ""
-    """The key without which this one asks for nothing: where that has its default, so has this one."""
+    """Key enabling this one: while the switch has its default, so has this key."""
 
     @property
     def target(self) -> str:
-        """The field that a value goes to; "" where there is none."""
+        """Field receiving the value; "" if there is none."""
         return f"trainer.trainer_config.{self.name}" if self.fate == "tree" else self.goes
 
-    def wrong(self, value: Any) -> str | None:
-        """The type that veRL wants, in words; None if the value has it. null stands for the default everywhere."""
-        if value is None or (isinstance(value, str) and has_interpolation(value)):
+    def wrong(self, setting: Any) -> str | None:
+        """Returns veRL's expected type in words; None for a value of the type. null means the default everywhere."""
+        if setting is None or (isinstance(setting, str) and has_interpolation(setting)):
             return None
-        return None if _fits(self.kind, value) else _TYPES[self.kind]
+        return None if _fits(self.kind, setting) else _TYPES[self.kind]
 
 
-def _fits(kind: Kind, value: Any) -> bool:
+def _fits(kind: Kind, setting: Any) -> bool:
     if kind == "bool":
-        return isinstance(value, bool)
+        return isinstance(setting, bool)
     if kind in ("count", "int"):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole and (kind == "int" or value >= 1)
+        whole = isinstance(setting, int) and not isinstance(setting, bool)
+        return whole and (kind == "int" or setting >= 1)
     if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(setting, int | float) and not isinstance(setting, bool)
     if kind == "text":
-        # Hydra reads a name of digits as a number: whoever wants text gets its text.
-        return isinstance(value, str | int | float)
+        # Hydra reads a name of digits as a number, converted to text where text is expected.
+        return isinstance(setting, str | int | float)
     if kind == "texts":
-        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+        return isinstance(setting, str) or (
+            isinstance(setting, list) and all(isinstance(element, str) for element in setting)
+        )
     return True
 
 
 class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys that ask for something that a person has to build or choose: the field that says it is a gap."""
+    """Keys requiring a decision or construction by a person, turned into a gap of the corresponding field."""
 
     keys: str
-    """An expression that the whole names of the keys match."""
+    """Regular expression matching the full names of the keys."""
     target: str
     note: str
     asks: Literal["given", "on"] = "given"
-    """The values that make a gap: every one that the run gives, or only those that switch the key on."""
+    """Values making a gap: every value set, or only values enabling the feature."""
     but: tuple[str, ...] = ()
-    """Values of these keys that make no gap."""
+    """Values of these keys not making a gap."""
 
-    def is_asked(self, value: Any) -> bool:
-        """True if this value of a key makes a gap."""
+    def is_asked(self, setting: Any) -> bool:
+        """True if the value of a key makes a gap."""
         if self.asks == "on":
-            return value is True or (isinstance(value, str) and value not in ("", "False", "false"))
-        return value not in (None, "", False, *self.but)
+            return setting is True or (isinstance(setting, str) and setting not in ("", "False", "false"))
+        return setting not in (None, "", False, *self.but)
 
 
 class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `tables.json`: veRL's keys, words and configurations."""
+    """Content of `tables.json`: veRL's keys, words and configurations."""
 
     release: str
-    """The minor release of veRL that the tables were made from."""
+    """Minor release of veRL used to make the tables."""
     spellings: dict[str, str]
-    """Other names of keys, or of whole sections, in newer and older releases, and the names of the rows."""
+    """Alternative names of keys or sections in newer and older releases, mapped to the rows' names."""
     groups: frozenset[str]
-    """Names in a `defaults` list whose values are those of the rows."""
+    """Names in a `defaults` list with the rows' values."""
     words: dict[str, dict[str, Any]]
-    """Words that are values of keys, or names of arguments, and what stands for them here."""
+    """Values of keys, or names of arguments, mapped to rftd's equivalents."""
     undecided: tuple[VerlUndecided, ...]
     keys: dict[str, tuple[VerlKey, ...]]
-    """Rows by where they come from. Of two sections one in the other, the longer one wins."""
+    """Rows by origin. Of two nested sections, the longer name wins."""
     configurations: dict[str, dict[str, Any]]
-    """The values of each veRL configuration that differ from `ppo_trainer`, by name and key."""
+    """Values of each veRL configuration differing from `ppo_trainer`, by name and key."""
 
 
 FILE: Final = Path(__file__).with_name("tables.json")
@@ -131,14 +134,14 @@ _WORDS: Final = frozenset(
     | {"forward_micro_batch_size", "adapter_path", "module", "lr_warmup_init"}
 )
 _LIKELY: Final = 0.75
-"""A word nearer than this to the name of a key in the same section is taken for a misspelling of it."""
+"""Similarity above which a word counts as a misspelling of a key in the same section."""
 _SURE: Final = 0.85
 _ALL_BUT: Final = 0.96
-"""The same for whole names; the latter where every word of the name is one of veRL's."""
+"""Similarity for whole names consisting only of words known to veRL."""
 
 
 def canonical(name: str) -> str:
-    """The table's name of a key, in whichever of veRL's spellings it is given."""
+    """Returns the table's name of a key given in any spelling of veRL."""
     for new, old in TABLES.spellings.items():
         if name == new or (new.endswith(".") and name.startswith(new)):
             return old + name[len(new) :]
@@ -146,71 +149,72 @@ def canonical(name: str) -> str:
 
 
 def find(name: str) -> VerlKey | None:
-    """The row of a key, or of the section that holds it; None if veRL has no such key as far as is known here."""
+    """Returns the row of a key, or of the section around it; None for a key unknown to the table."""
     name = canonical(name)
     if name in _EXACT:
         return _EXACT[name]
-    held = [(len(section), key) for section, key in _SECTIONS.items() if f"{name}.".startswith(section)]
-    if not held:
+    enclosing = [(len(section), key) for section, key in _SECTIONS.items() if f"{name}.".startswith(section)]
+    if not enclosing:
         return None
-    return max(held, key=lambda pair: pair[0])[1]
+    return max(enclosing, key=lambda pair: pair[0])[1]
 
 
 def is_section(name: str) -> bool:
-    """True of a section that holds known keys."""
-    return any(known.startswith(f"{canonical(name)}.") for known in _EXACT)
+    """True for a section with known keys."""
+    return any(key.startswith(f"{canonical(name)}.") for key in _EXACT)
 
 
 def is_known(name: str) -> bool:
-    """True of a key of the table by its own name."""
+    """True for a key with a separate row in the table."""
     return canonical(name) in _EXACT
 
 
 def takes_no_mapping(name: str) -> bool:
-    """True of a known key whose value is no mapping."""
+    """True for a known key with a value other than a mapping."""
     row = _EXACT.get(canonical(name))
     return row is not None and row.kind != "any" and not is_section(name)
 
 
 def keys_in(section: str) -> list[str]:
-    """The last words of the keys that are known in a section."""
+    """Returns the last words of the known keys in a section."""
     section = canonical(section)
     return [last for above, _, last in (name.rpartition(".") for name in _EXACT) if above == section]
 
 
-@functools.lru_cache(maxsize=4096)  # the nearest name is dear to find
+@functools.lru_cache(maxsize=4096)  # searching for the nearest name is expensive
 def meant(name: str) -> str | None:
-    """The known key that `name` is a misspelling of; None if it is known, or near to none."""
+    """Returns the known key most similar to a misspelt `name`; None if `name` is known or similar to no key."""
     name = canonical(name)
     if name in _EXACT:
         return None
     section, _, last = name.rpartition(".")
     if find(name) is not None and _WORDS.issuperset(name.split(".")):
-        # In a section that is known as a whole: made of words that veRL has, it is one of its own, or all but another.
-        near = difflib.get_close_matches(name, [known for known in _EXACT if known.endswith(f".{last}")], 1, _ALL_BUT)
+        # In a section known only as a whole, a name made of veRL's words is a key of the section, unless almost equal
+        # to another.
+        near = difflib.get_close_matches(name, [key for key in _EXACT if key.endswith(f".{last}")], 1, _ALL_BUT)
         return near[0] if near else None
-    beside = {known.rpartition(".")[2]: known for known in _EXACT if known.rpartition(".")[0] == section}
-    found = difflib.get_close_matches(last, beside, 1, _LIKELY)
-    if found:
-        return beside[found[0]]
-    # Long names of one section are alike by their beginning alone: the word itself must be near as well.
-    alike = [known for known in _EXACT if difflib.get_close_matches(last, [known.rpartition(".")[2]], 1, _LIKELY)]
+    siblings = {key.rpartition(".")[2]: key for key in _EXACT if key.rpartition(".")[0] == section}
+    similar = difflib.get_close_matches(last, siblings, 1, _LIKELY)
+    if similar:
+        return siblings[similar[0]]
+    # Long names of one section resemble each other by their prefix: the last word must be similar as well.
+    alike = [key for key in _EXACT if difflib.get_close_matches(last, [key.rpartition(".")[2]], 1, _LIKELY)]
     near = difflib.get_close_matches(name, alike, 1, _SURE)
     return near[0] if near else None
 
 
 def engine_arguments() -> Mapping[FieldPath, str]:
-    """Keys below `trainer.trainer_config` that are arguments of the trainer engine `verl`, with their names there."""
+    """Returns keys below `trainer.trainer_config` that are arguments of the engine `verl`, with their names."""
     return {tuple(key.name.split(".")): key.argument for key in TABLE if key.argument and not _of_critic(key)}
 
 
 def critic_arguments() -> Mapping[FieldPath, str]:
-    """Keys below `trainer.trainer_config.critic` that are arguments of every engine with a critic, likewise."""
+    """Returns keys below `trainer.trainer_config.critic` that are arguments of each engine with a critic."""
     return {tuple(key.name.split("."))[1:]: key.argument for key in TABLE if key.argument and _of_critic(key)}
 
 
 def read_elsewhere() -> frozenset[FieldPath]:
-    """Keys below `trainer.trainer_config` that act without being arguments of the engine `verl`."""
+    """Returns keys below `trainer.trainer_config` acting without being arguments of the engine `verl`."""
     acting = [key for key in TABLE if key.read or (key.argument and _of_critic(key))]
     return frozenset(tuple(key.name.split(".")) for key in acting)
 

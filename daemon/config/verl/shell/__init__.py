@@ -1,13 +1,9 @@
-"""A shell script, read and never run: `read_script` follows its branches, and keeps what it cannot decide apart.
+"""A shell script, read and never run: `read_script` follows the branches, and keeps undecidable alternatives apart.
 
-reading.py     `read_script`: follows the statements of a script; read this first
-script.py      what comes out of it, its places, and what somebody may say of a script beside
-tree.py        a text to statements: commands, blocks with their branches, functions
-skipping.py    where a quote or an expansion ends
-expansion.py   the words of a command, with variables expanded
-piece.py       a word that is put together of its pieces
-arithmetic.py  `$((...))` in them
-conditions.py  the outcome of `[ ... ]` and `case`, where it can be told
-variables.py   what variables hold, in one branch and after several
-word.py        one word, and the texts that it may have
+reading.py     `read_script`: follows the statements of a script; read this first script.py      the output of reading,
+positions, and the user's choices for a script tree.py        a text to statements: commands, blocks with their
+branches, functions skipping.py    the end of a quote or an expansion expansion.py   the words of a command, with
+variables expanded piece.py       a word assembled from pieces arithmetic.py  `$((...))` in words conditions.py  the
+outcome of `[ ... ]` and `case`, if decidable variables.py   the values of variables, in one branch and after several
+word.py        one word, and the possible texts of an uncertain word
 """

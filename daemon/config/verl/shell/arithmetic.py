@@ -1,4 +1,4 @@
-"""`whole_number` works out a shell's `$((...))`: whole numbers, + - * / %, brackets and variables."""
+"""`whole_number` evaluates a shell's `$((...))`: whole numbers, + - * / %, brackets and variables."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _LONGEST = 1000
 
 
 def whole_number(text: str, variable: Callable[[str], str]) -> int | None:
-    """The number, or None if the text is no such expression, a variable is unknown, or it grows beyond 64 bits."""
+    """Returns the number; None for an invalid expression, an unknown variable, or a number beyond 64 bits."""
     tokens: list[int | str] = []
     at = 0
     if len(text) > _LONGEST:
         return None
     while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             return None
-        at = found.end()
-        digits = found[1] or (variable(found[2]).strip() if found[2] else "")
-        if found[3]:
-            tokens.append(found[3])
+        at = token.end()
+        digits = token[1] or (variable(token[2]).strip() if token[2] else "")
+        if token[3]:
+            tokens.append(token[3])
         elif re.fullmatch(r"-?\d{1,18}", digits):
             tokens.append(int(digits))
         else:
@@ -42,27 +42,27 @@ class _Parser:
         self.tokens = tokens
 
     def sum(self, depth: int) -> int:
-        """A sum of products."""
-        value = self._product(depth)
+        """Parses a sum of products."""
+        total = self._product(depth)
         while self.tokens[:1] in (["+"], ["-"]):
             sign = 1 if self.tokens.pop(0) == "+" else -1
-            value += sign * self._product(depth)
-        return value
+            total += sign * self._product(depth)
+        return total
 
     def _product(self, depth: int) -> int:
-        value = self._atom(depth)
+        number = self._atom(depth)
         while self.tokens[:1] in (["*"], ["/"], ["%"]):
             operator = self.tokens.pop(0)
-            other = self._atom(depth)
+            operand = self._atom(depth)
             if operator == "*":
-                value *= other
+                number *= operand
             else:
                 # The shell rounds towards zero.
-                quotient = abs(value) // abs(other) * (1 if (value < 0) == (other < 0) else -1)
-                value = quotient if operator == "/" else value - quotient * other
-            if abs(value) >= _MOST:
+                quotient = abs(number) // abs(operand) * (1 if (number < 0) == (operand < 0) else -1)
+                number = quotient if operator == "/" else number - quotient * operand
+            if abs(number) >= _MOST:
                 raise ValueError("beyond 64 bits")
-        return value
+        return number
 
     def _atom(self, depth: int) -> int:
         if depth > _DEPTH:
@@ -71,10 +71,10 @@ class _Parser:
         if first == "-":
             return -self._atom(depth + 1)
         if first == "(":
-            value = self.sum(depth + 1)
+            inner = self.sum(depth + 1)
             if self.tokens.pop(0) != ")":
                 raise ValueError("not closed")
-            return value
+            return inner
         if isinstance(first, str):
             raise ValueError(first)
         return first

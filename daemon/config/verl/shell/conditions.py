@@ -1,4 +1,4 @@
-"""`holds` tells the outcome of `[ ... ]`, `[[ ... ]]` and `test`, and `matches` that of a pattern of `case`."""
+"""`holds` decides the outcome of `[ ... ]`, `[[ ... ]]` and `test`, and `matches` the outcome of a `case` pattern."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
 
 
 def holds(words: Sequence[ShellWord]) -> bool | None:
-    """True or false whichever texts the words have; None if that depends on them, or on the machine."""
+    """Returns the outcome common to all possible texts of the words; None if dependent on a text or on the machine."""
     texts = [word.texts for word in words]
-    if any(not found for found in texts):
-        return _decided_by_the_rest(words)
+    if any(not word_texts for word_texts in texts):
+        return _decided_by_known_part(words)
     tried = list(itertools.islice(itertools.product(*texts), _MOST_TRIED + 1))
-    outcomes = {_outcome(list(each)) for each in tried}
+    outcomes = {_outcome(list(combination)) for combination in tried}
     return outcomes.pop() if len(outcomes) == 1 and len(tried) <= _MOST_TRIED else None
 
 
-def _decided_by_the_rest(words: Sequence[ShellWord]) -> bool | None:
-    # A text that is not empty is known to be so by the part of it that is known.
+def _decided_by_known_part(words: Sequence[ShellWord]) -> bool | None:
+    # A known part of a text proves that the text is not empty.
     if len(words) == 2 and words[0].text in ("-n", "-z") and words[1].text:
         return words[0].text == "-n"
     return None
 
 
 def _outcome(texts: list[str]) -> bool | None:
-    """The outcome of one test, `!`, `-a`, `-o`, `&&` and `||` included."""
+    """Returns the outcome of one test, `!`, `-a`, `-o`, `&&` and `||` included."""
     for joint, decided in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
         if joint in texts[1:-1]:
             at = texts.index(joint, 1)
-            left = _outcome(texts[:at])
-            right = _outcome(texts[at + 1 :])
-            if decided in (left, right):
+            before = _outcome(texts[:at])
+            after = _outcome(texts[at + 1 :])
+            if decided in (before, after):
                 return decided
-            return None if left is None or right is None else not decided
+            return None if before is None or after is None else not decided
     if texts[:1] == ["!"]:
         inner = _outcome(texts[1:])
         return None if inner is None else not inner
@@ -64,25 +64,27 @@ def _outcome(texts: list[str]) -> bool | None:
     return _compared(*texts) if len(texts) == 3 else None
 
 
-def _compared(left: str, operator: str, right: str) -> bool | None:
+def _compared(subject: str, operator: str, operand: str) -> bool | None:
     if operator in ("=", "==", "!="):
-        return fnmatch.fnmatchcase(left, right) == (operator != "!=")
+        return fnmatch.fnmatchcase(subject, operand) == (operator != "!=")
     if operator == "=~":
-        # Expressions of the shell and of Python agree where nothing but these is in them.
-        return re.search(right, left) is not None if re.fullmatch(r"\^?[\w./-]*\$?", right) else None
-    if operator in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (left, right)):
-        return _NUMBERS[operator](int(left), int(right))
+        # Regular expressions of the shell and of Python agree for patterns of only these characters.
+        return re.search(operand, subject) is not None if re.fullmatch(r"\^?[\w./-]*\$?", operand) else None
+    if operator in _NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (subject, operand)):
+        return _NUMBERS[operator](int(subject), int(operand))
     return None
 
 
 def tested_empty(branch: str) -> str:
-    """The variable of a branch that is taken where it is empty, `if [ -z "$NAME" ]; then`; "" for any other branch."""
-    found = _EMPTY.match(branch)
-    return found[1] if found else ""
+    """Returns the variable of a branch taken if the variable is empty, `if [ -z "$NAME" ]; then`; "" for any other
+    branch.
+    """
+    match = _EMPTY.match(branch)
+    return match[1] if match else ""
 
 
 def matches(subject: ShellWord, patterns: Sequence[ShellWord]) -> bool | None:
-    """True if one of the patterns fits whatever text the subject has; None if nobody can tell."""
+    """True if one of the patterns fits every possible text of the subject; None if undecidable."""
     if [pattern.text for pattern in patterns if not pattern.unknown] == ["*"]:
         return True
     if any(pattern.unknown for pattern in patterns) or not subject.texts:

@@ -1,4 +1,4 @@
-"""`WordReader` reads the words of a command: quotes are taken off, variables are expanded, nothing is run."""
+"""`WordReader` reads the words of a command: quotes are removed, variables are expanded, nothing is run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BRACED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z
 _CUT: Final = re.compile(r"([A-Za-z_]\w*)(##|#|%%|%)([^*?\[\]$`]*\*?[^*?\[\]$`]*)\Z")
 _PLACE_OF_RUN: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
 _MOST_NESTED: Final = 16
-"""Defaults within defaults: each takes a part of the interpreter's stack."""
+"""Maximum depth of defaults within defaults: each level uses the interpreter's stack."""
 
 
 @dataclass(slots=True)
 class WordReader:
-    """The words of a text from `at` up to `end`."""
+    """Reads the words of a text from `at` up to `end`."""
 
     text: str
     at: int
@@ -39,7 +39,7 @@ class WordReader:
     nested: int = 0
 
     def words(self, *, split: bool = True) -> list[ShellWord]:
-        """The words that stand here: of an expanded list, or of text with blanks, several or none."""
+        """Returns the words at the reader's position: several or none for an expanded list, or for text with blanks."""
         start = self.at
         word = WordUnderWay()
         listed: list[ShellWord] = []
@@ -56,18 +56,18 @@ class WordReader:
                 word.add(piece)
         if word.is_empty and not word.unknown:
             return listed
-        here = self.place_of(start, self.at)
-        found = word.finished(here)
-        if split and len(found) == 1 and found[0].unknown and self.text[start] == "$":
-            # Each of its texts would be taken apart at its blanks.
-            texts = [text.split() for text in found[0].candidates]
+        position = self.place_of(start, self.at)
+        finished = word.finished(position)
+        if split and len(finished) == 1 and finished[0].unknown and self.text[start] == "$":
+            # Each possible text would be split at its blanks.
+            texts = [text.split() for text in finished[0].candidates]
             if any(len(parts) > 1 or "=" in "".join(parts) for parts in texts):
-                lists = [[ShellWord(part, here) for part in parts] for parts in texts]
-                return [*listed, *merged_words(lists, found[0].unknown)]
-        return [*listed, *found]
+                lists = [[ShellWord(fragment, position) for fragment in parts] for parts in texts]
+                return [*listed, *merged_words(lists, finished[0].unknown)]
+        return [*listed, *finished]
 
     def skip_blanks(self) -> None:
-        """Goes on to what is no blank, and past a line that goes on."""
+        """Skips blanks and line continuations."""
         while self.at < self.end:
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
@@ -76,14 +76,14 @@ class WordReader:
             else:
                 return
 
-    def fail(self, at: int, what: str, fix: str) -> ShellProblem:
-        """The problem at a place."""
-        return ShellProblem(Issue((), what, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
+    def fail(self, at: int, problem: str, fix: str) -> ShellProblem:
+        """Returns the problem at a position."""
+        return ShellProblem(Issue((), problem, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
 
     def document(self, *, literal: bool, unindented: bool) -> str:
-        """The whole text as a here-document is read: variables are expanded as in double quotes, unless it is literal.
+        """Reads the whole text as a here-document: variables are expanded as in double quotes, unless `literal`.
 
-        What is not known is a gap in it, `???`.
+        An unknown value becomes a gap, `???`.
         """
         parts: list[str] = []
         while self.at < self.end:
@@ -102,7 +102,7 @@ class WordReader:
         return re.sub(r"(?m)^\t+", "", text) if unindented else text
 
     def _piece(self) -> Piece:
-        """The next piece of a word."""
+        """Reads the next piece of a word."""
         char = self.text[self.at]
         if char == "'":
             end = self._skipped()
@@ -120,7 +120,7 @@ class WordReader:
         return self._spend(char)
 
     def _skipped(self) -> tuple[int, int]:
-        """The characters of the quote or expansion that begins here, which are passed by."""
+        """Skips the quote or expansion beginning here; returns the range of its characters."""
         start = self.at
         try:
             self.at = skip_piece(self.text, start)
@@ -160,22 +160,22 @@ class WordReader:
         if self.text.startswith("${", start):
             _, end = self._skipped()
             return self._braced(self.text[start + 2 : end - 1])
-        found = _NAME.match(self.text, start + 1)
-        if found:
-            self.at = found.end()
-            return self._variable(found[0], whole=False)
+        match = _NAME.match(self.text, start + 1)
+        if match:
+            self.at = match.end()
+            return self._variable(match[0], whole=False)
         self.at = start + 2
         return self._argument(start)
 
     def _argument(self, start: int) -> Piece:
         char = self.text[start + 1 : start + 2]
         if char in ("@", "*"):
-            # What the script is called with: nothing, for it is not called.
-            value = self.variables.get("@")
-            return Piece("", words=value.listed if value is not None else ())
+            # The arguments of the script: none, because the script is not called.
+            arguments = self.variables.get("@")
+            return Piece("", words=arguments.listed if arguments is not None else ())
         if char == "#":
-            value = self.variables.get("@")
-            return Piece(str(len(value.listed)) if value is not None else "0")
+            arguments = self.variables.get("@")
+            return Piece(str(len(arguments.listed)) if arguments is not None else "0")
         if char in ("?", "!", "$", "-"):
             return Piece("")
         if char.isdigit():
@@ -184,39 +184,39 @@ class WordReader:
         return Piece("$")
 
     def _braced(self, inside: str) -> Piece:
-        found = _BRACED.match(inside)
-        if found is None:
+        match = _BRACED.match(inside)
+        if match is None:
             if cased := re.fullmatch(r"([A-Za-z_]\w*)(,,|\^\^)", inside):
                 return _in_case(self._variable(cased[1], whole=False), cased[2])
             if sliced := re.fullmatch(r"[@*]:(\d{1,3})", inside):
-                value = self.variables.get("@")
-                return Piece("", words=value.listed[max(0, int(sliced[1]) - 1) :] if value is not None else ())
+                variable = self.variables.get("@")
+                return Piece("", words=variable.listed[max(0, int(sliced[1]) - 1) :] if variable is not None else ())
             if cut := _CUT.match(inside):
                 return self._cut(*cut.groups())
-            # `${a.b}` in double quotes cannot be a variable: it is Hydra's, and the shell would refuse it.
+            # `${a.b}` in double quotes cannot be a variable: it belongs to Hydra, and the shell would refuse it.
             if re.fullmatch(r"[\w.]*\.[\w.]+|[\w.]+:[^}]*", inside) and ":-" not in inside:
                 return Piece("${" + inside + "}")
             return Piece("", f"`${{{inside[:40]}}}` is not worked out")
-        name, listed, operator, default = found.groups()
-        value = self.variables.get(name)
-        if operator and value is None and operator[-1] in "-=":
+        name, listed, operator, default = match.groups()
+        variable = self.variables.get(name)
+        if operator and variable is None and operator[-1] in "-=":
             return self._default(default)
         piece = self._variable(name, whole=bool(listed))
         if not operator or operator[-1] == "?":
             return piece
         empty = piece.text == "" and not piece.words
         if operator[-1] == "+":
-            if value is None or (operator == ":+" and empty and not piece.unknown):
+            if variable is None or (operator == ":+" and empty and not piece.unknown):
                 return Piece("")
             return self._default(default) if not piece.unknown else Piece("", piece.unknown)
         if piece.unknown and operator.startswith(":") and "" in piece.candidates:
-            other = self._default(default)
-            texts = other.candidates if other.unknown else (other.text,)
+            alternative = self._default(default)
+            texts = alternative.candidates if alternative.unknown else (alternative.text,)
             return Piece("", piece.unknown, tuple(dict.fromkeys([*filter(None, piece.candidates), *texts])))
         return self._default(default) if operator.startswith(":") and empty and not piece.unknown else piece
 
     def _cut(self, name: str, operator: str, pattern: str) -> Piece:
-        """The text without a beginning or an end, if no more than one `*` is in the pattern."""
+        """Removes a prefix or suffix from the text, for patterns with at most one `*`."""
         piece = self._variable(name, whole=False)
         if piece.unknown or piece.text.startswith("${oc.env:"):
             return Piece("", f"`${{{name}{operator}{pattern}}}` is not worked out")
@@ -230,26 +230,26 @@ class WordReader:
         return Piece(piece.text[:at])
 
     def _default(self, text: str) -> Piece:
-        # In shell a default may hold variables of its own.
+        # A default in shell may contain variables.
         if not set("$`'\"\\") & set(text):
             return self._spend(text)
         if self.nested >= _MOST_NESTED:
             raise self.fail(self.at - 1, f"defaults are nested deeper than {_MOST_NESTED} levels", "assign a variable")
-        here = self.place_of(self.at - 1, self.at)
-        inner = WordReader(text, 0, len(text), self.variables, lambda start, end: here, self.spent, self.nested + 1)
+        position = self.place_of(self.at - 1, self.at)
+        inner = WordReader(text, 0, len(text), self.variables, lambda start, end: position, self.spent, self.nested + 1)
         word = WordUnderWay()
         while inner.at < len(text):
             word.add(joined(inner._piece()))
         return word.piece()
 
     def _variable(self, name: str, *, whole: bool) -> Piece:
-        value = self.variables.get(name)
-        if value is None:
+        variable = self.variables.get(name)
+        if variable is None:
             return self._unassigned(name, whole=whole)
-        self._spend("".join(word.text for word in value.words))
+        self._spend("".join(word.text for word in variable.words))
         if whole:
-            return Piece("", words=value.listed)
-        word = value.words[0] if value.words else None
+            return Piece("", words=variable.listed)
+        word = variable.words[0] if variable.words else None
         return Piece(word.text, word.unknown, word.candidates) if word else Piece("")
 
     def _unassigned(self, name: str, *, whole: bool) -> Piece:
@@ -263,8 +263,8 @@ class WordReader:
 
     def _calculated(self, expression: str) -> Piece:
         def known(name: str) -> str:
-            value = self.variables.get(name)
-            word = value.words[0] if value is not None and value.words else None
+            variable = self.variables.get(name)
+            word = variable.words[0] if variable is not None and variable.words else None
             return word.text if word is not None and not word.unknown else ""
 
         number = whole_number(expression, known)
@@ -273,16 +273,20 @@ class WordReader:
         return self._one_of_sums(expression) or Piece("", f"`$(({expression.strip()[:40]}))` is not worked out")
 
     def _one_of_sums(self, expression: str) -> Piece | None:
-        """The sums for each text of the one variable in it that has several; None if there is no such variable."""
+        """Returns the sums for each text of the expression's single uncertain variable; None for no or several
+        variables.
+        """
         names = dict.fromkeys(_NAME.findall(expression))
-        values = {name: value for name in names if (value := self.variables.get(name)) is not None and value.words}
-        several = [name for name, value in values.items() if value.words[0].unknown]
+        variables = {
+            name: variable for name in names if (variable := self.variables.get(name)) is not None and variable.words
+        }
+        several = [name for name, variable in variables.items() if variable.words[0].unknown]
         if len(several) != 1:
             return None
-        word = values[several[0]].words[0]
+        word = variables[several[0]].words[0]
         sums = []
         for text in word.candidates:
-            texts = {name: _text_of(value) for name, value in values.items()} | {several[0]: text}
+            texts = {name: _text_of(variable) for name, variable in variables.items()} | {several[0]: text}
             number = whole_number(expression, partial(_text_in, texts))
             if number is None:
                 return None
@@ -296,16 +300,16 @@ class WordReader:
         if command in _PLACE_OF_RUN:
             return Piece(".")
         if re.match(r"(TZ=\S+\s+)?date\b", command):
-            # A time makes a name unlike another one's, and stands for nothing else.
+            # A time stamp makes a name unique and has no further meaning.
             return Piece("now")
         return self._path_of(command) or Piece("", f"{shown[:60]} is a command, and nothing is run")
 
     def _path_of(self, command: str) -> Piece | None:
-        """The outcome of `basename` and `dirname`; None if it is none of them, or its path is not known."""
+        """Evaluates `basename` and `dirname`; None for another command, or for an unknown path."""
         if not command.startswith(("basename ", "dirname ")) or self.nested >= _MOST_NESTED:
             return None
-        here = self.place_of(self.at - 1, self.at)
-        inner = WordReader(command, 0, len(command), self.variables, lambda a, b: here, self.spent, self.nested + 1)
+        position = self.place_of(self.at - 1, self.at)
+        inner = WordReader(command, 0, len(command), self.variables, lambda a, b: position, self.spent, self.nested + 1)
         name, *words = command_words(inner)
         if not 1 <= len(words) <= 2 or any(word.unknown for word in words):
             return None
@@ -317,8 +321,8 @@ class WordReader:
 
     def _spend(self, text: str) -> Piece:
         if not self.spent.add(len(text)):
-            what = f"variables expand to more than {MOST_CHARS:,} characters"
-            raise self.fail(self.at, what, "shorten the script")
+            problem = f"variables expand to more than {MOST_CHARS:,} characters"
+            raise self.fail(self.at, problem, "shorten the script")
         return Piece(text)
 
 
@@ -333,31 +337,31 @@ def _text_in(texts: Mapping[str, str], name: str) -> str:
     return texts.get(name, "")
 
 
-def _text_of(value: ShellValue | None) -> str:
-    return value.words[0].text if value is not None and value.words else ""
+def _text_of(variable: ShellValue | None) -> str:
+    return variable.words[0].text if variable is not None and variable.words else ""
 
 
 def command_words(reader: WordReader) -> list[ShellWord]:
-    """All words up to the end; what is redirected is passed by."""
-    found: list[ShellWord] = []
+    """Returns all words up to the end, without redirections."""
+    words: list[ShellWord] = []
     while True:
         reader.skip_blanks()
         if reader.at >= reader.end:
-            return found
+            return words
         char = reader.text[reader.at]
         if char == "#":
             end = reader.text.find("\n", reader.at)
             reader.at = reader.end if end < 0 else end
         elif char in "<>" or (char == "&" and reader.text.startswith("&>", reader.at)):
-            skip_redirection(reader, found)
+            skip_redirection(reader, words)
         elif char in ENDS:
             reader.at += 1
         else:
-            found += reader.words()
+            words += reader.words()
 
 
 def skip_redirection(reader: WordReader, words: list[ShellWord]) -> None:
-    """Passes a redirection by, with the number of the stream that was taken for a word."""
+    """Skips a redirection, including the number of the stream already read as a word."""
     if words and words[-1].text.isdigit() and reader.text[reader.at - 1] not in BLANKS:
         words.pop()
     while reader.at < reader.end and reader.text[reader.at] in f"<>&-{BLANKS}":
@@ -367,7 +371,7 @@ def skip_redirection(reader: WordReader, words: list[ShellWord]) -> None:
 
 
 def array_words(reader: WordReader) -> list[ShellWord]:
-    """The words of the array `(...)` that begins at the reader's place."""
+    """Returns the words of the array `(...)` beginning at the reader's position."""
     end = skip_array(reader.text, reader.at)
     inner = replace(reader, at=reader.at + 1, end=end - 1)
     reader.at = end

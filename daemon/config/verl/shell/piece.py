@@ -1,4 +1,4 @@
-"""`WordUnderWay` puts a word together of its pieces: quoted texts and what variables hold."""
+"""`WordUnderWay` assembles a word from pieces: quoted texts and values of variables."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.word import MOST_CANDIDATES, ShellWord
 
 MOST_CHARS: Final = 1 << 20
-"""What all words together may expand to: variables may double one another."""
+"""Maximum expansion of all words together: variables may double one another."""
 
 
 class ExpandedChars:
-    """Counts what all words of a script expand to."""
+    """Counts the characters of all expanded words of a script."""
 
     def __init__(self) -> None:
         self._chars = 0
 
     def add(self, count: int) -> bool:
-        """False once it is too much."""
+        """Adds `count` characters; False once over the limit."""
         self._chars += count
         return self._chars <= MOST_CHARS
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a word."""
+    """A fragment of a word."""
 
     text: str
     unknown: str = ""
-    """The reason why it is not known; empty if it is."""
+    """Reason why the text is unknown; empty for a known text."""
     candidates: tuple[str, ...] = ()
     words: tuple[ShellWord, ...] | None = None
-    """The words in its place if it is a whole list, which may be empty."""
+    """The words of a whole list, possibly empty; None for text."""
 
 
 def joined(piece: Piece) -> Piece:
-    """A list within quotes or a text: its words with blanks between them."""
+    """Converts a list to text, as within quotes: words separated by blanks."""
     if piece.words is None:
         return piece
     why = next((word.unknown for word in piece.words if word.unknown), "")
@@ -46,7 +46,7 @@ def joined(piece: Piece) -> Piece:
 
 
 class WordUnderWay:
-    """A word that is put together: its known text, and the texts that it may have."""
+    """A word under construction: its known text, and its possible texts."""
 
     def __init__(self) -> None:
         self.unknown = ""
@@ -57,11 +57,11 @@ class WordUnderWay:
 
     @property
     def is_empty(self) -> bool:
-        """True while nothing is in it, not even an empty text in quotes."""
+        """True before the first piece, even an empty text in quotes."""
         return self._text is None and not self._done
 
     def add(self, piece: Piece) -> None:
-        """Puts a piece behind the others."""
+        """Appends a piece."""
         piece = joined(piece)
         self._text = (self._text or "") + piece.text
         if not self.unknown and not piece.unknown:
@@ -74,21 +74,21 @@ class WordUnderWay:
         self.unknown = self.unknown or piece.unknown
 
     def add_parts(self, parts: Sequence[str]) -> None:
-        """Puts words behind the others, of which the first goes on with the last one."""
-        for number, part in enumerate(parts):
+        """Appends words; the first continues the word under construction."""
+        for number, fragment in enumerate(parts):
             if number:
                 self._done.append(self._text or "")
                 self._text = None
                 self._options = [""]
                 self._certain_chars = 0
-            self.add(Piece(part))
+            self.add(Piece(fragment))
 
     def piece(self) -> Piece:
-        """All of it as a piece of another word."""
+        """Returns the whole as a piece of another word."""
         return Piece(self._text or "", self.unknown, tuple(self._options or ()) if self.unknown else ())
 
-    def finished(self, place: SourcePlace) -> list[ShellWord]:
-        """The words."""
-        done = [ShellWord(text, place) for text in self._done]
+    def finished(self, position: SourcePlace) -> list[ShellWord]:
+        """Returns the finished words."""
+        done = [ShellWord(text, position) for text in self._done]
         candidates = tuple(dict.fromkeys(self._options or ())) if self.unknown else ()
-        return [*done, ShellWord(self._text or "", place, self.unknown, candidates, self._certain_chars)]
+        return [*done, ShellWord(self._text or "", position, self.unknown, candidates, self._certain_chars)]

@@ -1,4 +1,4 @@
-"""`read_script` follows a script as a shell would and runs nothing of it: its commands, and the files it writes."""
+"""`read_script` follows a script like a shell without running any of it, for its commands and the files it writes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FINE: Final = frozenset(
     {"cd", "mkdir", "set", "shopt", "echo", "printf", "source", ".", "true", ":", "ulimit", "sleep"}
 )
 _MOST_TURNS: Final = 64
-"""A loop over more items is not followed."""
+"""Loops over more items are not followed."""
 _MOST_STATEMENTS: Final = 20_000
 _MOST_CALLS: Final = 8
-"""Functions that call one another: each call takes a part of the interpreter's stack."""
+"""Maximum depth of functions calling one another: each call uses the interpreter's stack."""
 
 
 def read_script(text: str, source: SourceMap, choices: ShellChoices | None = None) -> ShellScript:
-    """The commands of the script in the order of its run, and the files that it writes. Raises ShellProblem."""
+    """Returns the commands of the script in running order, and the files written. Raises ShellProblem."""
     return _ShellRun(text, source, choices or ShellChoices()).script()
 
 
@@ -59,31 +59,33 @@ class _ShellRun:
         self._statements = 0
         self._calls = 0
         self._end = ""
-        self._left: dict[str, list[ShellVariables]] = {"return": [], "break": [], "continue": []}
+        self._leaving_branches: dict[str, list[ShellVariables]] = {"return": [], "break": [], "continue": []}
         self._loops = 0
         self._levels = 0
         self._in_doubt = 0
-        self.variables = ShellVariables({name: assumed_value(value) for name, value in choices.assumed.items()})
+        self.variables = ShellVariables(
+            {name: assumed_value(text_assumed) for name, text_assumed in choices.assumed.items()}
+        )
 
     def script(self) -> ShellScript:
         """Follows the whole script."""
         try:
             statements = parse_script(self.text)
         except ScriptError as error:
-            place = self.places.place(error.at, error.at + 1)
-            raise ShellProblem(Issue((), error.what, error.fix, SyntaxIssue, place=place)) from None
+            position = self.places.place(error.at, error.at + 1)
+            raise ShellProblem(Issue((), error.what, error.fix, SyntaxIssue, place=position)) from None
         self._run(statements)
         for name, function in list(self._functions.items()):
-            # It may be called in a way that cannot be followed, such as by a trap.
+            # A function may be called in ways that cannot be followed, such as by a trap.
             if name not in self._called:
-                self._tried(self.variables.branch(), function.body)
+                self._follow_separately(self.variables.branch(), function.body)
         return self.result
 
     def _reader(self, start: int, end: int) -> WordReader:
         return WordReader(self.text, start, end, self.variables, self.places.place, self._spent)
 
     def _run(self, statements: Sequence[Statement]) -> bool | None:
-        """Follows statements; the outcome of the last one, None if nobody can tell."""
+        """Follows statements; returns the outcome of the last one, None if undecidable."""
         outcome: bool | None = True
         for statement in statements:
             if self._end:
@@ -96,7 +98,7 @@ class _ShellRun:
         return outcome
 
     def _perhaps(self, statement: Statement, needed: bool) -> bool | None:
-        """Follows a statement that is run if what stands before it had an outcome that nobody can tell."""
+        """Follows a statement run only after an undecidable outcome of the preceding statement."""
         start = statement.node.start
         decided = self._choice(start, start)
         if decided is False:
@@ -104,30 +106,30 @@ class _ShellRun:
         if decided:
             return self._statement(statement)
         branch = self.variables.branch()
-        if not self._tried(branch, (statement,)):
+        if not self._follow_separately(branch, (statement,)):
             self._merge([branch, self.variables.branch()], start)
         return None
 
-    def _tried(self, branch: ShellVariables, statements: Sequence[Statement]) -> bool:
-        """Follows statements with variables of their own; True if the script does not go on behind them."""
+    def _follow_separately(self, branch: ShellVariables, statements: Sequence[Statement]) -> bool:
+        """Follows statements with a separate set of variables; True if the script ends within them."""
         before = (self.variables, self._end)
         self.variables = branch
         self._end = ""
         self._in_doubt += 1
         try:
             self._run(statements)
-            if self._end in self._left:
-                self._left[self._end].append(branch.flat())
+            if self._end in self._leaving_branches:
+                self._leaving_branches[self._end].append(branch.flat())
             return bool(self._end)
         finally:
             self.variables, self._end = before
             self._in_doubt -= 1
 
     def _merge_left(self, end: str, at: int) -> None:
-        """Goes on with what a branch may have done that left by this word, too."""
-        if self._left[end]:
-            self._merge([self.variables.flat(), *self._left[end]], at)
-            self._left[end] = []
+        """Merges the possible effects of branches left by the word `end`."""
+        if self._leaving_branches[end]:
+            self._merge([self.variables.flat(), *self._leaving_branches[end]], at)
+            self._leaving_branches[end] = []
 
     def _merge(self, branches: Sequence[ShellVariables], at: int) -> None:
         self.variables.merge(branches, self.places.line(at), self.places.place(at, at + 1))
@@ -135,9 +137,11 @@ class _ShellRun:
     def _statement(self, statement: Statement) -> bool | None:
         self._statements += 1
         if self._statements > _MOST_STATEMENTS:
-            what = f"more than {_MOST_STATEMENTS:,} commands would be run"
-            place = self.places.place(statement.node.start, statement.node.start + 1)
-            raise ShellProblem(Issue((), what, "give the command line alone, after `--`", LimitIssue, place=place))
+            problem = f"more than {_MOST_STATEMENTS:,} commands would be run"
+            position = self.places.place(statement.node.start, statement.node.start + 1)
+            raise ShellProblem(
+                Issue((), problem, "give the command line alone, after `--`", LimitIssue, place=position)
+            )
         node = statement.node
         if isinstance(node, ShellFunction):
             self._functions[node.name] = node
@@ -149,7 +153,7 @@ class _ShellRun:
         if block.kind == "{":
             return self._run(block.branches[0].body)
         if block.kind == "(":
-            self._tried(self.variables.branch(), block.branches[0].body)
+            self._follow_separately(self.variables.branch(), block.branches[0].body)
             return None
         if block.kind in ("for", "select", "while", "until"):
             self._loop(block)
@@ -160,7 +164,7 @@ class _ShellRun:
         return None
 
     def _choice(self, start: int, end: int) -> bool | None:
-        """True for a branch that somebody takes, false for one that somebody skips."""
+        """True for a branch taken by the user's choice, false for a skipped branch, None without a choice."""
         first = self.places.line(start)
         last = self.places.line(max(start, end - 1))
         if any(first <= line <= last for line in self.choices.taken):
@@ -168,7 +172,7 @@ class _ShellRun:
         return False if any(first <= line <= last for line in self.choices.skipped) else None
 
     def _branches(self, block: ShellBlock) -> None:
-        """Follows the branch that is taken, or all that may be, and then goes on with what one of them did."""
+        """Follows the branch taken, or all possible branches, and merges their effects."""
         chosen = [self._choice(branch.start, branch.end) for branch in block.branches]
         subject = self._subject(block)
         outcomes: list[ShellVariables] = []
@@ -184,12 +188,12 @@ class _ShellRun:
                 continue
             if decided and not outcomes:
                 self._run(branch.body)
-                for other in block.branches[block.branches.index(branch) + 1 :]:
-                    self._pass_over(other)
+                for later in block.branches[block.branches.index(branch) + 1 :]:
+                    self._pass_over(later)
                 return
-            taken = self.variables.branch()
-            if not self._tried(taken, branch.body):
-                outcomes.append(taken)
+            followed = self.variables.branch()
+            if not self._follow_separately(followed, branch.body):
+                outcomes.append(followed)
             if decided:
                 complete = True
                 break
@@ -202,7 +206,9 @@ class _ShellRun:
             self._merge(outcomes, block.start)
 
     def _pass_over(self, branch: Branch) -> None:
-        self.result.passed_over.update((word, place) for place, word in self.places.keys(branch.start, branch.end))
+        self.result.passed_over.update(
+            (word, position) for position, word in self.places.keys(branch.start, branch.end)
+        )
 
     def _subject(self, block: ShellBlock) -> ShellWord:
         words = self._reader(*block.head).words(split=False) if block.kind == "case" else []
@@ -220,25 +226,25 @@ class _ShellRun:
         branch = block.branches[0]
         if self._choice(branch.start, branch.end) is False:
             return
-        outer = (self._left["break"], self._left["continue"])
-        self._left |= {"break": [], "continue": []}
+        outer = (self._leaving_branches["break"], self._leaving_branches["continue"])
+        self._leaving_branches |= {"break": [], "continue": []}
         self._loops += 1
         try:
             self._loop_body(block, branch)
         finally:
             self._loops -= 1
-            self._left["break"], self._left["continue"] = outer
+            self._leaving_branches["break"], self._leaving_branches["continue"] = outer
 
     def _loop_body(self, block: ShellBlock, branch: Branch) -> None:
         if block.kind in ("while", "until"):
             outcome = self._run(branch.condition)
             if outcome is (block.kind == "until"):
                 return
-        items = command_words(self._reader(*block.head)) if block.kind == "for" else []
-        certain = block.kind == "for" and bool(block.name) and not any(word.unknown for word in items)
-        if certain and len(items) <= _MOST_TURNS:
-            for item in items:
-                self.variables.set(block.name, ShellValue((item,)))
+        loop_words = command_words(self._reader(*block.head)) if block.kind == "for" else []
+        certain = block.kind == "for" and bool(block.name) and not any(word.unknown for word in loop_words)
+        if certain and len(loop_words) <= _MOST_TURNS:
+            for loop_word in loop_words:
+                self.variables.set(block.name, ShellValue((loop_word,)))
                 if self._turn(branch.body, block.start):
                     break
             self._merge_left("break", block.start)
@@ -246,16 +252,16 @@ class _ShellRun:
         inner = self.variables.branch()
         if block.name:
             why = f"{block.name} is set by the loop on line {self.places.line(block.start)}"
-            texts = [text for word in items for text in word.texts]
-            place = self.places.place(block.start, block.start + 1)
-            inner.set(block.name, ShellValue((uncertain(ShellWord("", place), why, texts),)))
-        self._tried(inner, branch.body)
+            texts = [text for word in loop_words for text in word.texts]
+            position = self.places.place(block.start, block.start + 1)
+            inner.set(block.name, ShellValue((uncertain(ShellWord("", position), why, texts),)))
+        self._follow_separately(inner, branch.body)
         for end in ("break", "continue"):
             self._merge_left(end, block.start)
         self._merge([inner, self.variables.branch()], block.start)
 
     def _turn(self, body: Statements, at: int) -> bool:
-        """Follows one turn of a loop; True if no other one follows."""
+        """Follows one iteration of a loop; True if no further iteration follows."""
         self._run(body)
         self._merge_left("continue", at)
         ended = self._end
@@ -314,7 +320,7 @@ class _ShellRun:
                 words += reader.words(split=False)
 
     def _done(self, words: list[ShellWord]) -> bool | None:
-        """Takes a whole command: what it does to variables, or as one that is kept."""
+        """Processes a whole command: applies its effect on variables, or stores it."""
         first = words[0].text
         if first in _DECLARING:
             return True
@@ -351,8 +357,8 @@ class _ShellRun:
             return None
         before = {name: self.variables.get(name) for name in ("@", *map(str, range(1, 10)))}
         self._arguments(words)
-        outer = (self._left, self._loops)
-        self._left = {end: [] for end in self._left}
+        outer = (self._leaving_branches, self._loops)
+        self._leaving_branches = {end: [] for end in self._leaving_branches}
         self._loops = 0
         self._calls += 1
         try:
@@ -362,7 +368,7 @@ class _ShellRun:
             return outcome
         finally:
             self._calls -= 1
-            self._left, self._loops = outer
+            self._leaving_branches, self._loops = outer
             self.variables.written.update(before)
 
     def _arguments(self, words: Sequence[ShellWord]) -> None:
@@ -380,20 +386,21 @@ class _ShellRun:
         why = f"the script sets {name} while it runs"
         self.variables.set(name, ShellValue((ShellWord("", SourcePlace(self.origin), why),)))
 
-    def _assignment(self, found: re.Match[str], reader: WordReader, *, declared: bool = False) -> None:
-        name = found[1]
-        reader.at = found.end()
-        before = self.variables.get(name) if found[2] else None
+    def _assignment(self, match: re.Match[str], reader: WordReader, *, declared: bool = False) -> None:
+        name = match[1]
+        reader.at = match.end()
+        before = self.variables.get(name) if match[2] else None
         if self.text.startswith("(", reader.at):
             words = array_words(reader)
             self.variables.set(name, ShellValue((*(before.listed if before else ()), *words), is_array=True))
             return
-        here = self.places.place(found.start(), found.end())
+        position = self.places.place(match.start(), match.end())
         ends = reader.at >= reader.end or self.text[reader.at] in f"{BLANKS}{ENDS}"
         read = [] if ends else reader.words(split=False)
-        word = read[0] if read else ShellWord("", here)
+        word = read[0] if read else ShellWord("", position)
         if before and before.words:
             word = appended(before.words[0], word)
-        # Before a command, as in `A=1 python3 ...`, it is set for that command alone, whose words are expanded first.
+        # Before a command, as in `A=1 python3 ...`, the assignment applies to the command only, whose words are
+        # expanded first.
         if declared or _ENDS_HERE.match(self.text, reader.at) or reader.at >= reader.end:
             self.variables.set(name, ShellValue((word,)))

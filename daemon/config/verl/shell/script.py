@@ -1,4 +1,6 @@
-"""`ShellScript`: everything read of a script; `ShellChoices`: what somebody says beside; `ScriptPlaces`: its lines."""
+"""`ShellScript`: the output of reading a script; `ShellChoices`: the user's choices; `ScriptPlaces`: positions in a
+script.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +16,30 @@ from rftd.daemon.config.verl.shell.word import ShellWord, merged_words
 
 @dataclass(frozen=True, slots=True)
 class ShellChoices:
-    """What somebody says of a script that it does not say itself."""
+    """The user's choices for a script, resolving undecidable branches and values."""
 
     assumed: Mapping[str, str] = field(default_factory=dict)
-    """Variables, with the values that they have wherever the script reads them."""
+    """Variables with fixed values, wherever the script reads them."""
     taken: Collection[int] = ()
-    """Lines that are run: the branches that they are in are taken."""
+    """Lines that are run: the branches around them are taken."""
     skipped: Collection[int] = ()
     """Lines that are not run."""
 
 
 @dataclass(slots=True)
 class ShellScript:
-    """Everything that was read."""
+    """Commands and files read from a script."""
 
     commands: list[list[ShellWord]] = field(default_factory=list)
-    """Each as its words; one of a loop is there once for each turn."""
+    """Commands as lists of words; a command in a loop is repeated for each iteration."""
     files: dict[str, str] = field(default_factory=dict)
-    """Texts that the script writes by here-documents, by the paths of the files."""
+    """Texts written by the script through here-documents, by file path."""
     passed_over: dict[str, SourcePlace] = field(default_factory=dict)
-    """Overrides of branches that the script decides against, as they are written, with their places."""
+    """Overrides in branches not taken, as written, with positions."""
 
 
 def one_command(commands: Sequence[Sequence[ShellWord]]) -> list[ShellWord]:
-    """One command for several of which one is run: the turns of a loop."""
+    """Merges alternative commands, the iterations of a loop, into one."""
     if len(commands) == 1:
         return list(commands[0])
     return merged_words(commands, "a loop gives it several values")
@@ -48,7 +50,7 @@ _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 
 
 class ScriptPlaces:
-    """The places of one script."""
+    """Positions in one script."""
 
     def __init__(self, text: str, origin: str) -> None:
         self._text = text
@@ -56,18 +58,18 @@ class ScriptPlaces:
         self._line_starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
 
     def line(self, at: int) -> int:
-        """The number of the line of a character."""
+        """Returns the line number of a character."""
         return bisect.bisect_right(self._line_starts, at)
 
     def place(self, at: int, end: int) -> SourcePlace:
-        """The place of the characters from `at` up to `end`."""
+        """Returns the position of the characters from `at` up to `end`."""
         line = self.line(at)
         column = at - self._line_starts[line - 1] + 1
         return SourcePlace(self._origin, line, column, line, column + max(1, end - at))
 
     def keys(self, start: int, end: int) -> Iterator[tuple[SourcePlace, str]]:
-        """The overrides `section.key=value` in this part of the script, as they are written, with their places."""
-        comments = [found.span() for found in _COMMENT.finditer(self._text, start, end)]
-        for found in _KEY.finditer(self._text, start, end):
-            if not any(first <= found.start() < last for first, last in comments):
-                yield self.place(found.start(), found.end()), found.group()
+        """Yields the overrides `section.key=value` in a range of the script, as written, with positions."""
+        comments = [match.span() for match in _COMMENT.finditer(self._text, start, end)]
+        for match in _KEY.finditer(self._text, start, end):
+            if not any(first <= match.start() < last for first, last in comments):
+                yield self.place(match.start(), match.end()), match.group()

@@ -1,4 +1,4 @@
-"""`skip_piece` tells where a quote or an expansion of a script ends, and finds those that are never closed."""
+"""`skip_piece` finds the end of a quote or an expansion in a script, and reports unclosed ones."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _MOST_NESTED: Final = 40
 
 
 class ScriptError(Exception):
-    """Signals a quote or a bracket that is never closed, with its place and what opens there."""
+    """Raised for an unclosed quote or bracket, with the position and the opening text."""
 
-    def __init__(self, at: int, what: str, fix: str) -> None:
-        super().__init__(what)
+    def __init__(self, at: int, problem: str, fix: str) -> None:
+        super().__init__(problem)
         self.at = at
-        self.what = what
+        self.what = problem
         self.fix = fix
 
 
 def skip_piece(text: str, at: int, depth: int = 0) -> int:
-    """The end of the quote, the expansion or the character that begins here. Raises ScriptError."""
+    """Returns the end of the quote, expansion or character beginning at `at`. Raises ScriptError."""
     if depth > _MOST_NESTED:
         raise ScriptError(at, f"quotes are nested deeper than {_MOST_NESTED} levels", "assign a variable")
     char = text[at]
@@ -66,7 +66,7 @@ def _skip_sum(text: str, start: int) -> int:
 
 
 def skip_brackets(text: str, start: int, depth: int = 0) -> int:
-    """The end of the `(...)` that begins here, with quotes and brackets in it. Raises ScriptError."""
+    """Returns the end of the `(...)` beginning at `start`, nested quotes and brackets included. Raises ScriptError."""
     at = start + 1
     opened = 0
     while at < len(text):
@@ -95,7 +95,7 @@ def _skip_braces(text: str, start: int, depth: int) -> int:
 
 
 def skip_array(text: str, start: int) -> int:
-    """The end of the array `(...)` that begins here. Raises ScriptError."""
+    """Returns the end of the array `(...)` beginning at `start`. Raises ScriptError."""
     at = start + 1
     while at < len(text):
         if text[at] == ")":

@@ -1,4 +1,4 @@
-"""`parse_script` takes a script apart: commands as they stand, blocks with their branches, functions."""
+"""`parse_script` parses a script into commands, blocks with branches, and functions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST_NESTED: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """Text that a command reads, from its first line to its last one."""
+    """Text read by a command, from the first line to the last."""
 
     start: int
     end: int
     literal: bool
-    """True if no variable is expanded in it."""
+    """True if variables in the text are not expanded."""
     unindented: bool
-    """True if tabs before its lines are left out."""
+    """True if leading tabs are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
-    """The characters of one command."""
+    """The range of characters of one command."""
 
     start: int
     end: int
@@ -42,12 +42,12 @@ class SimpleCommand:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A part of a block: what is run if its condition holds."""
+    """A branch of a block, run if the condition holds."""
 
     start: int
     end: int
     condition: tuple[Statement, ...]
-    """Commands, of which the last one decides; none for `else`."""
+    """Commands of the condition, the last one deciding; empty for `else`."""
     patterns: tuple[tuple[int, int], ...]
     """The patterns of a `case`."""
     body: tuple[Statement, ...]
@@ -55,12 +55,12 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class ShellBlock:
-    """`if`, `case`, a loop, a group or a subshell."""
+    """An `if`, `case`, loop, group or subshell."""
 
     kind: str
     start: int
     head: tuple[int, int]
-    """The characters of a `case`'s subject, or of the items of a `for`."""
+    """The range of a `case`'s subject, or of the items of a `for`."""
     name: str
     """The variable of a `for`."""
     branches: tuple[Branch, ...]
@@ -68,7 +68,7 @@ class ShellBlock:
 
 @dataclass(frozen=True, slots=True)
 class ShellFunction:
-    """A function."""
+    """A function definition."""
 
     name: str
     start: int
@@ -77,7 +77,7 @@ class ShellFunction:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A command or a block, with what stands before it: `&&`, `||`, `|`, or nothing."""
+    """A command or a block, with the preceding operator: `&&`, `||`, `|`, or nothing."""
 
     joined: str
     node: SimpleCommand | ShellBlock | ShellFunction
@@ -88,12 +88,12 @@ Statements: TypeAlias = tuple[Statement, ...]
 
 
 def parse_script(text: str) -> Statements:
-    """The statements of the script. Raises ScriptError."""
+    """Returns the statements of the script. Raises ScriptError."""
     parser = _ScriptParser(text)
     statements: list[Statement] = []
     while parser.at < len(text):
         statements += parser.statements(frozenset())
-        parser.at += 1  # a bracket or a word that closes nothing
+        parser.at += 1  # a bracket or a word without an opening counterpart
     return tuple(statements)
 
 
@@ -106,8 +106,8 @@ class _ScriptParser:
         self._documents: list[HereDocument] = []
 
     def statements(self, stops: frozenset[str]) -> Statements:
-        """Statements up to a word of `stops`, a bracket that closes, or the end."""
-        found: list[Statement] = []
+        """Parses statements up to a word of `stops`, a closing bracket, or the end."""
+        parsed: list[Statement] = []
         joined = ""
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -129,15 +129,15 @@ class _ScriptParser:
                 statement = self._statement(joined)
                 joined = ""
                 if statement is not None:
-                    found.append(statement)
-        return tuple(found)
+                    parsed.append(statement)
+        return tuple(parsed)
 
     def _next(self) -> None:
         self.at += 1
 
     def _word(self) -> str:
-        found = _WORD.match(self.text, self.at)
-        return found[0] if found else ""
+        match = _WORD.match(self.text, self.at)
+        return match[0] if match else ""
 
     def _statement(self, joined: str) -> Statement | None:
         start = self.at
@@ -212,22 +212,22 @@ class _ScriptParser:
         return ShellBlock("case", start, subject, "", tuple(branches))
 
     def _patterns(self) -> tuple[tuple[int, int], ...]:
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         if self.text.startswith("(", self.at):
             self.at += 1
         while self.at < len(self.text) and self.text[self.at] != ")":
             if self.text[self.at] in BLANKS or self.text[self.at] in "|\n;&":
                 self.at += 1
             else:
-                found.append(self._span())
+                spans.append(self._span())
         self.at += 1
-        return tuple(found)
+        return tuple(spans)
 
     def _loop(self, word: str) -> ShellBlock:
         start = self.at
         self.at += len(word)
         name = ""
-        items = (start, start)
+        item_span = (start, start)
         condition: Statements = ()
         if word in ("for", "select"):
             self._blank_lines()
@@ -242,7 +242,7 @@ class _ScriptParser:
                     self._skip("in")
                     begun = self.at
                     self._simple()
-                    items = (begun, self.at)
+                    item_span = (begun, self.at)
             self.statements(frozenset({"do", "done"}))
         else:
             condition = self.statements(frozenset({"do", "done"}))
@@ -250,7 +250,7 @@ class _ScriptParser:
         body = self.statements(frozenset({"done"}))
         end = self.at
         self._skip("done")
-        return ShellBlock(word, start, items, name, (Branch(start, end, condition, (), body),))
+        return ShellBlock(word, start, item_span, name, (Branch(start, end, condition, (), body),))
 
     def _group(self) -> ShellBlock:
         start = self.at
@@ -271,7 +271,7 @@ class _ScriptParser:
         self.at = end + len(closing)
 
     def _simple(self) -> SimpleCommand:
-        """One command, up to what ends it."""
+        """Parses one command."""
         start = self.at
         documents: list[HereDocument] = []
         self._documents = documents
@@ -300,11 +300,11 @@ class _ScriptParser:
         return SimpleCommand(start, self.at, documents)
 
     def _redirection(self) -> None:
-        found = _DOCUMENT.match(self.text, self.at)
-        if found and not self.text.startswith("<<<", self.at):
-            literal = found[4] is None or "\\" in found[0]
-            self._pending.append((found[2] or found[3] or found[4], literal, found[1] == "-", self._documents))
-            self.at = found.end()
+        match = _DOCUMENT.match(self.text, self.at)
+        if match and not self.text.startswith("<<<", self.at):
+            literal = match[4] is None or "\\" in match[0]
+            self._pending.append((match[2] or match[3] or match[4], literal, match[1] == "-", self._documents))
+            self.at = match.end()
             return
         if self.text.startswith(("<(", ">("), self.at):
             self.at = skip_brackets(self.text, self.at + 1)
@@ -312,7 +312,7 @@ class _ScriptParser:
         self.at += 1
 
     def _line_end(self) -> None:
-        """Goes to the next line, past the here-documents that this one asks for."""
+        """Moves to the next line, past the here-documents requested on the current line."""
         self.at += 1
         for word, literal, unindented, documents in self._pending:
             start = self.at
@@ -330,7 +330,7 @@ class _ScriptParser:
         self._pending = []
 
     def _span(self) -> tuple[int, int]:
-        """The characters of the word that begins here, after blanks."""
+        """Returns the range of the word beginning here, after blanks."""
         while self.at < len(self.text) and self.text[self.at] in BLANKS:
             self.at += 1
         start = self.at

@@ -1,4 +1,4 @@
-"""`ShellVariables` are the variables of a script at one point of it; branches write to a copy, which may be merged."""
+"""`ShellVariables` are the variables at one point of a script; branches write to a copy, merged later."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from rftd.daemon.config.verl.shell.word import ShellWord, merged_words, uncertai
 
 @dataclass(frozen=True, slots=True)
 class ShellValue:
-    """The words of a variable: one, or those of an array."""
+    """The words of a variable: one, or the elements of an array."""
 
     words: tuple[ShellWord, ...]
     is_array: bool = False
     elements: tuple[ShellWord, ...] | None = None
-    """The words where a list is asked for, if they are others."""
+    """The words in list context, if different."""
 
     @property
     def listed(self) -> tuple[ShellWord, ...]:
-        """The words where a list is asked for."""
+        """The words in list context."""
         return self.words if self.elements is None else self.elements
 
 
 @dataclass(slots=True)
 class ShellVariables:
-    """The variables by name; what is assumed of one is not changed by the script."""
+    """The variables by name; assumed variables are not changed by the script."""
 
     assumed: Mapping[str, ShellValue]
     above: ShellVariables | None = None
     written: dict[str, ShellValue | None] = field(default_factory=dict)
 
     def get(self, name: str) -> ShellValue | None:
-        """The value, or None for a variable that the script does not assign."""
+        """Returns the value; None for a variable not assigned by the script."""
         if name in self.assumed:
             return self.assumed[name]
         scope: ShellVariables | None = self
@@ -44,73 +44,83 @@ class ShellVariables:
             scope = scope.above
         return None
 
-    def set(self, name: str, value: ShellValue) -> None:
+    def set(self, name: str, content: ShellValue) -> None:
         """Assigns a variable."""
-        self.written[name] = value
+        self.written[name] = content
 
     def unset(self, name: str) -> None:
-        """Makes it a variable that the script does not assign."""
+        """Marks a variable as not assigned by the script."""
         self.written[name] = None
 
     def default(self, name: str, branch: ShellVariables) -> None:
-        """Takes what a branch gives a variable that the script assigns nowhere else, as `${NAME:-...}` does."""
-        if self.get(name) is None and (value := branch.written.get(name)) is not None:
-            self.set(name, value)
+        """Copies a branch's value of a variable not assigned elsewhere in the script, like `${NAME:-...}`."""
+        if self.get(name) is None and (content := branch.written.get(name)) is not None:
+            self.set(name, content)
 
     def branch(self) -> ShellVariables:
-        """Variables that begin as these do and change alone."""
+        """Returns a copy-on-write branch of the variables."""
         return ShellVariables(self.assumed, self)
 
     def flat(self) -> ShellVariables:
-        """A copy as they are now, which no later assignment changes."""
-        written = {} if self.above is None else self.above.flat().written
-        return ShellVariables(self.assumed, None, {**written, **self.written})
+        """Returns a copy not affected by later assignments."""
+        assignments = {} if self.above is None else self.above.flat().written
+        return ShellVariables(self.assumed, None, {**assignments, **self.written})
 
     def take(self, branch: ShellVariables) -> None:
-        """Goes on with what a branch has assigned."""
+        """Applies the assignments of a branch."""
         self.written.update(branch.written)
 
-    def merge(self, branches: Sequence[ShellVariables], line: int, place: SourcePlace) -> None:
-        """Goes on with what one of these branches has assigned, and nobody knows which."""
+    def merge(self, branches: Sequence[ShellVariables], line: int, position: SourcePlace) -> None:
+        """Merges the assignments of alternative branches, exactly one of which was run."""
         for name in dict.fromkeys(name for branch in branches for name in branch.written):
-            values = [branch.get(name) for branch in branches]
-            words = [word for branch in branches if (value := branch.written.get(name)) for word in value.words[-1:]]
+            alternatives = [branch.get(name) for branch in branches]
+            words = [
+                word for branch in branches if (assigned := branch.written.get(name)) for word in assigned.words[-1:]
+            ]
             where = words[0].place.line if words and words[0].place.line else line
-            self.written[name] = _one_of(values, f"{name} is set on line {where} under a condition", name, place)
+            self.written[name] = _one_of(
+                alternatives, f"{name} is set on line {where} under a condition", name, position
+            )
 
 
-def _one_of(values: Sequence[ShellValue | None], why: str, name: str, place: SourcePlace) -> ShellValue | None:
-    if all(value == values[0] for value in values):
-        return values[0]
-    if any(value is not None and value.is_array for value in values):
-        lists = [value.listed if value is not None else () for value in values]
+def _one_of(alternatives: Sequence[ShellValue | None], why: str, name: str, position: SourcePlace) -> ShellValue | None:
+    if all(alternative == alternatives[0] for alternative in alternatives):
+        return alternatives[0]
+    if any(alternative is not None and alternative.is_array for alternative in alternatives):
+        lists = [alternative.listed if alternative is not None else () for alternative in alternatives]
         return ShellValue(tuple(merged_words(lists, why)), is_array=True)
     texts: list[str] = []
     certain = True
-    for value in values:
-        # What the script does not assign comes from the environment.
-        found = ("${oc.env:" + name + "}",) if value is None else value.words[0].texts if value.words else ("",)
-        certain = certain and bool(found)
-        texts += found
+    for alternative in alternatives:
+        # A variable not assigned by the script comes from the environment.
+        possible = (
+            ("${oc.env:" + name + "}",)
+            if alternative is None
+            else alternative.words[0].texts
+            if alternative.words
+            else ("",)
+        )
+        certain = certain and bool(possible)
+        texts += possible
     if certain and len(set(texts)) == 1:
-        return ShellValue((ShellWord(texts[0], place),))
-    return ShellValue((uncertain(ShellWord("", place), why, texts if certain else ()),))
+        return ShellValue((ShellWord(texts[0], position),))
+    return ShellValue((uncertain(ShellWord("", position), why, texts if certain else ()),))
 
 
 def assumed_value(text: str) -> ShellValue:
-    """The value that somebody gives a variable: a text, and the words in it where the script asks for a list."""
-    place = SourcePlace("--assume")
+    """Returns the value chosen by the user for a variable: a text, split into words in list context."""
+    position = SourcePlace("--assume")
     try:
         words = shlex.split(text)
     except ValueError:
         words = [text]
-    return ShellValue((ShellWord(text, place),), elements=tuple(ShellWord(word, place) for word in words))
+    return ShellValue((ShellWord(text, position),), elements=tuple(ShellWord(word, position) for word in words))
 
 
 def appended(before: ShellWord, word: ShellWord) -> ShellWord:
-    """One text behind another."""
+    """Concatenates two words."""
     if not before.unknown and not word.unknown:
         return replace(word, text=before.text + word.text)
-    texts = [left + right for left in before.texts for right in word.texts]
+    texts = [prefix + suffix for prefix in before.texts for suffix in word.texts]
     why = before.unknown or word.unknown
     return uncertain(replace(word, text=before.text + word.text), why, texts)

@@ -22,13 +22,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "cooldown without reuse": (
         {"buffer": {"trainer_input": {"experience_buffer": {"replay_buffer": {"reuse_cooldown_time": 5}}}}},
         "buffer.trainer_input.experience_buffer.replay_buffer.reuse_cooldown_time",
-        "is set, but replay_buffer.enable is false: nothing is ever used again",
+        "is set, but replay_buffer.enable is false: experiences are never reused",
         "set replay_buffer.enable to true, or leave it out",
     ),
     "batch larger than capacity": (
         {"buffer": {"trainer_input": {"experience_buffer": {"capacity": 7}}}},
         "buffer.trainer_input.experience_buffer.capacity",
-        "is 7, but one step trains 8 experiences: no batch would ever be full",
+        "is 7, but one step trains 8 experiences: no batch could ever be filled",
         "set it to at least 8, or lower train_batch_size",
     ),
     "group algorithm with repeat_times 1": (
@@ -40,7 +40,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "fixed style with over-rollout": (
         {"explorer": {"over_rollout": {"ratio": 0.5}}},
         "explorer.over_rollout.ratio",
-        "goes on without the slowest tasks of a step, and sync_style fixed trains on all of them",
+        "continues without the slowest tasks of a step, but sync_style fixed trains on all of them",
         "write ratio: 0, or synchronizer.sync_style: fully_async",
     ),
 }

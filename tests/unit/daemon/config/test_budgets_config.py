@@ -28,8 +28,8 @@ def test_without_budgets_none_is_shown(load: Load, small: str) -> None:
 @pytest.mark.parametrize(
     ("written", "error"),
     [
-        ("{cost: 5}", "limits.cost: is 5, and nothing has a price"),
-        ("{million_tokens_price: 5}", "limits.million_tokens_price: is a price, and there is no limits.cost"),
+        ("{cost: 5}", "limits.cost: is 5, but no price is set"),
+        ("{million_tokens_price: 5}", "limits.million_tokens_price: is a price, but limits.cost is not set"),
         ("{hours: -1}", "limits.hours"),
         ("{hours: .inf}", "limits.hours"),
         ("{tokens: 1.5}", "limits.tokens"),

@@ -67,7 +67,7 @@ def test_thoughts_are_a_variable_of_its_own_template_and_a_service_has_its_own(
 
     assert asyncio.run(opened()).enable_thinking is False
     (text,) = errors(overrides=[of(SERVICE.replace("model_name", "enable_thinking: true, model_name"))])
-    assert "auxiliary_models[0].enable_thinking: is true, and a service fills its chat template in by itself" in text
+    assert "auxiliary_models[0].enable_thinking: is true, but a service applies its own chat template" in text
 
 
 def test_a_variable_that_is_not_set_here_is_named_once_and_no_value_is(load: Load) -> None:

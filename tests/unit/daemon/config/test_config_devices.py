@@ -311,7 +311,9 @@ def test_what_has_no_effect_on_the_engine_is_said(load: Load) -> None:
     assert spec.stages[0].rollout.needs == EngineNeeds()
     for name in NEEDS:
         size = name.endswith("parallel_size")
-        says = "parallel sizes have no effect" if size else f"{name} has no effect: it is for vllm, and torch generates"
+        says = (
+            "parallel sizes have no effect" if size else f"{name} has no effect: only used by vllm, and torch generates"
+        )
         assert any(says in text for text in spec.warnings), name
     on_cpu = load(overrides=[VLLM, *written()], host=CPU_BUILD).spec
     assert on_cpu.stages[0].rollout.needs.parallel == 1

@@ -308,4 +308,4 @@ def test_no_secret_is_shown() -> None:
 
 def test_the_derived_section_is_no_setting() -> None:
     submission = _load(SMALL, NO_GPU, "derived={steps: 9}")
-    assert "derived has no effect: it follows from the rest, and `rftd config show` prints it" in submission.warnings
+    assert "derived has no effect: derived from the other sections; `rftd config show` prints it" in submission.warnings

@@ -12,7 +12,7 @@ Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 BUFFER = "buffer.trainer_input.experience_buffer"
 OPTIMIZER = "algorithm.optimizer"
-ROWS = "experiences come from explorers, and are no rows of a dataset"
+ROWS = "experiences come from explorers, not from a dataset"
 HELD_OUT = "buffer.explorer_input.eval_tasksets=[{path: /e.jsonl, default_workflow_type: math_workflow}]"
 FREE = "synchronizer={sync_method: checkpoint, sync_style: fully_async}"
 
@@ -29,7 +29,7 @@ def _idle(submission: Submission) -> dict[str, str]:
         (f"{BUFFER}.split=test", ROWS),
         (f"{BUFFER}.subset_name=main", ROWS),
         (f"{BUFFER}.schema_type=sft", ROWS),
-        (f"{BUFFER}.path=/x.jsonl", "the log keeps every experience"),
+        (f"{BUFFER}.path=/x.jsonl", "the log stores every experience"),
         ("model.tinker.rank=8", "model.tinker.enable is false"),
         ("model.tinker.train_mlp=false", "model.tinker.enable is false"),
         ("model.external_model.model_name=m", "model.external_model.enable is false"),
@@ -40,14 +40,14 @@ def _idle(submission: Submission) -> dict[str, str]:
         ("explorer.straggler_reissue.ratio=2.5", "explorer.straggler_reissue.enable is false"),
         ("explorer.over_rollout.wait_after_min=5", "explorer.over_rollout.ratio is 0"),
         ("explorer.max_inflight_batches=5", "wait for the weights of their schedule"),
-        ("algorithm.loss_scale_factor=5", "it is the divisor of loss_agg_mode seq-mean-token-sum-norm"),
+        ("algorithm.loss_scale_factor=5", "only used with loss_agg_mode seq-mean-token-sum-norm"),
         ("synchronizer.memory_dir=/dev/shm", "no weights travel in memory"),
         (f"{OPTIMIZER}.min_lr_ratio=0.5", "lr_scheduler_type is constant"),
         ("explorer.eval_interval=5", "there are no eval_tasksets"),
-        ("cluster.node_num=2", "it counts only together with cluster.gpu_per_node"),
+        ("cluster.node_num=2", "only used together with cluster.gpu_per_node"),
         ("trainer.critic_warmup=2", "the algorithm has no critic"),
-        ("trainer.use_dynamic_bsz=false", "it is verl's, and torch trains"),
-        ("buffer.explorer_input.default_workflow_type=math_workflow", "each taskset names its own"),
+        ("trainer.use_dynamic_bsz=false", "only used by verl, and torch trains"),
+        ("buffer.explorer_input.default_workflow_type=math_workflow", "each taskset sets it"),
     ],
 )
 def test_a_field_that_nothing_looks_at_is_named_with_the_reason(load: Load, override: str, why: str) -> None:
@@ -71,7 +71,7 @@ def test_whole_sections_are_named_once(load: Load) -> None:
         (
             [f"{OPTIMIZER}={{lr_warmup_steps: 2, lr_warmup_steps_ratio: 0.5}}"],
             f"{OPTIMIZER}.lr_warmup_steps_ratio",
-            "lr_warmup_steps says how many",
+            "lr_warmup_steps is set",
         ),
         ([f"{OPTIMIZER}.clip_grad=1.0", "trainer.grad_clip=0.5"], f"{OPTIMIZER}.clip_grad", "trainer.grad_clip is"),
         ([FREE, "synchronizer.sync_offset=2"], "synchronizer.sync_offset", "fully_async explorers never stop"),
@@ -109,7 +109,7 @@ def test_what_a_training_would_need_is_named_where_nothing_is_trained(load: Load
     for place in ("trainer.save_interval", "trainer.grad_clip", "synchronizer", "algorithm", "buffer.train_batch_size"):
         assert said[place] == "nothing is trained with mode bench"
     assert "buffer.trainer_input" in said
-    assert said["buffer.total_steps"] == "mode bench answers tasksets whole"
+    assert said["buffer.total_steps"] == "mode bench answers whole tasksets"
 
 
 def test_what_is_only_collected_is_not_trained(load: Load) -> None:
@@ -136,7 +136,7 @@ def test_a_stage_is_told_of_what_it_writes_and_the_file_of_what_no_stage_uses(lo
         "stages[0].explorer": "the stage trains on rows, without explorers",
         "stages[1].algorithm.optimizer.min_lr_ratio": "lr_scheduler_type is constant",
         # The first stage has a path of its own, and the other one none; the subset is the first one's.
-        f"{BUFFER}.path": "the log keeps every experience",
+        f"{BUFFER}.path": "the log stores every experience",
         "model.tinker.rank": "model.tinker.enable is false",
     }
 

@@ -21,7 +21,7 @@ MODEL = "explorer.rollout_model"
     ("override", "says", "fix"),
     [
         ("model.rope_theta=1e6", "the rotation that its config.json says", "config.json"),
-        ("model.chat_template_path=/t.jinja", "the client reads no template", "model.custom_chat_template"),
+        ("model.chat_template_path=/t.jinja", "the client does not read template files", "model.custom_chat_template"),
         ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model", "leave it out"),
         (f"{MODEL}.max_model_len=32", "is 32, and cannot act yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the model that is trained", "model.model_path"),
@@ -56,7 +56,7 @@ def test_a_field_may_repeat_what_the_model_says(load: Load) -> None:
     ("override", "says"),
     [
         ("monitor.detailed_stats=true", "monitor.detailed_stats has no effect"),
-        ("service.data_juicer.port=5", "service has no effect: no operator asks for it"),
+        ("service.data_juicer.port=5", "service has no effect: no data operator uses it"),
         ("trainer.save_strategy=single_node", "trainer.save_strategy has no effect"),
         (
             "buffer.trainer_input.auxiliary_buffers={a: {path: /a.jsonl, max_retry_times: 9}}",
@@ -92,10 +92,10 @@ def test_experience_settings_without_a_reading_stage_are_reported(load: Load, sm
     stages = f"stages=[{sft}, {own}, {{stage_name: b}}]"
     said = load(small, overrides=[f"{field}.max_read_timeout=9", stages]).spec.warnings
     assert [text for text in said if "not for rows" in text] == [
-        f"stages[1].{field}.capacity has no effect: it is for experiences, not for rows"
+        f"stages[1].{field}.capacity has no effect: only used for experiences, not for rows"
     ]
     alone = load(small, overrides=[f"{field}.max_read_timeout=9", f"stages=[{sft}]"]).spec.warnings
-    assert f"{field}.max_read_timeout has no effect: it is for experiences, not for rows" in alone
+    assert f"{field}.max_read_timeout has no effect: only used for experiences, not for rows" in alone
 
 
 def test_thinking_and_the_end_of_texts_are_as_the_model_entry_says(load: Load) -> None:

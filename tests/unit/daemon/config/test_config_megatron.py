@@ -166,15 +166,15 @@ def test_what_megatron_cannot_do_here_is_refused_by_name(
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["trainer.megatron.tensor_model_parallel_size=2"], "has no effect: it is Megatron's, and FSDP2 trains"),
-        ([f"{ACTOR}.megatron.param_offload=true"], "has no effect: it is Megatron's, and FSDP2 trains"),
-        ([MEGATRON, "trainer.ulysses_sequence_parallel_size=2"], "it is FSDP2's, and Megatron spreads the weights"),
-        ([MEGATRON, f"{ACTOR}.fsdp_config.fsdp_size=2"], "it is FSDP2's, and Megatron spreads the weights"),
+        (["trainer.megatron.tensor_model_parallel_size=2"], "has no effect: only used by Megatron, and FSDP2 trains"),
+        ([f"{ACTOR}.megatron.param_offload=true"], "has no effect: only used by Megatron, and FSDP2 trains"),
+        ([MEGATRON, "trainer.ulysses_sequence_parallel_size=2"], "only used by FSDP2, but the strategy is Megatron"),
+        ([MEGATRON, f"{ACTOR}.fsdp_config.fsdp_size=2"], "only used by FSDP2, but the strategy is Megatron"),
         ([MEGATRON, "trainer.use_remove_padding=true"], "texts are padded: verl trains on the CPU"),
         ([MEGATRON, f"{ACTOR}.megatron.override_transformer_config={{a: 1}}"], "config.json"),
         (
             [MEGATRON, "trainer.trainer_config.actor_rollout_ref.model.enable_gradient_checkpointing=true"],
-            "where Megatron keeps every layer's states",
+            "where Megatron keeps all activations",
         ),
         (
             [

@@ -39,7 +39,10 @@ def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
     ("monitor", "words"),
     [
         ("{monitor_type: wandb, monitor_args: {bas_url: x}}", "monitor_args.bas_url: .*did you mean 'base_url'"),
-        ("{monitor_type: wandb, monitor_args: {uri: [], entity: a}}", "monitor_args.entity: is no argument of wandb"),
+        (
+            "{monitor_type: wandb, monitor_args: {uri: [], entity: a}}",
+            "monitor_args.entity: is not an argument of wandb",
+        ),
         (
             "{monitor_type: wandb, monitor_args: {base_url: 8080}}",
             "monitor_args.base_url: is a number or boolean, and wandb takes",
@@ -50,7 +53,7 @@ def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
         ("{monitor_type: swanlab, monitor_args: {mode: clud}}", "monitor_args.mode: is 'clud'.*cloud, local, offline"),
         ("{monitor_type: swanlab, monitor_args: {tags: [1]}}", "monitor_args.tags: .*write a list of texts"),
         ("{monitor_type: swanlab, monitor_args: {reinit: 'no'}}", "monitor_args.reinit: .*write true or false"),
-        ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is no argument of any tracker"),
+        ("{monitor_args: {flush_secs: 3}}", "monitor_args.flush_secs: is not an argument of any tracker"),
     ],
 )
 def test_what_no_monitor_takes_is_refused(errors: Errors, monitor: str, words: str) -> None:
@@ -63,7 +66,7 @@ def test_what_cannot_act_is_named_with_the_reason(load: Load) -> None:
     (alone,) = said(load(overrides=["monitor={monitor_args: {base_url: 'http://h'}}"]))
     assert alone == "monitor.monitor_args has no effect: base_url is for wandb, and there is no monitor_type"
     (handed_on,) = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {public: true}}"]))
-    assert handed_on == "monitor.monitor_args.public is not checked: it is handed to swanlab as it is"
+    assert handed_on == "monitor.monitor_args.public is not checked: it is passed to swanlab unchanged"
     settled = said(load(overrides=["monitor={monitor_type: swanlab, monitor_args: {resume: true, reinit: false}}"]))
     assert [text.partition(" has no effect")[0] for text in settled] == [
         "monitor.monitor_args.resume",

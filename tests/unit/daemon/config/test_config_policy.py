@@ -101,7 +101,7 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
         (
             [f"{BUFFER}.reuse_cooldown_time=3"],
             "replay_buffer.reuse_cooldown_time",
-            "nothing is ever used again",
+            "experiences are never reused",
             "true",
         ),
         ([f"{BUFFER}.capacity=7"], "experience_buffer.capacity", "one step trains 8 experiences", "at least 8"),

@@ -115,7 +115,7 @@ def test_a_trainer_beyond_one_node_takes_whole_nodes(load: Load, small: str, err
         return [f"trainer.trainer_type={engine}", *args]
 
     (said,) = errors(text, overrides=asked(6), host=of_nodes(4, 2))
-    assert "the trainer takes 6 GPUs, and a node has 4; it takes whole nodes" in said
+    assert "the trainer needs 6 GPUs in whole nodes, but a node has 4" in said
     (stage,) = load(text, overrides=asked(8), host=of_nodes(4, 4)).spec.stages
     assert (stage.trainer.devices, stage.trainer.engine_args["nodes"]) == (8, 2)
     (stage,) = load(text, overrides=asked(4), host=of_nodes(4, 4) if engine == "torch" else of_nodes(4)).spec.stages
@@ -135,8 +135,8 @@ def test_nodes_that_ranks_or_a_cluster_cannot_have_are_refused(load: Load, small
     (stage,) = load(small + WARMUP, overrides=args("ranks: 4, nodes: 2"), host=two).spec.stages
     assert stage.trainer.engine_args["nodes"] == 2
     for text, host, said in (
-        ("ranks: 2, nodes: 2", ON_CPU, "is 2, and workers run on this machine alone"),
-        ("ranks: 3, nodes: 2", two, "is 2, and the trainer has 3 ranks: as many are on each node"),
+        ("ranks: 2, nodes: 2", ON_CPU, "is 2, but workers run only on this machine"),
+        ("ranks: 3, nodes: 2", two, "is 2, but the trainer has 3 ranks, which it does not divide"),
         ("nodes: 2", two, "is 2, and the trainer has no ranks"),
         ("ranks: 3, nodes: 0", two, "trainer.engine_args.nodes: is "),
     ):
@@ -154,4 +154,4 @@ def test_an_engine_beyond_one_node_is_refused_with_the_numbers(errors: Errors) -
     (text,) = errors(
         overrides=["explorer.rollout_model.engine_type=vllm"], host=msgspec.structs.replace(two, devices=far)
     )
-    assert "the trainer takes 7 GPUs, and a node has 4; it takes whole nodes" in text
+    assert "the trainer needs 7 GPUs in whole nodes, but a node has 4" in text

@@ -30,7 +30,7 @@ def test_explorers_have_a_slot_each(load: Load, errors: Errors) -> None:
     most = limits.WORKER_SLOTS
     assert load(overrides=[f"explorer.rollout_model.engine_num={most}"]).spec.stages[0].rollout.explorers == most
     (text,) = errors(overrides=[f"explorer.rollout_model.engine_num={most + 1}"])
-    assert f"is {most + 1}, and an experiment has {most} slots for explorers" in text
+    assert f"is {most + 1}, but an experiment has {most} slots for explorers" in text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_depends_on_durations_is_not_deterministic(errors: Errors) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ([ASYNC, "explorer.over_rollout.ratio=0.4"], "of 2 tasks each is needed; from 0.5 on"),
+        ([ASYNC, "explorer.over_rollout.ratio=0.4"], "all 2 tasks are needed; from 0.5 on"),
         (
             ["explorer.over_rollout.return_partial_tasks=true"],
             "return_partial_tasks has no effect: explorer.over_rollout.ratio is 0",

@@ -178,7 +178,7 @@ def test_a_value_like_a_key_is_refused_whatever_its_name(errors: Errors, value: 
     [
         ("{A: true}", "env_vars.A: is neither text nor a number"),
         ("{A: [x]}", "env_vars.A"),
-        ("{'1A': x}", "env_vars.1A: is no name of a variable"),
+        ("{'1A': x}", "env_vars.1A: is not a valid variable name"),
         ("{RFTD_DATA: x}", "env_vars.RFTD_DATA: begins with RFTD_"),
         ("{LD_PRELOAD: /tmp/x.so}", "env_vars.LD_PRELOAD: chooses what programs run"),
         ("{PATH: /tmp}", "env_vars.PATH: chooses what programs run"),

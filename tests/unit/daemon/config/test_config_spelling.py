@@ -132,5 +132,5 @@ def test_what_has_no_effect_yet_is_said_once_and_only_if_set(load: Load) -> None
     assert said() == []
     assert said("explorer.concurrent_mode=sequential", "algorithm.kl_penalty_fn=none", "log.level=info") == []
     assert said(f"{BUFFER}.replay_buffer.enable=true") == []
-    assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url has no effect: the log keeps what was served"]
+    assert said("explorer.db_url=sqlite:///x") == ["explorer.db_url has no effect: the log stores all served answers"]
     assert len(said("explorer.db_url=sqlite:///x", "model.fully_sharded_loras=true")) == 2

@@ -81,7 +81,7 @@ def test_a_table_of_a_database_is_named_by_its_url(load: Load, errors: Errors) -
         assert what in text
         assert "pw" not in text.replace("password", "")
     (text,) = errors(overrides=[table[0], f"{taskset}.path=sqlite:////d/t.db"])
-    assert f"{taskset}.name: is required: it is the name of the table" in text
+    assert f"{taskset}.name: is required: the name of the table" in text
 
 
 def test_what_is_wrong_with_one_of_them_is_said_at_its_place(load: Load, errors: Errors) -> None:
@@ -157,8 +157,8 @@ def test_a_queue_has_no_file_and_is_what_it_was_written(load: Load) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("buffer.explorer_input.taskset.path=/a.jsonl", "taskset.path: is given, and the tasks are a queue"),
-        ("buffer.explorer_input.taskset.limit_rows=3", "taskset.limit_rows: is given, and the tasks are a queue"),
+        ("buffer.explorer_input.taskset.path=/a.jsonl", "taskset.path: is set, but the tasks are a queue"),
+        ("buffer.explorer_input.taskset.limit_rows=3", "taskset.limit_rows: is set, but the tasks are a queue"),
         ("buffer.explorer_input.taskset.data_selector.selector_type=shuffle", "a queue has the order in which"),
         ("buffer.total_steps=null", "buffer.total_steps: is required: how many tasks a queue will have"),
     ],
@@ -216,7 +216,7 @@ def test_a_selector_that_cannot_be_is_refused(errors: Errors, selector: str, sai
 
 def test_what_a_selector_has_no_use_for_is_a_warning(load: Load) -> None:
     given = load(overrides=[f"{SELECTOR}={{selector_type: shuffle, feature_keys: [a], kwargs: {{m: 4}}}}"])
-    assert sum("has no effect: shuffle goes by the places of rows" in text for text in given.spec.warnings) == 2
+    assert sum("has no effect: shuffle uses only the positions of rows" in text for text in given.spec.warnings) == 2
 
 
 def test_held_out_rows_are_answered_in_order_whatever_selector_is_named(load: Load) -> None:

@@ -136,7 +136,7 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "  kl_loss_fn_args:",
             "  optimizer: {lr: 0.1, optimizer_type: sgd}\n  kl_loss_fn_args:",
             "algorithm.optimizer.optimizer_type",
-            "is sgd, and the Tinker service has AdamW",
+            "is sgd, but the Tinker service only has AdamW",
         ),
         (
             "    base_model: org/Other",
@@ -148,7 +148,7 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "    base_model: org/Other",
             "    base_url: tinker.example",
             "model.tinker.base_url",
-            "is 'tinker.example', and no http address",
+            "is 'tinker.example', which is not an http address",
         ),
         ("    base_model: org/Other", "    rank: 0", "model.tinker.rank", "greater than or equal to 1"),
         ("    base_model: org/Other", "    seed: -1", "model.tinker.seed", "greater than or equal to 0"),

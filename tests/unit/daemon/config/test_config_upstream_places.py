@@ -92,7 +92,7 @@ def test_a_stage_inherits_what_the_tree_says(load: Load) -> None:
         ("[hf_model]", [], "always", ""),
         ("[hf_model]", ["trainer.save_hf_checkpoint=never"], "never", "trainer.save_hf_checkpoint is never"),
         ("[model, optimizer, extra]", [], "last", ""),
-        ("[model]", [], "last", "a checkpoint holds all that a restart needs"),
+        ("[model]", [], "last", "a checkpoint always holds everything needed for a restart"),
     ],
 )
 def test_a_whole_model_in_what_verl_saves_is_in_each_checkpoint(

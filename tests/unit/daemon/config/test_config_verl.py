@@ -137,9 +137,9 @@ PPO = "algorithm={algorithm_type: ppo}"
             "trainer.trainer_config.trainer.remove_previous_ckpt_in_save=true",
             "write trainer.max_checkpoints_to_keep (true is 1)",
         ),
-        ("trainer.trainer_config.foo.bar=1", "is no key of veRL"),
+        ("trainer.trainer_config.foo.bar=1", "is not a key of veRL"),
         ("trainer.trainer_config.actor=3", "write a mapping"),
-        (f"{ACTOR}.xyzzy_zz=1", "is no key of veRL"),
+        (f"{ACTOR}.xyzzy_zz=1", "is not a key of veRL"),
         (f"{CRITIC}.optim.weight_decai=1", "did you mean 'critic.optim.weight_decay'?"),
         (f"{CRITIC}.strategi=fsdp", "did you mean 'critic.strategy'?"),
         ("trainer.trainer_config.trainer.resume_mod=auto", "did you mean 'trainer.resume_mode'?"),
@@ -160,12 +160,12 @@ def test_no_key_of_the_tree_is_taken_that_does_nothing(errors: Errors, engine: s
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        (f"{ACTOR}.megatron.tensor_model_parallel_size=2", "it is Megatron's, and torch trains"),
+        (f"{ACTOR}.megatron.tensor_model_parallel_size=2", "only used by Megatron, and torch trains"),
         (f"{ACTOR}.profiler.enable=true", "rftd has no profiler"),
         ("trainer.trainer_config.actor_rollout_ref.rollout.gpu_memory_utilization=0.4", "write explorer.rollout_model"),
         ("trainer.trainer_config.trainer.max_critic_ckpt_to_keep=5", "the critic is in the same checkpoint"),
         (f"{CRITIC}.ppo_micro_batch_size_per_gpu=8", "the critic's micro-batches are the policy's"),
-        (f"{MODEL}.enable_gradient_checkpointing=false", "it is verl's, and torch trains"),
+        (f"{MODEL}.enable_gradient_checkpointing=false", "only used by verl, and torch trains"),
         ("trainer.trainer_config.trainer.val_before_train=false", "explorer.eval_on_startup says it"),
         ("trainer.trainer_config.trainer.total_training_steps=7", "buffer.total_steps says it"),
         (f"{CRITIC}.optim.lr=0.1", "the algorithm has no critic"),
@@ -207,7 +207,7 @@ def test_a_default_of_verl_that_another_field_contradicts_is_named(
 ) -> None:
     written = f"trainer.trainer_config.{key}"
     said = [text for text in load(overrides=[f"{written}={default}", ours]).spec.warnings if text.startswith(written)]
-    assert said == [f"{written} has no effect: {ours.partition('=')[0]} says {value} in veRL's words"]
+    assert said == [f"{written} has no effect: {ours.partition('=')[0]} is {value} in veRL's terms"]
 
 
 def test_a_key_of_verl_that_says_what_the_field_says_asks_for_nothing(load: Load) -> None:

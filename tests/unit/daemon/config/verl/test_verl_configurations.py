@@ -137,7 +137,7 @@ def test_files_that_name_one_another_come_to_an_end(script: Path) -> None:
     (script.parent / "config" / "mine.yaml").write_text("defaults: [mine]\ndata: {seed: 1}\n")
     with pytest.raises(ConfigErrors) as caught:
         run(script, "--config-path=config --config-name=mine")
-    assert "is reached by itself" in str(caught.value)
+    assert "includes itself" in str(caught.value)
 
 
 def test_each_configuration_is_known_by_its_name() -> None:

@@ -213,12 +213,12 @@ fi
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (f"{RUN} $(python3 arguments.py)", "keys that nobody can tell: $(python3 arguments.py) is a command"),
+        (f"{RUN} $(python3 arguments.py)", "ambiguous keys: $(python3 arguments.py) is a command"),
         (
             f"mapfile -t ARGS < list\n{RUN} ${{ARGS[@]}}",
-            "keys that nobody can tell: the script sets ARGS while it runs",
+            "ambiguous keys: the script sets ARGS while it runs",
         ),
-        (f"{RUN} $1.total_epochs=3", "keys that nobody can tell: $1 is what the script is called with"),
+        (f"{RUN} $1.total_epochs=3", "ambiguous keys: $1 is what the script is called with"),
         (f"if [ -d x ]; then\n{RUN}\nelse\n{RUN} data.seed=2\nfi", "choose a branch with --take LINE or --skip LINE"),
         (f"{RUN} --config-name $CONFIG_{{x}} trainer.total_epochs=3\n[ -d x ]", "is unknown"),
     ],

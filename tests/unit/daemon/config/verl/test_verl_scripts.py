@@ -146,7 +146,7 @@ def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> 
         (f"{RUN} --config-name=ppo_megatron_trainr", "did you mean 'ppo_megatron_trainer'?"),
         (f"{RUN} --config-path=/nowhere --config-name=mine", "name the folder that it is in by --config-dir"),
         (f"{RUN} --config-name my_trainer", "the default '--config-name my_trainer' is unknown"),
-        (f"{RUN} loose", "'loose' is no override"),
+        (f"{RUN} loose", "'loose' is not an override"),
         (f"{RUN} \\\n  # said\n  +trainer.total_epochs=3", "trainer.total_epochs is no part of veRL's command"),
     ],
 )

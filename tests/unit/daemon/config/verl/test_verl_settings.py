@@ -48,7 +48,7 @@ def test_what_is_no_value_is_said(text: str) -> None:
             "actor_rollout_ref.ref.fsdp_config.parm_offload=True",
             "did you mean 'actor_rollout_ref.ref.fsdp_config.param",
         ),
-        ("data.train_batch_size=many", "is 'many', and veRL takes a whole number here"),
+        ("data.train_batch_size=many", "is 'many', but veRL expects a whole number"),
         ("data.train_batch_size=0", "is 0, which is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size"),
         ("data.train_batch_size=1.5", "is 1.5, and veRL takes"),
         ("actor_rollout_ref.actor.use_kl_loss=1", "veRL takes true or false here"),
