@@ -39,8 +39,7 @@ class Submission:
 
     config: dict[str, Any]
     """Normalised, plain, `${...}` resolved, without secrets: sent to the daemon, and printed by `rftd config show
-    --given`.
-    """
+    --given`."""
     spec: ExperimentSpec
     source: SourceMap
     warnings: tuple[str, ...]

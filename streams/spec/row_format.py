@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.streams.spec.declaration import PLAIN, FieldEffect
 
-_TEXT_ALONE: Final = FieldEffect("refused", "models are asked with text alone", "leave it out")
+_TEXT_ALONE: Final = FieldEffect("refused", "only text prompts are supported", "leave it out")
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):

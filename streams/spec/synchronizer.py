@@ -34,11 +34,10 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
         str,
         PLUGIN,
         OlderWords(online="nccl", offline="checkpoint"),
-        Upstream("`nccl` runs where it is not written, too."),
+        Upstream("`nccl` is used even if not set."),
     ] = "nccl"
     """How weights reach explorers: `checkpoint` by files, `memory` by a shared mapping, `nccl` from GPU to GPU, or a
-    weight channel of a third party by its name.
-    """
+    third-party weight channel by its name."""
     sync_style: SyncStyle = "fixed"
     """When explorers load new weights: at fixed steps, when either side asks, or as soon as published."""
     sync_interval: Steps = 1
@@ -54,4 +53,4 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
     memory_dir: Annotated[OwnPath, PATH] = ""
     """rftd only: the folder of the channel `memory`; empty: the machine's memory."""
     group_name: Annotated[str, PLAIN, HARMLESS] = "rollout_weight_sync"
-    wait_for_checkpoint: Annotated[bool, FieldEffect("harmless", "Trinity-RFT reads it as little")] = False
+    wait_for_checkpoint: Annotated[bool, FieldEffect("harmless", "ignored, as in Trinity-RFT")] = False

@@ -84,8 +84,8 @@ def _with_engines(
     if "engine_num" in declared.model_fields_set and engines * explorers != declared.engine_num:
         gpu_usage = f", on {engines * explorers * choice.gpus} GPUs together" if choice.gpus else ""
         notes.warn(
-            f"{show((*path, 'engine_num'))} {declared.engine_num} becomes {engines * explorers}{gpu_usage}: each of the "
-            f"{explorers} explorers opens {engines} (explorer.rollout_model.engine_num)"
+            f"{show((*path, 'engine_num'))} {declared.engine_num} becomes {engines * explorers}{gpu_usage}: each of "
+            f"the {explorers} explorers opens {engines} (explorer.rollout_model.engine_num)"
         )
     return msgspec.structs.replace(spec, engines=engines)
 

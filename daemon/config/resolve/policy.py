@@ -27,8 +27,7 @@ _OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_stal
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 _ENOUGH_STEPS = 64
 """Maximum number of simulated steps between two publications: a policy admitting experiences for all of them never
-stalls.
-"""
+stalls."""
 
 
 def resolve_policy(

@@ -81,28 +81,24 @@ class RolloutCorrection(Section):
     """Level of importance weighting by w: `token` or `sequence`; none: no weighting."""
     rollout_is_threshold: Annotated[NumberOrText, PLAIN] = 2.0
     """Upper bound of the weight. A number: larger weights are truncated (TIS). `low_high`: weights outside are 0
-    (IcePop).
-    """
+    (IcePop)."""
     rollout_is_batch_normalize: bool = False
     """true: divide the weights by their mean over the batch."""
     rollout_rs: Annotated[str | None, PLAIN] = None
     """Rejection criteria, comma-separated: token_k1..k3, seq_sum_k1..k3, seq_mean_k1..k3, seq_max_k2..k3."""
     rollout_rs_threshold: Annotated[NumberOrText | None, PLAIN] = None
     """One threshold for all criteria, or one per criterion, comma-separated; for k1 `low_high`, or only the upper
-    bound.
-    """
+    bound."""
     bypass_mode: Annotated[bool | None, Upstream("verl's default is false.")] = None
     """true: the old log-probabilities are those of the rollout; false: they are recomputed; none: as set by
-    `bypass_old_logprobs` if present, otherwise recomputed.
-    """
+    `bypass_old_logprobs` if present, otherwise recomputed."""
     loss_type: Annotated[Literal["ppo_clip", "reinforce"], word()] = "ppo_clip"
     """Loss with `bypass_mode`: PPO's clipped ratio, or REINFORCE, with the ratio only as a weight."""
     old_logprobs: Annotated[Literal["rollout", "recomputed", "approximated"] | None, word()] = None
     """rftd only: log-probabilities in the denominator of the loss's ratio; overrides `bypass_mode`."""
     corrections: list[Correction] = []
     """rftd only: corrections applied together; weights are multiplied, and a token is trained only if no mask removes
-    it.
-    """
+    it."""
 
 
 if not TYPE_CHECKING:
@@ -122,8 +118,7 @@ class Algorithm(Section):
         str | None, word(warmup="default"), Upstream("`default` is called `warmup` in the guide's release."), PLUGIN
     ] = None
     """How batches are composed: `default`, `staleness_control`, or `mix` with expert rows; none: the algorithm's
-    default.
-    """
+    default."""
     sample_strategy_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `sample_strategy`, merged over its defaults."""
     advantage_fn: Annotated[str | None, word(), PLUGIN] = None
@@ -132,8 +127,7 @@ class Algorithm(Section):
     """Arguments of `advantage_fn`, merged over its defaults."""
     kl_penalty_fn: Annotated[str | None, word(), PLUGIN] = None
     """Estimator of the KL to the reference that is subtracted from rewards or advantages; none: the algorithm's
-    default.
-    """
+    default."""
     kl_penalty_fn_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `kl_penalty_fn`, such as `kl_coef`, merged over its defaults."""
     kl_penalty_place: Annotated[Literal["after", "before"], word()] = "after"
@@ -161,6 +155,5 @@ class Algorithm(Section):
     enable_router_replay: bool = refused(False, why="routed experts are not recorded")
     bypass_old_logprobs: bool = True
     """true: the ratio of the loss is relative to the weights that sampled the token; false: to the weights before the
-    step.
-    """
+    step."""
     rollout_correction: RolloutCorrection | None = None

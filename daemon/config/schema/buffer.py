@@ -89,8 +89,7 @@ class DataSelector(Section):
 
     selector_type: Annotated[str, PLUGIN] = "sequential"
     """`sequential`, `shuffle` (a new order for each epoch), `random`, `offline_easy2hard`, `difficulty_based`, or the
-    name of a plug-in.
-    """
+    name of a plug-in."""
     seed: Seed = 42
     """Seed of `shuffle`, `random` and other random selectors."""
     feature_keys: Annotated[list[str], PLAIN] = []
@@ -106,15 +105,13 @@ class Taskset(Section):
     """Name of the taskset in events and metrics; empty: named after its position."""
     storage_type: Annotated[Literal["file", "queue", "sql"], word()] = "file"
     """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka. `sql`: rows of table
-    `name` in the database at `path`, read at submission.
-    """
+    `name` in the database at `path`, read at submission."""
     path: Annotated[Source, LocalPath()] = None
     """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a glob pattern, a folder, or a list of these.
-    Required except for a queue; checked after stages have been merged over the global sections.
-    """
+    Required except for a queue; checked after stages have been merged over the global sections."""
     subset_name: Annotated[str | None, PATH_PART] = None
-    """Subset of a folder: named in the folder's README.md, or a subfolder that is searched first; none: `path` itself.
-    """
+    """Subset of a folder: named in the folder's README.md, or a subfolder that is searched first; none: `path`
+    itself."""
     split: Annotated[str, PATH_PART] = "train"
     """Split of a folder: the name of a file, of its numbered parts, or of a subfolder."""
     format: Format = section(Format)
@@ -146,8 +143,7 @@ class ReplayBuffer(Section):
     """true: experiences with the highest priority are trained first; a full buffer retires those with the lowest."""
     priority_fn: Annotated[str, PLUGIN] = "linear_decay"
     """Priority of experiences: `linear_decay` (newer weights first, lower after each use), `decay_limit_randomization`,
-    `tag`, or the name of a plug-in.
-    """
+    `tag`, or the name of a plug-in."""
     reuse_cooldown_time: Annotated[float, Field(ge=0), InUnit("s")] | None = None
     """Time until a trained experience may be trained again; none: experiences are trained once."""
     priority_fn_args: Annotated[Args, ARGUMENTS] = {"decay": 2.0}
@@ -168,8 +164,7 @@ class ExperienceBuffer(Section):
     """Dataset of a stage that trains on rows: files, glob patterns or folders, as for tasks."""
     capacity: Annotated[Count, Upstream("Counts entries, for example groups.")] = 10000
     """Maximum number of experiences that are waiting or cooling; when full, exploration pauses or (replay) the lowest
-    priority is retired.
-    """
+    priority is retired."""
     max_read_timeout: Annotated[Seconds, Upstream("Trinity-RFT 0.6 drops the incomplete batch.")] = 1800.0
     """Time after which an incomplete batch is trained."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
@@ -177,8 +172,8 @@ class ExperienceBuffer(Section):
     split: Annotated[str, PATH_PART] = "train"
     """Split of a folder: the name of a file, of its numbered parts, or of a subfolder."""
     subset_name: Annotated[str | None, PATH_PART] = None
-    """Subset of a folder: named in the folder's README.md, or a subfolder that is searched first; none: `path` itself.
-    """
+    """Subset of a folder: named in the folder's README.md, or a subfolder that is searched first; none: `path`
+    itself."""
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
     """Kind of a dataset's rows. Determined by the algorithm and only checked here; only kto accepts two kinds."""
@@ -201,8 +196,8 @@ class ExplorerInput(Section):
 
     taskset: Taskset | None = None
     tasksets: list[Taskset] = []
-    """Replaces `taskset`: each epoch contains every row of each taskset once, interleaved in an order drawn per epoch.
-    """
+    """Replaces `taskset`: each epoch contains every row of each taskset once, interleaved in an order drawn per
+    epoch."""
     eval_tasksets: list[Taskset] = []
     default_workflow_type: Annotated[str | None, PLUGIN] = None
     """Workflow of tasksets that name none; none: `math_workflow`, with a warning."""

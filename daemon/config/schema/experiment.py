@@ -76,18 +76,15 @@ class Monitor(Section):
     """rftd only: additional trackers."""
     single_run: bool = False
     """rftd only: true: explorer and trainer share one run; false: two runs as in the guide, `NAME_explorer` and
-    `NAME_trainer`.
-    """
+    `NAME_trainer`."""
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     """rftd only: maximum number of rows in the tables of rollouts and evaluation answers that trackers show; 0: no
-    tables.
-    """
+    tables."""
     sample_interval: Steps = 1
     """rftd only: training steps between two tables of rollouts; each evaluation has a table."""
     monitor_args: Annotated[Args | None, ARGUMENTS] = None
     """Arguments of the trackers: `base_url` and `api_key` of wandb, `uri`, `username` and `password` of mlflow, the
-    arguments of `swanlab.init`; secrets as `{env: NAME}`.
-    """
+    arguments of `swanlab.init`; secrets as `{env: NAME}`."""
     detailed_stats: bool = harmless(False)
     enable_ray_timeline: bool = False
     """true: on a Ray cluster, write a `timeline.json` of the tasks into the job's folder."""
@@ -172,8 +169,7 @@ class Experiment(Section):
 
     mode: Mode = "both"
     """`both` explores and trains; `explore` and `train` do one of the two; `bench` evaluates checkpoints; `serve`
-    answers clients; `colocate` explores and trains alternately on one device.
-    """
+    answers clients; `colocate` explores and trains alternately on one device."""
     project: Name = "Trinity-RFT"
     """First part of the experiment's folder."""
     group: OptionalName = ""
@@ -182,8 +178,7 @@ class Experiment(Section):
     """Last part of the experiment's folder, and the name of the experiment in every command."""
     checkpoint_root_dir: Annotated[str, PATH] = ""
     """Parent folder of all experiments; empty: `$TRINITY_CHECKPOINT_ROOT_DIR`, or `./checkpoints`. The client makes it
-    absolute.
-    """
+    absolute."""
     ray_namespace: Annotated[str, Upstream("In Trinity-RFT 0.6, the group is part of it."), PLAIN] = ""
     """Namespace of the experiment's actors on a Ray cluster; empty: `PROJECT/NAME`."""
     continue_from_checkpoint: bool = acts_later(
@@ -210,8 +205,7 @@ class Experiment(Section):
     synchronizer: Synchronizer = section(Synchronizer)
     policy: Policy | None = None
     """rftd only: how far explorers run ahead, and which experiences may be trained; none: `hard_bound`, or `in_order`
-    with `deterministic`.
-    """
+    with `deterministic`."""
     service: Service = section(Service, mark=FieldEffect("harmless", "no data operator uses it"))
     log: Log = section(Log)
     stages: list[Stage] = []

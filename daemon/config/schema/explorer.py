@@ -49,8 +49,7 @@ class RolloutModel(Section):
     name: Annotated[str | None, PLAIN] = harmless(None)
     engine_type: Annotated[Engine, Upstream("Defaults to vLLM on every machine."), PLUGIN] = "vllm"
     """Engine that generates: `vllm`, `torch`, `external`, or the name of a plug-in; if not set: vLLM on a GPU,
-    otherwise torch.
-    """
+    otherwise torch."""
     engine_num: Count = 1
     """Number of explorers, each a process with its own engine; at most 16."""
     tensor_parallel_size: Count = 1
@@ -143,8 +142,7 @@ class AuxiliaryModel(RolloutModel):
     """Name by which workflows and rewards refer to the model; none: derived from the model's name."""
     engine_type: Annotated[Engine, Upstream("Trinity-RFT's default is `vllm`."), PLUGIN] = "torch"
     """Engine in each explorer, or `external` for a service; if not set: vLLM if there are enough GPUs for all engines
-    and the trainer, otherwise torch.
-    """
+    and the trainer, otherwise torch."""
     model_name: Annotated[str | None, PLAIN] = None
     """rftd only, with `engine_type: external`: the service's name of the model."""
     base_url: Annotated[Url, URL] = None
@@ -217,12 +215,10 @@ class Explorer(Section):
     """Retries of a rollout that fails or times out."""
     env_vars: Annotated[dict[str, Any], Upstream("Secrets may be written as plain text."), VARIABLE] = {}
     """Environment variables (text or number) of explorers and their child processes; a secret is `{env: NAME}` and is
-    read on the explorer's machine.
-    """
+    read on the explorer's machine."""
     concurrent_mode: Annotated[Literal["sequential", "asynchronous", "multi-threading"], word()] = "sequential"
     """`sequential`: a runner executes one rollout at a time; otherwise all rollouts of its lease at once, in one event
-    loop (`asynchronous`) or one thread each (`multi-threading`).
-    """
+    loop (`asynchronous`) or one thread each (`multi-threading`)."""
     max_repeat_times_per_runner: Count | None = None
     """Maximum number of a task's rollouts per lease; none: all together."""
     rollout_model: RolloutModel = section(RolloutModel)
@@ -250,8 +246,7 @@ class Explorer(Section):
     runner_state_report_interval: Annotated[float, Field(ge=0), InUnit("s")] = harmless(0.0)
     eval_engine: Annotated[Literal["shared", "own"], word()] | None = None
     """rftd only: evaluations share the engine of the rollouts, or use a separate one (`own`); none: shared, except in
-    deterministic runs.
-    """
+    deterministic runs."""
     collect_only: bool = False
     """rftd only, with `mode: explore` or `serve`: no training; the run ends when every task has been rolled out."""
     max_inflight_batches: Count = 2

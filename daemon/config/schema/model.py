@@ -102,8 +102,7 @@ class Model(Section):
     logprobs: Natural = harmless(0, why="the log-probability of each sampled token is always recorded")
     max_model_len: Tokens | None = None
     """Maximum number of tokens of prompt and response together; none: their sum. Any one of the three lengths can be
-    derived from the other two.
-    """
+    derived from the other two."""
     max_prompt_tokens: Tokens | None = None
     """Maximum number of tokens of a prompt; none: `max_model_len` minus the response, or half of it."""
     max_response_tokens: Tokens | None = None

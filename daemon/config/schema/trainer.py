@@ -122,8 +122,7 @@ class Trainer(Section):
     """rftd only: fail after this many consecutive non-finite steps."""
     max_idle_steps: Annotated[Natural, InUnit("steps")] = 5
     """rftd only: pause after this many consecutive batches without a learning signal (no token, advantage or gradient);
-    0 = never.
-    """
+    0 = never."""
     ppo_epochs: Annotated[Count, Upstream("In the guide, part of `trainer_config`.")] = 1
     """Passes over each batch; verl's name."""
     ppo_mini_batch_size: Annotated[Count | None, Upstream("Derived in the guide.")] = None
@@ -134,8 +133,7 @@ class Trainer(Section):
     """Number of steps at the beginning in which only the critic is trained."""
     max_token_len_per_gpu: Tokens | None = None
     """Maximum number of tokens per micro-batch; none: twice the model's length, divided by
-    `ulysses_sequence_parallel_size`, or less if the trainer's memory at submission is smaller.
-    """
+    `ulysses_sequence_parallel_size`, or less if the trainer's memory at submission is smaller."""
     ulysses_sequence_parallel_size: Annotated[int, Field(le=10**6)] = 1
     """Ranks that share one sequence; divides the tokens per micro-batch."""
     fix_actor_microbatch_loss_scale: bool = harmless(
@@ -162,8 +160,7 @@ class Trainer(Section):
     megatron: Megatron = section(Megatron)
     trainer_config: Annotated[Args | None, ARGUMENTS] = None
     """veRL's own configuration: each key acts, is refused with the corresponding field of rftd, or is named in a
-    warning.
-    """
+    warning."""
     trainer_config_path: Annotated[str, PATH] = ""
     """Older spelling: the client reads the file into trainer_config."""
     engine_args: Annotated[Args, ARGUMENTS] = {}

@@ -45,8 +45,8 @@ _PARTS: Final[Mapping[str, Mapping[str, str]]] = {
 """Groups of a `defaults` list selecting an engine, and the keys set by the group."""
 _CHAIN: Final = 12
 _MOST_CHARS: Final = 1 << 17
-"""Maximum size of all texts with references, counted as often as followed: a few references could multiply without end.
-"""
+"""Maximum size of all texts with references, counted as often as followed: a few references could multiply without
+end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,12 @@ class VerlWindowArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of `verl_window`, by verl's names."""
 
     staleness_threshold: Annotated[
-        float, Meta(ge=0, le=1000, description="what may be dispatched beyond one window, as a share of it")
+        float,
+        Meta(
+            ge=0,
+            le=1000,
+            description="maximum number of rollouts dispatched beyond one window, as a share of the window",
+        ),
     ] = 0.5
     trigger_parameter_sync_step: int = 1
     """Steps between two synchronisations."""

@@ -111,7 +111,7 @@ class WeightFifo(HardBound):
 class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of `windowed`."""
 
-    freshest_first: Annotated[bool, Meta(description="the newest version first")] = False
+    freshest_first: Annotated[bool, Meta(description="true: use the newest version first")] = False
     abort_inflight: AbortInflight = True
 
 

@@ -15,15 +15,15 @@ from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT
 if TYPE_CHECKING:
     from torch import Tensor
 
-Low: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="the lower bound of w")]
-High: TypeAlias = Annotated[float, Meta(ge=1, description="the upper bound of w")]
+Low: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="lower bound of w")]
+High: TypeAlias = Annotated[float, Meta(ge=1, description="upper bound of w")]
 Level: TypeAlias = Literal["token", "sequence", "geometric"]
 """The levels of w: that of the token, the product over its response, or the geometric mean over its response."""
 OfLevel: TypeAlias = Annotated[
-    Level, Meta(description="w of the token itself, its product over the response, or its geometric mean over it")
+    Level, Meta(description="w of the token, or its product or geometric mean over the response")
 ]
-Cap: TypeAlias = Annotated[High | None, Meta(description="the most that w may be; none: it is not bounded")]
-Normalised: TypeAlias = Annotated[bool, Meta(description="true: multipliers are divided by their mean over the batch")]
+Cap: TypeAlias = Annotated[High | None, Meta(description="upper bound of w; none: unbounded")]
+Normalised: TypeAlias = Annotated[bool, Meta(description="true: divide the weights by their mean over the batch")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
-LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="the lower bound of w; none: 1 / `high`")]
-MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="the largest divergence that is kept")]
+LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="lower bound of w; none: 1 / `high`")]
+MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="upper bound of the divergence")]
 Over: TypeAlias = Literal["token", "sum", "mean", "max"]
 """The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
 OfOver: TypeAlias = Annotated[
-    Over, Meta(description="the divergence of the token itself, or its sum, mean or maximum over the response")
+    Over, Meta(description="divergence of the token, or its sum, mean or maximum over the response")
 ]
 
 
@@ -130,7 +130,7 @@ class KPop:
     """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
     `threshold`."""
 
-    threshold: Annotated[Threshold, Meta(description="the largest KL that is kept")] = 0.1
+    threshold: Annotated[Threshold, Meta(description="upper bound of the KL")] = 0.1
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
@@ -159,7 +159,7 @@ class Opsm:
     `delta`.
     """
 
-    delta: Annotated[Threshold, Meta(description="the largest mean of -log w that is kept")] = 1e-4
+    delta: Annotated[Threshold, Meta(description="upper bound of the mean of -log w")] = 1e-4
 
     def __post_init__(self) -> None:
         check_threshold(self.delta)
@@ -186,10 +186,10 @@ class M2po:
     The tokens are those of one optimizer step, by the weights before it.
     """
 
-    threshold: Annotated[Threshold, Meta(description="the largest mean of (log w)² that is kept")] = 0.04
-    away_only: Annotated[
-        bool, Meta(description="true: only tokens that their advantage moves further away may be left out")
-    ] = True
+    threshold: Annotated[Threshold, Meta(description="upper bound of the mean of (log w)²")] = 0.04
+    away_only: Annotated[bool, Meta(description="true: mask only tokens that their advantage moves further away")] = (
+        True
+    )
 
     def __post_init__(self) -> None:
         if self.threshold != 0:
