@@ -34,12 +34,12 @@ def is_env_variable(path: FieldPath) -> bool:
 
 
 def is_no_secret(content: object) -> bool:
-    """True for values allowed openly in a secret field."""
+    """True for values allowed openly in a secret field: null, a boolean, and texts meaning "no secret" such as `EMPTY`."""
     return content is None or isinstance(content, bool) or (isinstance(content, str) and content in _NO_SECRET)
 
 
 def env_reference(name: str) -> dict[str, str]:
-    """Returns the reference sent instead of a secret."""
+    """Returns the reference `{env: NAME}` sent instead of a secret and resolved by the workers."""
     return {"env": name}
 
 

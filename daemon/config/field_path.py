@@ -50,7 +50,7 @@ def child(node: Any, key: str | int) -> Any:
 
 
 def put(node: dict[str, Any] | list[Any], key: str | int, content: Any) -> None:
-    """Sets one element of a mapping or a list."""
+    """Sets one element of a mapping or a list: keys become text in a mapping, and numbers in a list."""
     if isinstance(node, dict):
         node[str(key)] = content
     else:

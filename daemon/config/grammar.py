@@ -31,7 +31,7 @@ class EnvText(str):
 
 
 def read_scalar(text: str) -> Scalar:
-    """Returns the value of a plain (unquoted) word."""
+    """Returns the value of a plain (unquoted) word: null, a boolean, a number, or the text itself."""
     if text in _NULLS:
         return None
     if text in _TRUE:
@@ -54,7 +54,7 @@ _DEPTH: Final = 8
 
 
 class GrammarError(ValueError):
-    """The text has an unclosed or empty `${`."""
+    """Raised for an unclosed or empty `${`, an unclosed quote, or interpolations nested too deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def escaped(text: str) -> str:
 
 
 def parse_interpolation(text: str) -> tuple[Piece, ...]:
-    """Splits `text` into literal texts and interpolations. Raises GrammarError."""
+    """Splits `text` into literal texts, references to fields and calls of resolvers, in order. Raises GrammarError."""
     pieces, end = _pieces(text, 0, "", 0)
     assert end == len(text)
     return pieces

@@ -86,7 +86,7 @@ class Unsupported(FieldError):
 
 
 class ConfigErrors(ConfigError):
-    """All errors of an experiment file together."""
+    """Raised with all errors of an experiment file together, in the order of the file; `errors` has them one by one."""
 
     def __init__(self, errors: Sequence[UsageError]) -> None:
         count = len(errors)
@@ -143,7 +143,7 @@ class Notes:
         self.issues.append(Issue(path, problem, fix, UnknownField, at_key=True))
 
     def warn(self, text: str) -> None:
-        """Adds a warning about a changed or ineffective setting."""
+        """Adds a warning about a changed or ineffective setting, unless already present."""
         if text not in self.warnings:
             self.warnings.append(text)
 

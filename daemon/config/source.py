@@ -79,7 +79,7 @@ class SourceMap:
         return self.lines[position.line - 1][position.column - 1 : position.end_column - 1]
 
     def has(self, path: FieldPath) -> bool:
-        """True if the user wrote this field."""
+        """True if the field is written in the file or set by a `-s` flag, rather than a default."""
         path = self.written(path)
         return path in self.values or path in self.keys
 

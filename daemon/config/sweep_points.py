@@ -41,7 +41,7 @@ Load: TypeAlias = Callable[[tuple[str, ...]], dict[str, Any]]
 
 
 def split_values(text: str) -> list[str]:
-    """Splits at commas outside brackets and quotes."""
+    """Splits the text of an override into values, at commas outside brackets and quotes."""
     texts = [""]
     depth = 0
     quote = ""

@@ -255,7 +255,7 @@ class Tended(Protocol):
 
 
 class Questions:
-    """Requests to the demo's daemon, repeated across restarts."""
+    """Requests to the demo's daemon, repeated across slow answers and restarts of the daemon."""
 
     def __init__(
         self,

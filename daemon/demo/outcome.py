@@ -22,7 +22,7 @@ _RIGHT = 0.5
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of the last batch."""
+    """One experience of the last training batch, with reward and staleness."""
 
     experience: str
     reward: float
@@ -30,7 +30,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of the model, as text."""
+    """An answer of the model as text, with the question and the right answer."""
 
     experience: str
     question: str
@@ -42,7 +42,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The demo's figures."""
+    """The demo's figures: rewards, held-out accuracy, staleness, speed, and example answers."""
 
     state: str
     reason: str

@@ -46,16 +46,16 @@ class Progress:
         """True while a line on the terminal is to be replaced by the next one."""
 
     def begin(self) -> None:
-        """Restarts the clock."""
+        """Restarts the clock shown in the progress line, excluding the time for starting servers."""
         self._began_s = self._monotonic_s()
 
     def due(self) -> bool:
-        """True if it is time for another reading."""
+        """True if it is time for another reading: every second on a terminal, otherwise every five seconds."""
         passed_s = self._monotonic_s() - self._began_s - self._shown_s
         return passed_s >= (IN_PLACE_EVERY_S if self._in_place else EVERY_S)
 
     def show(self, reading: DemoReading) -> None:
-        """Shows one reading."""
+        """Shows one reading: in place on a terminal, otherwise as a new line."""
         now_s = self._monotonic_s() - self._began_s
         self._shown_s = now_s
         # One column less than available: the cursor stands behind the line, and would otherwise wrap to the next line.

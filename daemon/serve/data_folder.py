@@ -21,7 +21,7 @@ FOLDER_HEADER: Final = "Rftd-Folder"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """endpoint.json: the address of the folder's daemon."""
+    """endpoint.json: URL, process id and folder id of the folder's daemon, read by clients."""
 
     url: str
     pid: int
@@ -38,7 +38,7 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFolder:
-    """Paths below `--data DIR`."""
+    """Paths of all files and folders of a daemon below `--data DIR`."""
 
     LOG_ID: Final = "log.id"
 
@@ -128,7 +128,7 @@ class DataFolder:
                 tighten(path)
 
     def announce(self, endpoint: Endpoint) -> None:
-        """Writes endpoint.json atomically."""
+        """Writes endpoint.json atomically, so that clients find the daemon."""
         # Replaced in one step: a client reading half an address would contact another program's port.
         temporary = self.endpoint.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(endpoint))

@@ -47,7 +47,7 @@ class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entrance:
-    """The HTTP front of one data folder's daemon."""
+    """The HTTP front of one data folder's daemon: tokens, TLS, and the gate in front of the API."""
 
     def __init__(self, folder: DataFolder, options: EntranceOptions, *, clock: Clock, logger: Logger) -> None:
         """Creates the owner's token if missing. Raises TokenFileError. Blocks."""

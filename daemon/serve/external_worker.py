@@ -106,7 +106,7 @@ class Crews:
         return [self._crew(experiment) for experiment in experiments]
 
     async def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription to the log's stream of workers."""
         if self._feed is not None:
             await self._feed.close()
 

@@ -25,7 +25,7 @@ from rftd.workers.hosts.ray.open_cluster import open_defaults
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a daemon's workers run."""
+    """Where a daemon's workers run: locally, on a Ray cluster, or started externally, by role."""
 
     roles: frozenset[str] = ROLES
     """Roles of workers started here; empty: all workers are started externally, on any machine."""

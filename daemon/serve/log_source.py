@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The log of a daemon."""
+    """The open log of a daemon, with the address for workers and the append permission."""
 
     log: EventLog
     worker_url: str

@@ -53,7 +53,7 @@ class Troubles:
         self._failed: dict[str, tuple[str, float]] = {}
 
     def note(self, name: str, reason: str) -> None:
-        """Records a failure of a part."""
+        """Records a failure of a part with the reason and the current time."""
         self._failed[name] = (reason, self._clock.monotonic_s())
 
     def said(self) -> str | None:

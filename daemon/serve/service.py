@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A running daemon."""
+    """A running daemon: the parts needed by its caller and by tests."""
 
     url: str
     folder: DataFolder

@@ -224,7 +224,7 @@ class KafkaBroker(LocalServer):
 
     @property
     def ready(self) -> bool:
-        """True if the broker answers and serves."""
+        """True if the broker answers and serves clients, not merely accepts connections."""
         return live_brokers(self._ports.direct) > 0
 
     def _launch(self) -> None:

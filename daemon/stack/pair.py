@@ -34,7 +34,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stack:
-    """Two servers below one folder. Every call blocks."""
+    """Kafka and Postgres below one folder, for `rftd stack`. Every call blocks."""
 
     def __init__(self, folder: Path) -> None:
         """Accesses no files."""

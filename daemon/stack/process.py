@@ -52,7 +52,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server; None if not running."""
+        """Process id of the server; None if not running, or if the pid was reused by another process."""
         process = self._find()
         return process.pid if process is not None else None
 

@@ -52,7 +52,7 @@ class Asker(msgspec.Struct, frozen=True):
         return self.role is AccessRole.OWNER
 
     def check_role(self, needed: AccessRole) -> None:
-        """Raises NotAllowedError if the role is smaller than `needed`."""
+        """Raises NotAllowedError if the role is smaller than `needed`, naming the command to get a suitable token."""
         if self.role < needed:
             raise NotAllowedError(
                 f"the token {self.name!r} has the role {self.role.label}, and this needs {needed.label}",

@@ -65,7 +65,7 @@ class SubmissionJudge:
         )
 
     def file(self, experiment: Experiment) -> None:
-        """Judges the names in an experiment file. Blocks."""
+        """Judges all names in an experiment file: paths, URLs, variables and arguments. Blocks."""
         if self.asker.is_owner:
             return
         for named in named_values(experiment):

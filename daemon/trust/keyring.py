@@ -19,7 +19,7 @@ TOLD_EVERY_S: Final = 60.0
 
 
 class Keyring:
-    """The tokens of one data folder, in use."""
+    """The tokens of one data folder in use by a daemon, with browser sessions and quota use."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Keyring:
         self._warned_s: dict[str, float] = {}
 
     def of_token(self, token: str) -> Bearer | NotTaken:
-        """Returns the bearer of the token in a header."""
+        """Returns the bearer of the token in a header, or the reason for refusing it."""
         return self._with_warning(self.tokens.look_up(token))
 
     def of_cookie(self, cookie: str) -> Bearer | NotTaken:
-        """Returns the bearer of a browser session."""
+        """Returns the bearer of a browser session, or the reason for refusing it."""
         return self.sessions.look_up(cookie)
 
     def link_for(self, bearer: Bearer) -> str:

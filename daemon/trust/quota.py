@@ -75,7 +75,7 @@ PRODUCER_QUOTA: Final = Quota(queued=limits.PRODUCER_QUEUED_EXPERIMENTS)
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The current use of one token's quota."""
+    """The current use of one token's quota: submissions in the last hour, connections and streams."""
 
     submissions_per_hour: int
     connections: int
@@ -92,7 +92,7 @@ class QuotaUses:
         self._streams: defaultdict[str, int] = defaultdict(int)
 
     def use_of(self, name: str) -> QuotaUse:
-        """Returns the current use of one token."""
+        """Returns the current use of one token, by the token's name."""
         return QuotaUse(
             submissions_per_hour=len(self._recent(name)),
             connections=self._connections[name],

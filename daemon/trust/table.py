@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Trusted(NamedTuple):
-    """One kind of asker, and its rights."""
+    """One kind of asker: how it is authenticated, and its rights over experiments, files, variables, hosts and code."""
 
     who: str
     known_by: str
@@ -104,7 +104,7 @@ TABLE: Final = (
 
 
 def table_as_markdown() -> str:
-    """Returns the table as Markdown for the documentation."""
+    """Returns the table as Markdown, for docs/security.md."""
     head = ("who", "known by", "experiments", "files", "variables", "hosts", "code")
     rows = [head, ("---",) * len(head), *((f"**{row.who}**", *row[1:]) for row in TABLE)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -36,7 +36,7 @@ GRANTED_ROLES: Final = tuple(QUOTAS)
 
 
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One named token."""
+    """One named token in the token file: name, role, digest, expiry and limits."""
 
     name: str
     role: str
@@ -53,7 +53,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
         return AccessRole[self.role.upper()]
 
     def is_expired(self, now_ns: int) -> bool:
-        """True from the moment of expiry."""
+        """True from the moment of expiry on; never for a token without expiry."""
         return self.expires_ns is not None and now_ns >= self.expires_ns
 
 
@@ -69,7 +69,7 @@ class TokenFileError(UsageError):
 
 
 def new_token() -> str:
-    """Returns a token of 256 random bits."""
+    """Returns a new token of 256 random bits, with the prefix of all tokens."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
@@ -79,7 +79,7 @@ def digest_of(token: str) -> str:
 
 
 class TokenFile:
-    """`tokens.json` and `owner.token` of one data folder."""
+    """The files `tokens.json` and `owner.token` of one data folder, read and written atomically."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "tokens.json"
@@ -157,7 +157,7 @@ class TokenFile:
         return token
 
     def remove(self, entry_name: str) -> None:
-        """Removes a named token. Raises NotFoundError."""
+        """Removes a named token, which becomes invalid immediately. Raises NotFoundError for an unknown name."""
         with self._locked():
             named_tokens = self.read()
             removed = _named(named_tokens, entry_name)
@@ -189,7 +189,7 @@ class TokenFile:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for an invalid token name."""
+    """Raises UsageError for an invalid or reserved token name."""
     if not NAME_FORM.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} is not a valid token name",

@@ -9,7 +9,7 @@ from rftd.daemon.trust.token_file import TokenEntry
 
 
 class TokenHolder(NamedTuple):
-    """A named token in use."""
+    """A named token with limits and current use, as shown by `rftd token ls`."""
 
     entry: TokenEntry
     quota: Quota

@@ -55,7 +55,7 @@ class Tokens:
         self._refresh()
 
     def entries(self) -> tuple[TokenEntry, ...]:
-        """Returns the current named tokens."""
+        """Returns the current named tokens, reading the file again if it has changed."""
         self._refresh()
         return self._entries
 
@@ -107,7 +107,7 @@ class Tokens:
 
 
 def asker_of(named_token: TokenEntry) -> Asker:
-    """Returns the asker represented by a named token."""
+    """Returns the asker represented by a named token, with the role's limits filled in."""
     return Asker(named_token.name, named_token.access_role, named_token.quota.within(QUOTAS[named_token.role]))
 
 

@@ -20,7 +20,7 @@ from rftd.ops.durable import write_durable
 
 
 class KnownDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """One daemon of the current user."""
+    """One daemon of the current user: URL, data folder, process id and owner's token."""
 
     url: str
     folder: str
@@ -35,7 +35,7 @@ class KnownDaemon(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool:
-        """True if the daemon's process exists."""
+        """True if a process with the daemon's pid exists and belongs to the user."""
         try:
             # Signal 0 is never delivered: the kernel only checks whether the process exists.
             os.kill(self.pid, 0)
@@ -47,7 +47,7 @@ class KnownDaemon(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserState:
-    """`$XDG_STATE_HOME/rftd`, by default `~/.local/state/rftd`."""
+    """The user's folder of known daemons: `$XDG_STATE_HOME/rftd`, by default `~/.local/state/rftd`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         base = environ.get("XDG_STATE_HOME", "")
@@ -76,7 +76,7 @@ class UserState:
                 self._write(msgspec.structs.replace(daemon, token=token))
 
     def forget(self, folder: str) -> None:
-        """Deletes the file of a data folder's daemon."""
+        """Deletes the file of a data folder's daemon; errors are ignored."""
         with suppress(OSError):
             self._path(folder).unlink()
 

@@ -22,7 +22,7 @@ TINKER = "tinker"
 
 
 def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
-    """Returns the objective with every part and argument."""
+    """Returns section `algorithm`: the objective with every part and argument, defaults written out."""
     section: dict[str, Any] = {"algorithm_type": spec.kind, "repeat_times": spec.repeat_times}
     section["sample_strategy"] = spec.sample_strategy
     section["sample_strategy_args"] = struct_defaults(STRATEGIES.get(spec.sample_strategy), spec.sample_strategy_args)
@@ -56,7 +56,9 @@ def _correction(correction: CorrectionPart) -> dict[str, Any]:
 
 
 def trainer_section(stage: StageSpec) -> dict[str, Any]:
-    """Returns the training side with every argument of the engine."""
+    """Returns section `trainer`: engine, checkpoints, optimizer steps, and every argument of the engine, defaults
+    written out.
+    """
     spec = stage.trainer
     arguments = dict(spec.engine_args)
     if spec.engine == TINKER:
@@ -116,7 +118,7 @@ def _updates(spec: UpdatesSpec) -> dict[str, Any]:
 
 
 def policy_section(stage: StageSpec) -> dict[str, Any] | None:
-    """Returns the policy with arguments; None if naming the policy would change its behaviour."""
+    """Returns section `policy` with arguments; None if naming the policy in a file would change its behaviour."""
     spec = stage.policy
     policy = built_in(spec.kind)
     # Clients of a server have no staleness bound: naming the policy, though allowed in a file, would impose a bound.
@@ -137,7 +139,9 @@ def policy_section(stage: StageSpec) -> dict[str, Any] | None:
 
 
 def replay_buffer(spec: PolicySpec) -> dict[str, Any]:
-    """Returns the order and the reuse of experiences."""
+    """Returns section `replay_buffer`: the priority function with arguments, and the cooldown before reuse of an
+    experience.
+    """
     if not spec.evict_when_full:
         return {"enable": False}
     return {

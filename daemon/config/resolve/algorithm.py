@@ -85,7 +85,9 @@ def find_algorithm(section: Algorithm, notes: Notes) -> AlgorithmDefinition | No
 def resolve_algorithm(
     experiment: Experiment, definition: AlgorithmDefinition, total_steps: int, notes: Notes
 ) -> AlgorithmSpec:
-    """Returns the complete objective of one stage."""
+    """Returns the complete objective of one stage: every part with arguments, the sample strategy, corrections and
+    optimizer.
+    """
     section = experiment.algorithm
     parts: dict[str, Any] = {}
     instances: dict[str, Any] = {}
@@ -280,7 +282,7 @@ def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[
             continue
         setting = args.pop(old)
         if args.setdefault(new, setting) != setting:
-            problem = f"is {setting!r}, and {new}(the same setting) {args[new]!r}"
+            problem = f"is {setting!r}, but {new} (the same setting) is {args[new]!r}"
             notes.wrong((*_ARGS, old), problem, f"keep {new} only", Contradiction)
     aggregation: str | None = section.loss_agg_mode
     first: FieldPath = ("algorithm", "loss_agg_mode")
@@ -292,7 +294,7 @@ def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[
             aggregation = mode
             first = (*_ARGS, name)
         elif mode not in (None, aggregation):
-            problem = f"is {mode}, and {show(first)}(the same setting) {aggregation}"
+            problem = f"is {mode}, but {show(first)} (the same setting) is {aggregation}"
             notes.wrong((*_ARGS, name), problem, "keep one of them", Contradiction)
     switched = sft.mode_of(args.get("use_token_level_loss"))
     if aggregation is not None and switched not in (None, aggregation):

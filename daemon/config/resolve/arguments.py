@@ -18,7 +18,7 @@ from rftd.ops.plugins import Plugins
 def check_names(
     arguments: Mapping[str, Any], known_names: Iterable[str], path: FieldPath, receiver: str, notes: Notes
 ) -> None:
-    """Refuses each name unknown to `receiver`."""
+    """Refuses each argument whose name is unknown to `receiver`, suggesting the nearest of the known names."""
     known_names = list(known_names)
     for name, setting in arguments.items():
         if name not in known_names:

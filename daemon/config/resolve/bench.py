@@ -55,7 +55,7 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
 
 
 def of_service(experiment: Experiment) -> bool:
-    """True if a service generates the answers."""
+    """True if a service generates the answers, by `model.external_model` or by the rollout engine's type."""
     return experiment.model.external_model.enable or experiment.explorer.rollout_model.engine_type == SERVICE
 
 

@@ -191,7 +191,7 @@ def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
 
 
 def check_budgets(limits: Budgets) -> Iterator[Issue]:
-    """Yields the errors of section `limits`."""
+    """Yields the errors of section `limits`: a cost limit without a price, and a price without a cost limit."""
     prices = ("accelerator_hour_price", "million_tokens_price")
     set_prices = [name for name in prices if getattr(limits, name)]
     if limits.cost and not set_prices:

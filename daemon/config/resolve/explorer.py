@@ -40,7 +40,9 @@ _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
 
 def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> RolloutSpec:
-    """Returns the explorers of one stage."""
+    """Returns the explorers of one stage: engine, number, concurrency, time-outs, environment and requirements on the
+    host.
+    """
     section = experiment.explorer
     model = experiment.explorer.rollout_model
     choice = choose_engine(experiment, host, notes)

@@ -13,7 +13,7 @@ from rftd.workers.devices.host import Host
 
 
 class GpuShares(NamedTuple):
-    """The division of GPUs for one stage."""
+    """The division of GPUs for one stage between rollout engines, auxiliary models and the trainer."""
 
     nodes: int
     """Number of nodes; 0 if not set in the file."""

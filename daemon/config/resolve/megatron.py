@@ -142,7 +142,7 @@ def without_kernels(host: Host) -> str | None:
 
 
 def warn_without_megatron(trainer: Trainer, leaves: list[Written], engine: str, notes: Notes) -> None:
-    """Warns of Megatron's settings with another strategy or engine."""
+    """Warns of Megatron's settings without effect, because another strategy or another engine trains."""
     trains = "FSDP2" if engine == "verl" else engine
     for name, where, setting in sizes(trainer, leaves):
         # True equals 1 as well: for sequence_parallel it is a request, but for Megatron's default behaviour.

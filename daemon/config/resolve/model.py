@@ -105,7 +105,7 @@ def with_answer_form(model: ModelSpec, rollout_model: RolloutModel, notes: Notes
 
 
 def resolve_lora(section: Model, notes: Notes) -> LoraSpec | None:
-    """Returns the adapter to train, or None."""
+    """Returns the adapter to train, or None to train the whole model; more than one adapter is refused."""
     adapters = section.lora_configs or []
     if not adapters:
         return None

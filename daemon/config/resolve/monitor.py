@@ -54,7 +54,7 @@ def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
 
 
 def arguments_of(kind: str) -> tuple[str, ...]:
-    """Returns the names of the arguments of a tracker."""
+    """Returns the names of the arguments of a tracker, for example `base_url` and `api_key` for wandb."""
     return _TAKEN[kind]
 
 

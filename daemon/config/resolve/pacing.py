@@ -160,7 +160,7 @@ def with_turns(experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpe
 
 
 def collects(experiment: Experiment, notes: Notes) -> bool:
-    """True if the stage only collects experiences."""
+    """True if the stage only collects experiences (`explorer.collect_only`); refused in modes with training."""
     if not experiment.explorer.collect_only:
         return False
     if experiment.mode not in ("explore", "serve"):

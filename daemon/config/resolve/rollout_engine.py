@@ -90,7 +90,7 @@ def _kind(argument: str) -> type[FieldError]:
 
 
 class ChosenEngine(NamedTuple):
-    """The rollout engine of a stage, and the device."""
+    """The rollout engine chosen for a stage, and the device it computes on."""
 
     engine: str
     device: str

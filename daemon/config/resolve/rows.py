@@ -57,12 +57,14 @@ def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, 
 
 
 def is_recorded(experiment: Experiment) -> bool:
-    """True if the file trains on recorded rollouts: its buffer of experiences is a file or a table, and not a queue."""
+    """True if the file trains on recorded rollouts: mode train with a file or a table as buffer of experiences, not a
+    queue.
+    """
     return experiment.mode == "train" and experiment.buffer.trainer_input.experience_buffer.storage_type != "queue"
 
 
 def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes) -> None:
-    """Refuses algorithms with a source beside recorded rollouts."""
+    """Refuses algorithms needing more than recorded rollouts: expert rows, a teacher, or the sample strategy `mix`."""
     if definition.needs.expert_data or definition.needs.teacher:
         source = "an expert's rows" if definition.needs.expert_data else "a teacher"
         what = f"is {definition.name}, which needs {source} beside rollouts, and mode train reads recorded ones alone"

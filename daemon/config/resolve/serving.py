@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 1e9
 
 
 def as_served(experiment: Experiment, notes: Notes) -> Experiment:
-    """Returns the experiment with the schedule needed for serving."""
+    """Returns the experiment with the schedule needed for serving: explorers never wait for weights."""
     sync = as_section(experiment.synchronizer)
     for name, required in _PACED.items():
         if name in sync.model_fields_set and (requested := getattr(sync, name)) not in (required, None):
@@ -50,7 +50,7 @@ def conversations(
 
 
 def with_server(stage: StageSpec, experiment: Experiment, notes: Notes) -> StageSpec:
-    """Returns the stage with a server."""
+    """Returns the stage with a server: address and port for clients, no staleness bound unless a policy is written."""
     section = experiment.explorer
     engines = stage.rollout.explorers
     if section.min_running_model_num > engines:

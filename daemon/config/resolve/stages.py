@@ -47,7 +47,7 @@ _NEEDS: Final = tuple(sorted(set(EngineNeeds.__struct_fields__) - {"device", "de
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """A stage as a separate experiment."""
+    """A stage as a separate experiment: the global sections with the stage's sections merged over them."""
 
     name: str
     prefix: FieldPath

@@ -111,7 +111,7 @@ def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_t
 
 
 def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> tuple[TasksetSpec, ...]:
-    """Returns the held-out tasksets, with distinct names."""
+    """Returns the held-out tasksets of a stage with distinct names, resolved like training tasksets."""
     inputs = experiment.buffer.explorer_input
     specs: list[TasksetSpec] = []
     for index, taskset in enumerate(inputs.eval_tasksets):

@@ -46,7 +46,7 @@ _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
 
 
 def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes: Notes) -> TrainerSpec:
-    """Returns the trainer of one stage."""
+    """Returns the trainer of one stage: engine, strategy, checkpoints, micro-batches and the engine's arguments."""
     section = experiment.trainer
     engine: str = section.trainer_type
     # verl is the guide's default: a file without an engine is trained on any machine.

@@ -144,18 +144,20 @@ def _marked(default: Any, mark: FieldEffect) -> Any:
 
 
 def section(kind: Callable[[], Any], *, mark: FieldEffect = ACTS) -> Any:
-    """Declares a section consisting of defaults only; a mark applies to each field."""
+    """Declares a field holding a section with defaults only, so that the section may be left out; a mark applies to
+    each field.
+    """
     return Field(default_factory=kind, json_schema_extra={"mark": asdict(mark)})
 
 
 def mark_of(field: FieldInfo) -> FieldEffect:
-    """Returns the mark of a section's field."""
+    """Returns the mark of a section's field: acting, harmless, refused or checked, with the reason."""
     extra = field.json_schema_extra
     return FieldEffect(**cast(dict[str, Any], extra["mark"])) if isinstance(extra, dict) and "mark" in extra else ACTS
 
 
 def word(**older: str) -> BeforeValidator:
-    """Reads one of a few words in any case, and older synonyms for some."""
+    """Returns a validator reading one of a few words in any case, and older synonyms for some of the words."""
 
     def read(content: Any) -> Any:
         if not isinstance(content, str):

@@ -18,7 +18,9 @@ _OF_THE_PROGRAM: Final = ("", "config", "./config")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """The folders searched for a configuration."""
+    """The folders and texts searched for a Hydra configuration: the script, a named folder, and folders above the
+    script.
+    """
 
     script: Path | None = None
     """The imported script or file; None for a command line."""

@@ -24,12 +24,12 @@ _MOST_SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Marks a missing value: `???` in the file."""
+    """Marks a missing value, written as `???` in the file and refused until filled in."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportLine:
-    """Report line on the import of one key."""
+    """A line of the import report on one key: position, outcome, key and explanation."""
 
     place: SourcePlace | None
     outcome: Outcome
@@ -73,7 +73,7 @@ class ExperimentDraft:
         return row.default
 
     def number(self, name: str) -> int:
-        """Returns a whole number used in a computation."""
+        """Returns a whole number used in a computation; 1, with a report, for a variable not assigned by the script."""
         setting = self.value(name)
         if isinstance(setting, int):
             return setting
@@ -81,7 +81,7 @@ class ExperimentDraft:
         return 1
 
     def flag(self, name: str) -> bool:
-        """Returns true or false."""
+        """Returns a boolean used in a decision; False, with a report, for a variable not assigned by the script."""
         setting = self.value(name)
         if isinstance(setting, str):
             self.wanted[name] = f"it is {setting}, which the script does not assign"
@@ -223,7 +223,7 @@ class ExperimentDraft:
         return not unknown and (setting is None or setting.value in (row.default, False))
 
     def text(self, heading: str) -> str:
-        """Returns the experiment file."""
+        """Returns the experiment file as YAML with a heading, fields in the order of the schema."""
         root: dict[str | int, Any] = {}
         for path, leaf in self.fields.items():
             node = root
@@ -233,7 +233,7 @@ class ExperimentDraft:
         return "".join(f"{line}\n" for line in (f"# {heading}", *_lines(root, (), 0)))
 
     def contradict(self, name: str, problem: str, fix: str) -> None:
-        """Adds an issue for contradictory keys."""
+        """Adds an issue for keys that contradict each other and therefore cannot be imported."""
         self.wrong(name, problem, fix, Contradiction)
 
 

@@ -37,7 +37,7 @@ class GpuSplit(NamedTuple):
 
 
 class GpuGrid(NamedTuple):
-    """GPUs to be divided."""
+    """A number of equal nodes whose GPUs are to be divided."""
 
     nodes: int
     per_node: int

@@ -23,7 +23,7 @@ class HydraProblem(ValueError):
 
 
 def read_value(text: str) -> Any:
-    """Returns the value of an override. Raises HydraProblem."""
+    """Returns the value of an override: a word, a quoted text, a list or a mapping. Raises HydraProblem."""
     if _FUNCTION.match(text.strip()):
         raise HydraProblem("is a sweep or a function of Hydra's", "write one value")
     reader = _Values(text)

@@ -32,7 +32,7 @@ _SCRIPT_CHARS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class ImportedExperiment:
-    """An experiment file, with a report line per key."""
+    """An experiment file made from veRL's configuration, with a report line per key."""
 
     text: str
     lines: tuple[ImportLine, ...]
@@ -85,7 +85,7 @@ def import_script(
 def import_tree(
     text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0, files: ConfigFiles | None = None
 ) -> ImportedExperiment:
-    """Imports the experiment of a Hydra file. Raises ConfigErrors."""
+    """Imports the experiment of a Hydra file (YAML), with overrides merged over. Raises ConfigErrors with every error."""
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
         problem = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"

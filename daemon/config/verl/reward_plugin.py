@@ -53,7 +53,7 @@ py-modules = ["{module}", "{plugin}"]
 
 @dataclass(frozen=True, slots=True)
 class VerlReward:
-    """A reward function named by a script."""
+    """A reward function named by a script: the Python file, the function, and its arguments."""
 
     path: str
     """Path of the Python file, as in the script."""

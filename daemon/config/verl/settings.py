@@ -51,7 +51,7 @@ end."""
 
 @dataclass(frozen=True, slots=True)
 class VerlSetting:
-    """One key as set by the user."""
+    """One key as set by the user, with spelling, value, position, and the possible values if uncertain."""
 
     name: str
     """Name in the table's spelling."""
@@ -91,7 +91,7 @@ class VerlSettings:
     _spent: int = 0
 
     def wrong(self, position: SourcePlace, name: str, problem: str, fix: str | None, kind: type[FieldError]) -> None:
-        """Adds an issue for a key."""
+        """Adds an issue at the position of a key, with advice and the kind of error."""
         self.issues.append(Issue(tuple(name.split(".")) if name else (), problem, fix, kind, place=position))
 
     def put(

@@ -105,7 +105,7 @@ class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of `tables.json`: veRL's keys, words and configurations."""
+    """Content of `tables.json`: veRL's keys with their conversion, synonyms, words and configurations."""
 
     release: str
     """Minor release of veRL used to make the tables."""

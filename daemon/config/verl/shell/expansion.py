@@ -77,7 +77,7 @@ class WordReader:
                 return
 
     def fail(self, at: int, problem: str, fix: str) -> ShellProblem:
-        """Returns the problem at a position."""
+        """Returns the problem at a position of the text, with advice for the user."""
         return ShellProblem(Issue((), problem, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
 
     def document(self, *, literal: bool, unindented: bool) -> str:
@@ -342,7 +342,7 @@ def _text_of(variable: ShellValue | None) -> str:
 
 
 def command_words(reader: WordReader) -> list[ShellWord]:
-    """Returns all words up to the end, without redirections."""
+    """Returns all words of a command up to the reader's end, without comments and redirections."""
     words: list[ShellWord] = []
     while True:
         reader.skip_blanks()

@@ -27,7 +27,7 @@ class ExpandedChars:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A fragment of a word."""
+    """A fragment of a word: a literal text, or the value of an expansion with its possible texts."""
 
     text: str
     unknown: str = ""
@@ -61,7 +61,7 @@ class WordUnderWay:
         return self._text is None and not self._done
 
     def add(self, piece: Piece) -> None:
-        """Appends a piece."""
+        """Appends a piece to the word, extending its known text and every possible text."""
         piece = joined(piece)
         self._text = (self._text or "") + piece.text
         if not self.unknown and not piece.unknown:
@@ -88,7 +88,7 @@ class WordUnderWay:
         return Piece(self._text or "", self.unknown, tuple(self._options or ()) if self.unknown else ())
 
     def finished(self, position: SourcePlace) -> list[ShellWord]:
-        """Returns the finished words."""
+        """Returns the finished words: completed ones, and the last with its possible texts."""
         done = [ShellWord(text, position) for text in self._done]
         candidates = tuple(dict.fromkeys(self._options or ())) if self.unknown else ()
         return [*done, ShellWord(self._text or "", position, self.unknown, candidates, self._certain_chars)]

@@ -28,7 +28,7 @@ class ShellChoices:
 
 @dataclass(slots=True)
 class ShellScript:
-    """Commands and files read from a script."""
+    """Commands and files read from a script, and overrides in branches not taken."""
 
     commands: list[list[ShellWord]] = field(default_factory=list)
     """Commands as lists of words; a command in a loop is repeated for each iteration."""
@@ -50,7 +50,7 @@ _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 
 
 class ScriptPlaces:
-    """Positions in one script."""
+    """Converts offsets in the text of one script to lines and positions."""
 
     def __init__(self, text: str, origin: str) -> None:
         self._text = text

@@ -68,7 +68,7 @@ class ShellBlock:
 
 @dataclass(frozen=True, slots=True)
 class ShellFunction:
-    """A function definition."""
+    """A function definition: the name, and the statements of the body."""
 
     name: str
     start: int
@@ -88,7 +88,9 @@ Statements: TypeAlias = tuple[Statement, ...]
 
 
 def parse_script(text: str) -> Statements:
-    """Returns the statements of the script. Raises ScriptError."""
+    """Parses the script into statements without evaluating anything. Raises ScriptError for unclosed quotes and
+    brackets.
+    """
     parser = _ScriptParser(text)
     statements: list[Statement] = []
     while parser.at < len(text):

@@ -58,7 +58,7 @@ class ShellVariables:
             self.set(name, content)
 
     def branch(self) -> ShellVariables:
-        """Returns a copy-on-write branch of the variables."""
+        """Returns a branch of the variables: it sees their values, and keeps its own assignments separately."""
         return ShellVariables(self.assumed, self)
 
     def flat(self) -> ShellVariables:
@@ -67,7 +67,7 @@ class ShellVariables:
         return ShellVariables(self.assumed, None, {**assignments, **self.written})
 
     def take(self, branch: ShellVariables) -> None:
-        """Applies the assignments of a branch."""
+        """Applies the assignments of a branch known to have been run."""
         self.written.update(branch.written)
 
     def merge(self, branches: Sequence[ShellVariables], line: int, position: SourcePlace) -> None:
@@ -118,7 +118,7 @@ def assumed_value(text: str) -> ShellValue:
 
 
 def appended(before: ShellWord, word: ShellWord) -> ShellWord:
-    """Concatenates two words."""
+    """Concatenates two words, as in `NAME+=text`, combining their possible texts."""
     if not before.unknown and not word.unknown:
         return replace(word, text=before.text + word.text)
     texts = [prefix + suffix for prefix in before.texts for suffix in word.texts]

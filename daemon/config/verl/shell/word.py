@@ -32,7 +32,7 @@ class ShellWord:
 
 
 class ShellProblem(Exception):
-    """Raised if the script cannot be read any further."""
+    """Raised with an issue if the script cannot be read any further."""
 
     def __init__(self, issue: Issue) -> None:
         super().__init__(issue.what)
@@ -40,7 +40,7 @@ class ShellProblem(Exception):
 
 
 def uncertain(word: ShellWord, why: str, candidates: Sequence[str]) -> ShellWord:
-    """Returns the word with further possible texts."""
+    """Returns the word marked as uncertain, with the reason and the possible texts; too many texts count as unknown."""
     distinct = tuple(dict.fromkeys(candidates))
     return replace(word, unknown=why, candidates=distinct if len(distinct) <= MOST_CANDIDATES else ())
 

@@ -60,7 +60,7 @@ def test_each_section_says_what_it_decides(load: Load, small: str) -> None:
         ([TWO, "trainer.early_stop={patience: 1}"], ("there are 2 held-out tasksets", "eval/one/score")),
         ([TWO, "trainer.early_stop={patience: 1, metric: eval/tow/score}"], ("2 held-out", "'eval/two/score'?")),
         (["trainer.best_checkpoint={}"], ("there are no held-out tasks", "eval_tasksets")),
-        ([HELD, "trainer.early_stop={}"], ("neither by patience nor by bound", "patience: 3")),
+        ([HELD, "trainer.early_stop={}"], ("has neither patience nor bound", "patience: 3")),
         ([HELD, "trainer.early_stop={metric: accuracy, bound: 1.5}"], ("never reaches", "between 0 and 1")),
         ([HELD, "trainer.rules=[{metric: accuracy, above: 1}]"], ("rules[0].above: is 1, which accuracy never is",)),
         ([HELD, "trainer.rules=[{metric: accuracy, below: 0}]"], ("rules[0].below", "between 0 and 1")),

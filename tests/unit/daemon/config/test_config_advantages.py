@@ -34,7 +34,7 @@ def test_raft_needs_no_group_where_another_partys_workflow_tries_the_task_itself
     submission = load(overrides=[*raft, f"{workflow}=tries"])
     (stage,) = submission.spec.stages
     assert (stage.algorithm.repeat_times, stage.train_batch_size) == (1, 2)
-    assert any("learns from every rollout, whatever its reward" in text for text in submission.warnings)
+    assert any("learns from every rollout, regardless of the reward" in text for text in submission.warnings)
     (text,) = errors(overrides=raft)
     assert "with a single answer every advantage is zero" in text
     (text,) = errors(overrides=["algorithm.repeat_times=1", f"{workflow}=tries"])

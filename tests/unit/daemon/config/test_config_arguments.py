@@ -167,7 +167,7 @@ def test_arguments_of_engines_reach_the_specification(load: Load) -> None:
         (
             [*CONTROL, "algorithm.sample_strategy_args={max_staleness: 4}", "policy={kind: areal, max_staleness: 6}"],
             "algorithm.sample_strategy_args.max_staleness",
-            "is 4, and policy.max_staleness is 6",
+            "is 4, but policy.max_staleness is 6",
             "keep one of them",
         ),
         (
@@ -211,7 +211,7 @@ def test_a_later_stage_cannot_have_an_engine_of_its_own(
     assert "stages[1]." in text, text
     assert field in text, text
     assert says in text, text
-    assert "opened once for all stages" in text, text
+    assert "one engine serves all stages" in text, text
 
 
 def test_a_later_stage_may_have_its_own_places_threads_and_critic(load: Load, small: str) -> None:

@@ -113,7 +113,7 @@ def test_names_are_distinct_and_lengths_and_sampling_are_the_model_s_own(load: L
         ("{model_path: /a, engine_type: sglang}", "[0].engine_type", "cannot be run yet"),
         ("{model_path: /a, max_prompt_tokens: 64, max_response_tokens: 2}", "[0].max_model_len", "64 + 2"),
         ("{model_path: /a, name: '../b'}", "[0].name", "letters"),
-        ("{model_path: /a, name: b}, {model_path: /c, name: b}", "[1].name", "name of another one"),
+        ("{model_path: /a, name: b}, {model_path: /c, name: b}", "[1].name", "is used twice"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(errors: Errors, entry: str, field: str, says: str) -> None:

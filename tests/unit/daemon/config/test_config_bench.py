@@ -42,7 +42,11 @@ def test_of_a_service_only_names_are_kept(load: Callable[..., Any]) -> None:
         (["model.external_model.model_name=null"], "model.external_model.model_name", "required"),
         (["model.external_model.base_url_env=''"], "model.external_model.base_url_env", "required"),
         (["model.max_response_tokens=null"], "model.max_response_tokens", "required"),
-        (["explorer.rollout_model.engine_type=torch"], "explorer.rollout_model.engine_type", "answered by a service"),
+        (
+            ["explorer.rollout_model.engine_type=torch"],
+            "explorer.rollout_model.engine_type",
+            "model.external_model is enabled",
+        ),
         (["explorer.rollout_model.extra_engine_args={retires: 3}"], "extra_engine_args.retires", "retries"),
         (["model={external_model: {}}", "explorer.rollout_model.engine_type=external"], "engine_type", "which service"),
         (["buffer.explorer_input={}"], "eval_tasksets", "are required"),

@@ -83,7 +83,10 @@ def test_defaults_of_the_file_are_those_of_the_correction(load: Any, kind: str) 
         ("{rollout_is: token, rollout_is_threshold: a_b}", ("rollout_is_threshold", "neither a number nor low_high")),
         ("{rollout_rs: token_k4, rollout_rs_threshold: 1}", ("rollout_rs", "no criterion 'token_k4'")),
         ("{rollout_rs: token_k2}", ("rollout_rs_threshold", "has 0 thresholds for 1 criteria")),
-        ("{rollout_rs: token_k2, rollout_rs_threshold: 0.5_2.0}", ("rollout_rs_threshold", "no threshold of token_k2")),
+        (
+            "{rollout_rs: token_k2, rollout_rs_threshold: 0.5_2.0}",
+            ("rollout_rs_threshold", "not a valid threshold of token_k2"),
+        ),
     ],
 )
 def test_what_makes_no_sense_is_named(errors: Any, section: str, says: tuple[str, ...]) -> None:

@@ -157,15 +157,15 @@ def test_with_a_launcher_for_each_role_neither_takes_a_device_from_the_other(
         (
             apart(1, 8),
             [VLLM, f"{MODEL}.engine_num=2"],
-            "explorers would take 2 GPUs, and where they run there is 1 GPU",
+            "explorers would need 2 GPUs, but their host has 1 GPU",
         ),
-        (apart(8, 1), [*TORCH_RANKS], "where it runs there is 1 GPU"),
-        (apart(8, 1), [VLLM, VERL, *CLUSTER], "7 are left for the trainer, and where it runs there is 1 GPU"),
-        (apart(2, 2), [TORCH, "mode=colocate"], "here explorers and trainers have launchers of their own"),
+        (apart(8, 1), [*TORCH_RANKS], "its host has 1 GPU"),
+        (apart(8, 1), [VLLM, VERL, *CLUSTER], "7 are left for the trainer, but its host has 1 GPU"),
+        (apart(2, 2), [TORCH, "mode=colocate"], "explorers and trainers have separate launchers here"),
         (
             msgspec.structs.replace(gpus(2), clustered=True),
             [TORCH, "mode=colocate"],
-            "each actor of Ray's has GPUs of its own",
+            "each Ray actor has exclusive GPUs",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_what_leaves_the_trainer_no_gpu_is_refused_with_the_numbers(
     ("overrides", "said"),
     [
         ([VLLM, f"{MODEL}.engine_num=6"], "8 GPUs, of which 6 engines x 1 take 6: 2 are left for them"),
-        ([VLLM, "mode=colocate"], "mode colocate is for one device"),
+        ([VLLM, "mode=colocate"], "mode colocate uses one device"),
     ],
 )
 def test_ranks_of_torch_have_a_gpu_each(errors: Errors, overrides: list[str], said: str) -> None:
@@ -222,7 +222,7 @@ def test_torch_says_how_it_would_train_on_all_that_is_left(load: Load) -> None:
 
 def test_a_cluster_that_is_not_there_is_refused(errors: Errors, load: Load) -> None:
     (text,) = errors(overrides=[VLLM, *CLUSTER], host=served(2))
-    assert "1 x 8 = 8 GPUs, and the workers' machine has 2 GPUs (NVIDIA H100 0, 1)" in text
+    assert "1 x 8 = 8 GPUs, but the workers' machine has 2 GPUs (NVIDIA H100 0, 1)" in text
     fake = [f"{MODEL}.engine_type=fake", "trainer.trainer_type=fake", *CLUSTER]
     assert load(overrides=fake, host=served(2)).spec.stages[0].rollout.needs.devices == 0
 
@@ -231,7 +231,7 @@ def test_torch_engines_share_a_gpu_that_nobody_counted(load: Load, errors: Error
     torch = [f"{MODEL}.engine_type=torch"]
     spec = load(overrides=torch, host=gpus(1)).spec
     assert (spec.stages[0].rollout.needs.devices, spec.stages[0].trainer.devices) == (1, 1)
-    assert any("would take 2 GPUs, and there is 1 GPU (NVIDIA H100 0): they share it" in text for text in spec.warnings)
+    assert any("would need 2 GPUs, and there is 1 GPU (NVIDIA H100 0): it is shared" in text for text in spec.warnings)
     (text,) = errors(overrides=[*torch, "cluster.node_num=1", "cluster.gpu_per_node=1"], host=gpus(1))
     assert "1 x 1 = 1 GPU," in text
     turns = load(overrides=[*torch, "mode=colocate"], host=gpus(1)).spec.stages[0]
@@ -325,7 +325,7 @@ def test_the_engine_is_opened_once_so_its_needs_are_those_of_every_stage(errors:
     stages = f"stages=[{{stage_name: a, mode: both}}, {{stage_name: b, mode: both, {second}}}]"
     (text,) = errors(overrides=[VLLM, stages], host=served(2))
     assert "enforce_eager" in text
-    assert "opened once for all stages" in text
+    assert "one engine serves all stages" in text
 
 
 def test_the_guide_s_example_runs_on_one_gpu_as_it_says_itself() -> None:

@@ -91,12 +91,12 @@ def test_rollout_timeout_below_the_hang_timeout_is_reported_with_both(load: Load
     vllm = ["explorer.rollout_model.engine_type=vllm", "explorer.max_timeout=300"]
     hangs = "explorer.rollout_model.extra_engine_args.hang_timeout_s"
     (text,) = errors(overrides=[*vllm, f"{hangs}=300"], host=ANY_HOST)
-    assert f"{hangs}: is 300 s, and explorer.max_timeout 300 s ends all rollouts of an engine that hangs" in text
+    assert f"{hangs}: is 300 s, but explorer.max_timeout 300 s ends all rollouts of a hung engine" in text
     of_hanging = lambda *more: [  # noqa: E731
         each for each in load(overrides=[*vllm, *more], host=ANY_HOST).spec.warnings if "hang" in each
     ]
     (warning,) = of_hanging()
-    assert f"{hangs} is 300 s, and explorer.max_timeout 300 s" in warning
+    assert f"{hangs} is 300 s, but explorer.max_timeout 300 s" in warning
     for more in (f"{hangs}=0", f"{hangs}=30", "explorer.max_timeout=301"):
         assert not of_hanging(more)
     judge = "explorer.auxiliary_models=[{engine_type: vllm, model_path: /j, extra_engine_args: {hang_timeout_s: 400}}]"

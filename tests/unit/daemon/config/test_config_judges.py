@@ -78,4 +78,4 @@ def test_a_deterministic_experiment_a_teacher_and_one_device_leave_vllm_out(load
     assert "auxiliary_models[0].engine_type: is vllm with dedicated GPUs, but mode colocate uses one device" in text
     judge = of("{model_path: /a, engine_type: vllm, pipeline_parallel_size: 2}")
     (text,) = errors(overrides=[judge], host=served(8))
-    assert "auxiliary_models[0].pipeline_parallel_size: is 2, and an engine of the model is not spread so" in text
+    assert "auxiliary_models[0].pipeline_parallel_size: is 2, but an engine of the model is not spread this way" in text

@@ -44,6 +44,6 @@ def test_who_explores_without_a_trainer_beside_may_take_every_slot(load: Load, e
     slots = ["cluster={node_num: 1, gpu_per_node: 4}", "explorer.rollout_model.engine_num=4"]
     assert load(overrides=[*slots, *mode]).spec.stages[0].rollout.explorers == 4
     (text,) = errors(overrides=slots)
-    assert "none is left for the trainer" in text
+    assert "the trainer needs one" in text
     (text,) = errors(overrides=[*slots, *mode, "explorer.rollout_model.engine_num=5"])
-    assert "1 x 4 = 4 slots, and explorers take 5" in text
+    assert "1 x 4 = 4 slots, but explorers need 5" in text

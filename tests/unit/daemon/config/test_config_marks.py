@@ -20,10 +20,10 @@ MODEL = "explorer.rollout_model"
 @pytest.mark.parametrize(
     ("override", "says", "fix"),
     [
-        ("model.rope_theta=1e6", "the rotation that its config.json says", "config.json"),
+        ("model.rope_theta=1e6", "read from the model's config.json", "config.json"),
         ("model.chat_template_path=/t.jinja", "the client does not read template files", "model.custom_chat_template"),
         ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model", "leave it out"),
-        (f"{MODEL}.max_model_len=32", "is 32, and cannot act yet", "write it in model"),
+        (f"{MODEL}.max_model_len=32", "is 32, but is not supported yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the model that is trained", "model.model_path"),
         ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "whoever asks", "leave it out"),
         ("data_processor.experience_pipeline.operators=[{name: reward_filter}]", "no operators", "before it"),
@@ -134,7 +134,7 @@ def test_a_later_stage_cannot_think_otherwise(errors: Errors) -> None:
 )
 def test_a_pipeline_is_one_error_whatever_it_asks_for(errors: Errors, pipeline: str) -> None:
     (text,) = errors(overrides=[f"data_processor={{{pipeline}}}"])
-    assert f"{pipeline.partition(':')[0]}.operators: is given, and cannot act yet" in text
+    assert f"{pipeline.partition(':')[0]}.operators: is set, but is not supported yet" in text
 
 
 def test_a_taskset_that_a_pipeline_would_make_needs_no_path(errors: Errors) -> None:

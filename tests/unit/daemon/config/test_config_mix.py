@@ -86,12 +86,12 @@ def test_an_auxiliary_buffer_has_rows_for_one_step_at_least(load: Load, tmp_path
 @pytest.mark.parametrize(
     ("overrides", "field", "says", "fix"),
     [
-        ([MIX], "auxiliary_buffers", "there is no such buffer (given: none)", "auxiliary_buffers.sft_dataset.path"),
+        ([MIX], "auxiliary_buffers", "there is no such buffer (buffers: none)", "auxiliary_buffers.sft_dataset.path"),
         ([MIX, BUFFER, "algorithm.sample_strategy_args={expert_data_ratio: 1.0}"], "expert_data_ratio", "1.0", "0.5"),
         (
             [MIX, BUFFER, "algorithm.sample_strategy_args={expert_data_ratio: 0.99}"],
             "ratio",
-            "none is explored",
+            "would be expert rows",
             "lower",
         ),
         (

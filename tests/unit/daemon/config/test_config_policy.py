@@ -129,7 +129,7 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
             (
                 [f"policy={{kind: {kind}}}", f"{BUFFER}.replay_buffer={{enable: true, reuse_cooldown_time: 1}}"],
                 "policy.kind",
-                "over and over",
+                "trained repeatedly",
                 "policy.max_staleness",
             )
             for kind in ("in_order", "weight_fifo")
@@ -137,7 +137,7 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
         (
             [f"{BUFFER}.replay_buffer={{enable: true, reuse_cooldown_time: 1, priority_fn: tag}}"],
             "priority_fn",
-            "over and over",
+            "trained repeatedly",
             "linear_decay",
         ),
         (

@@ -42,7 +42,7 @@ FLASH = {"flash-attn": "2.8.3"}
     ("host", "overrides", "words"),
     [
         (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 3")], ["engine_args.fsdp_size: is 3", "2 ranks", "write -1 for all"]),
-        (ON_CPU, [CPU_ARGS("ranks: 4, fsdp_size: 3")], ["is 3, and the trainer has 4 ranks", "1 or 2 or 4"]),
+        (ON_CPU, [CPU_ARGS("ranks: 4, fsdp_size: 3")], ["is 3, but the trainer has 4 ranks", "1 or 2 or 4"]),
         (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 0")], ["is 0", "over none"]),
         (ON_CPU, [CPU_ARGS("fsdp_size: -2")], ["is -2", "expected `int` >= -1"]),
         (gpus(4), [f"{FSDP_SIZE}=8"], [f"{FSDP_SIZE}: is 8", "has 4 ranks"]),
@@ -137,7 +137,7 @@ def test_nodes_that_ranks_or_a_cluster_cannot_have_are_refused(load: Load, small
     for text, host, said in (
         ("ranks: 2, nodes: 2", ON_CPU, "is 2, but workers run only on this machine"),
         ("ranks: 3, nodes: 2", two, "is 2, but the trainer has 3 ranks, which it does not divide"),
-        ("nodes: 2", two, "is 2, and the trainer has no ranks"),
+        ("nodes: 2", two, "is 2, but the trainer has no ranks"),
         ("ranks: 3, nodes: 0", two, "trainer.engine_args.nodes: is "),
     ):
         (issue,) = errors(small + WARMUP, overrides=args(text), host=host)
@@ -150,7 +150,7 @@ def test_an_engine_beyond_one_node_is_refused_with_the_numbers(errors: Errors) -
     far = tuple(msgspec.structs.replace(each, node=f"10.0.0.{each.index // 4}") for each in two.devices)
     rollout = ["explorer.rollout_model.engine_type=vllm", "explorer.rollout_model.tensor_parallel_size=6"]
     (text,) = errors(overrides=rollout, host=msgspec.structs.replace(two, devices=far))
-    assert "tensor_parallel_size: the engine takes 6 GPUs, and no node has more than 4" in text
+    assert "tensor_parallel_size: the engine needs 6 GPUs, but no node has more than 4" in text
     (text,) = errors(
         overrides=["explorer.rollout_model.engine_type=vllm"], host=msgspec.structs.replace(two, devices=far)
     )

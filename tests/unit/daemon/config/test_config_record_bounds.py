@@ -33,7 +33,7 @@ LARGE = 2**32 - 1
         (
             [*ROWS, f"buffer.train_batch_size={limits.PLAN_ROWS + 1}"],
             f"buffer.train_batch_size: is {limits.PLAN_ROWS + 1}, so a step trains {limits.PLAN_ROWS + 1} rows, and "
-            f"the record of a plan names {limits.PLAN_ROWS} at most",
+            f"the record of a plan holds at most {limits.PLAN_ROWS}",
         ),
         (
             [f"buffer.train_batch_size={limits.PLAN_EXPERIENCES + 1}"],
@@ -45,7 +45,7 @@ LARGE = 2**32 - 1
         ),
         (
             [f"algorithm.repeat_times={limits.GROUP_MEMBERS + 1}", "buffer.train_batch_size=16"],
-            f"algorithm.repeat_times: is {limits.GROUP_MEMBERS + 1}, and the record of a closed group names",
+            f"algorithm.repeat_times: is {limits.GROUP_MEMBERS + 1}, but the record of a closed group holds",
         ),
     ],
 )

@@ -210,7 +210,7 @@ def test_each_side_may_have_its_own_interval(load: Load, errors: Errors) -> None
 @pytest.mark.parametrize(
     ("style", "field", "says"),
     [
-        ("explorer_driven", "trainer_sync_interval=3", "the trainer is asked"),
+        ("explorer_driven", "trainer_sync_interval=3", "explorers request weights"),
         ("fully_async", "explorer_sync_interval=3", "never stop"),
         ("fully_async", "sync_offset=2", "never stop"),
     ],
@@ -282,7 +282,7 @@ def test_a_cluster_must_leave_the_trainer_a_slot(load: Load, errors: Errors) -> 
     two = ["cluster.node_num=1", "cluster.gpu_per_node=2"]
     assert any("2 process slots" in warning for warning in load(overrides=two).spec.warnings)
     (text,) = errors(overrides=[*two, "explorer.rollout_model.engine_num=2"])
-    assert "none is left for the trainer" in text
+    assert "the trainer needs one" in text
 
 
 def test_workflows_and_rewards_take_the_nearest_given_name(load: Load) -> None:

@@ -15,7 +15,7 @@ ARGS = "buffer.explorer_input.taskset.rollout_args"
 def test_greedy_answers_are_not_trained(load: Load, errors: Errors) -> None:
     (text,) = errors(overrides=[f"{ARGS}.temperature=0"])
     assert f"{ARGS}.temperature" in text
-    assert "is 0, and the answers of this taskset are trained" in text
+    assert "is 0, but the answers of this taskset are trained" in text
     assert "use a temperature from 0.01 to 100" in text
     (text,) = errors(overrides=["model.temperature=0.001", f"{ARGS}.temperature=null"])
     assert "model.temperature" in text

@@ -180,9 +180,9 @@ def test_a_value_like_a_key_is_refused_whatever_its_name(errors: Errors, value: 
         ("{A: [x]}", "env_vars.A"),
         ("{'1A': x}", "env_vars.1A: is not a valid variable name"),
         ("{RFTD_DATA: x}", "env_vars.RFTD_DATA: begins with RFTD_"),
-        ("{LD_PRELOAD: /tmp/x.so}", "env_vars.LD_PRELOAD: chooses what programs run"),
-        ("{PATH: /tmp}", "env_vars.PATH: chooses what programs run"),
-        ("{PYTHONPATH: /tmp}", "env_vars.PYTHONPATH: chooses what programs run"),
+        ("{LD_PRELOAD: /tmp/x.so}", "env_vars.LD_PRELOAD: selects the code that programs run"),
+        ("{PATH: /tmp}", "env_vars.PATH: selects the code that programs run"),
+        ("{PYTHONPATH: /tmp}", "env_vars.PYTHONPATH: selects the code that programs run"),
     ],
 )
 def test_what_is_no_variable_is_refused(errors: Errors, variables: str, says: str) -> None:

@@ -59,7 +59,7 @@ def test_a_taskset_may_have_several_paths(load: Load, errors: Errors) -> None:
         ("[/a, /b, /a]", "'/a' is listed twice"),
         ("[/a, 7]", "expected text, a list of texts"),
         ("{file: /a}", "expected text, a list of texts"),
-        ("['postgresql://h/d']", "not from an address"),
+        ("['postgresql://h/d']", "not from a URL"),
     ):
         (text,) = errors(overrides=[f"{path}={wrong}"])
         assert f"{path}: {what}" in text or (path in text and what in text)
@@ -160,7 +160,7 @@ def test_a_queue_has_no_file_and_is_what_it_was_written(load: Load) -> None:
         ("buffer.explorer_input.taskset.path=/a.jsonl", "taskset.path: is set, but the tasks are a queue"),
         ("buffer.explorer_input.taskset.limit_rows=3", "taskset.limit_rows: is set, but the tasks are a queue"),
         ("buffer.explorer_input.taskset.data_selector.selector_type=shuffle", "a queue has the order in which"),
-        ("buffer.total_steps=null", "buffer.total_steps: is required: how many tasks a queue will have"),
+        ("buffer.total_steps=null", "buffer.total_steps: is required: the number of tasks in a queue"),
     ],
 )
 def test_what_a_queue_cannot_have_is_refused(errors: Errors, override: str, said: str) -> None:
@@ -170,7 +170,9 @@ def test_what_a_queue_cannot_have_is_refused(errors: Errors, override: str, said
 
 def test_only_a_taskset_that_is_alone_can_be_a_queue(errors: Errors) -> None:
     texts = errors(overrides=several("{storage_type: queue}", "{path: /b.jsonl}"))
-    assert any("tasksets[0].storage_type: is queue, and only buffer.explorer_input.taskset" in text for text in texts)
+    assert any(
+        "tasksets[0].storage_type: is queue, but only a single buffer.explorer_input.taskset" in text for text in texts
+    )
 
 
 SELECTOR = "buffer.explorer_input.taskset.data_selector"

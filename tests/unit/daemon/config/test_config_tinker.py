@@ -161,12 +161,12 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "log-probabilities under a teacher",
         ),
         ("project: p", "project: p\ndeterministic: true", "deterministic", "promises no equal bits"),
-        ("enable: true", "enable: false", "cluster.gpu_per_node", "none is left for the trainer"),
+        ("enable: true", "enable: false", "cluster.gpu_per_node", "the trainer needs one"),
         (
             "      path: /t.jsonl",
             "      path: /t.jsonl\n      rollout_args: {min_p: 0.1}",
             "rollout_args.min_p",
-            "can draw with: min_p",
+            "not supported by the Tinker service: min_p",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_critic_has_the_policys_unless_it_has_its_own(load: Load) -> None:
     ("overrides", "said"),
     [
         (["trainer.ppo_mini_batch_size=7"], ("trainer.ppo_mini_batch_size", "is 7", "24 items", "3 would be", "as 6")),
-        (["trainer.ppo_mini_batch_size=32"], ("is 32", "24 items", "more than all", "such as 24")),
+        (["trainer.ppo_mini_batch_size=32"], ("is 32", "24 items", "larger than the batch", "such as 24")),
         ([CONFIG + "{actor: {ppo_mini_batch_size: 7}}"], ("trainer.trainer_config.actor.ppo_mini_batch_size", "24")),
         (
             ["algorithm.advantage_fn=ppo", CONFIG + "{critic: {ppo_mini_batch_size: 9}}"],

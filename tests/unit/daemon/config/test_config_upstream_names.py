@@ -53,13 +53,13 @@ def test_two_names_of_one_thing_may_agree(load: Load) -> None:
         (
             [ARGS + "{delta: 0.1, delta_sequence_masking: 0.2}"],
             "delta_sequence_masking",
-            "is 0.2, and delta(the same setting) 0.1",
+            "is 0.2, but delta (the same setting) is 0.1",
             "keep delta",
         ),
         (
             [ARGS + "{loss_agg_mode: token-mean}", "algorithm.loss_agg_mode=seq-mean-token-sum"],
             "policy_loss_fn_args.loss_agg_mode",
-            "is token-mean, and algorithm.loss_agg_mode(the same setting) seq-mean-token-sum",
+            "is token-mean, but algorithm.loss_agg_mode (the same setting) is seq-mean-token-sum",
             "keep one",
         ),
         (

@@ -52,7 +52,7 @@ def test_a_key_of_verl_stands_for_the_field_that_is_not_written(
 )
 def test_two_values_of_one_thing_are_refused(errors: Errors, place: str, field: str) -> None:
     (text,) = errors(overrides=[place, field])
-    assert "which is the same" in text
+    assert "(the same setting)" in text
     assert "keep one of the two" in text
 
 

@@ -52,7 +52,7 @@ def test_what_verl_has_reaches_it_under_its_names(load: Load) -> None:
         "save_strategy": "single_process",
     }
     assert not [text for text in spec.warnings if "no effect" in text]
-    assert any("FSDP2 spreads the weights instead" in text for text in spec.warnings)
+    assert any("FSDP2 is used instead" in text for text in spec.warnings)
 
 
 def test_on_gpus_what_is_left_out_is_as_in_verl(load: Load) -> None:
@@ -255,7 +255,10 @@ def test_checkpoints_that_verl_would_keep_are_kept(load: Load, errors: Errors, s
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["trainer.use_dynamic_bsz=false"], "trainer.use_dynamic_bsz has no effect: nothing says how many responses"),
+        (
+            ["trainer.use_dynamic_bsz=false"],
+            "trainer.use_dynamic_bsz has no effect: the number of responses per micro-batch is not set",
+        ),
         ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"], "per_gpu has no effect: use_dynamic_bsz is true"),
     ],
 )
@@ -297,7 +300,7 @@ def test_every_stage_has_the_gpus_that_explorers_leave(load: Load, small: str) -
     written = "trainer.engine_args={ranks: 2}"
     spec = load(small + STAGES, overrides=["explorer.rollout_model.engine_type=vllm", written], host=four).spec
     assert [stage.trainer.devices for stage in spec.stages] == [3, 3]
-    assert any("ranks 2 has no effect: verl has one rank for each of its 3 GPUs" in text for text in spec.warnings)
+    assert any("ranks 2 has no effect: verl has one rank per GPU (3)" in text for text in spec.warnings)
     alone = small + STAGES.replace("- stage_name: rft\n", "")
     assert load(alone, host=four).spec.stages[0].trainer.devices == 4
     (on_cpu,) = load(alone, overrides=["trainer.engine_args={device: cpu}"], host=four).spec.stages

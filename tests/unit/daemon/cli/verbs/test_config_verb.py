@@ -94,7 +94,7 @@ def test_check_hears_of_the_devices_of_this_machine(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     result = CliRunner().invoke(config_group, ["check", EXAMPLE])
     assert result.exit_code == 2
-    assert "1 x 2 = 2 GPUs, and the workers' machine has 1 GPU (NVIDIA L4 0)" in result.stderr
+    assert "1 x 2 = 2 GPUs, but the workers' machine has 1 GPU (NVIDIA L4 0)" in result.stderr
     assert CliRunner().invoke(config_group, ["show", EXAMPLE]).exit_code == 2, "it would not run here"
     assert CliRunner().invoke(config_group, ["show", "--given", EXAMPLE]).exit_code == 0, "it only prints the file"
 

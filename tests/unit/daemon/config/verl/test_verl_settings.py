@@ -49,8 +49,8 @@ def test_what_is_no_value_is_said(text: str) -> None:
             "did you mean 'actor_rollout_ref.ref.fsdp_config.param",
         ),
         ("data.train_batch_size=many", "is 'many', but veRL expects a whole number"),
-        ("data.train_batch_size=0", "is 0, which is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size"),
-        ("data.train_batch_size=1.5", "is 1.5, and veRL takes"),
+        ("data.train_batch_size=0", "is 0, which is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size"),
+        ("data.train_batch_size=1.5", "is 1.5, but veRL expects"),
         ("actor_rollout_ref.actor.use_kl_loss=1", "veRL takes true or false here"),
         ("data.train_files=[1,2]", "veRL takes text, or a list of texts here"),
         ("data.train_files=[a", "the list is not closed"),
@@ -61,7 +61,7 @@ def test_what_is_no_value_is_said(text: str) -> None:
             "trainer.project_name='${trainer.experiment_name}' trainer.experiment_name='${trainer.project_name}'",
             "refers to itself",
         ),
-        ("data.train_batch_size='${data.train_files}'", "and veRL takes a whole number"),
+        ("data.train_batch_size='${data.train_files}'", "but veRL expects a whole number"),
         ("trainer.project_name='${open'", "is not closed"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_hydra_file_with_overrides_over_it(tmp_path: Path) -> None:
         ("n: 4", "n: 4\n    n: 5", "the key appears twice"),
         ("adv_estimator: grpo", "adv_estimator: [", "not valid YAML"),
         ("adv_estimator: grpo", "adv_estimator: grpoo", "did you mean 'grpo'?"),
-        ("adv_estimator: grpo", "adv_estimator: my_own_baseline", "is nothing that rftd has"),
+        ("adv_estimator: grpo", "adv_estimator: my_own_baseline", "has no counterpart in rftd"),
         ("train_batch_size: 64", "train_batch_size: 64.0", "run.yaml:10:21"),
     ],
 )
