@@ -34,7 +34,7 @@ def is_env_variable(path: FieldPath) -> bool:
 
 
 def is_no_secret(content: object) -> bool:
-    """True for values allowed openly in a secret field: null, a boolean, and texts meaning "no secret" such as `EMPTY`."""
+    """True for values allowed openly in a secret field: null, a boolean, and texts for "no secret" such as `EMPTY`."""
     return content is None or isinstance(content, bool) or (isinstance(content, str) and content in _NO_SECRET)
 
 
