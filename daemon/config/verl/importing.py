@@ -85,7 +85,7 @@ def import_script(
 def import_tree(
     text: str, origin: str, words: Sequence[str] = (), *, sync_offset: int = 0, files: ConfigFiles | None = None
 ) -> ImportedExperiment:
-    """Imports the experiment of a Hydra file (YAML), with overrides merged over. Raises ConfigErrors with all errors."""
+    """Imports the experiment of a Hydra file (YAML) with overrides merged over it. Raises ConfigErrors."""
     tree, source, issues = parse_yaml(text, origin)
     if not isinstance(tree, dict):
         problem = "the file is empty" if tree is None else "the file must be a mapping of veRL's sections"
