@@ -110,7 +110,7 @@ if not TYPE_CHECKING:
     Budgets = declared(Budgets)
 
 
-_OPERATORS: Final = "data operators are not supported yet"
+_OPERATORS: Final = "there are no data operators"
 _BEFORE: Final = "leave it out, and prepare the dataset before submitting"
 
 

@@ -56,7 +56,7 @@ def test_each_section_says_what_it_decides(load: Load, small: str) -> None:
     ("overrides", "parts"),
     [
         ([HELD, "trainer.best_checkpoint={metric: acuracy}"], ("trainer.best_checkpoint.metric", "'accuracy'?")),
-        ([HELD, "trainer.best_checkpoint={metric: pass@3}"], ("no such figure", "'pass@4'?")),
+        ([HELD, "trainer.best_checkpoint={metric: pass@3}"], ("do not have", "'pass@4'?")),
         ([TWO, "trainer.early_stop={patience: 1}"], ("there are 2 held-out tasksets", "eval/one/score")),
         ([TWO, "trainer.early_stop={patience: 1, metric: eval/tow/score}"], ("2 held-out", "'eval/two/score'?")),
         (["trainer.best_checkpoint={}"], ("there are no held-out tasks", "eval_tasksets")),

@@ -48,12 +48,16 @@ def test_of_a_service_only_names_are_kept(load: Callable[..., Any]) -> None:
             "model.external_model is enabled",
         ),
         (["explorer.rollout_model.extra_engine_args={retires: 3}"], "extra_engine_args.retires", "retries"),
-        (["model={external_model: {}}", "explorer.rollout_model.engine_type=external"], "engine_type", "which service"),
+        (
+            ["model={external_model: {}}", "explorer.rollout_model.engine_type=external"],
+            "engine_type",
+            "does not name a service",
+        ),
         (["buffer.explorer_input={}"], "eval_tasksets", "are required"),
         (
             [HELD.replace("math_workflow", "math_workflow, format: {prompt_type: raw}")],
             "eval_tasksets[0].format.prompt_type",
-            "asked in messages",
+            "accepts only messages",
         ),
         (
             [HELD.replace("math_workflow", "math_workflow, format: {reply_prefix: So}")],

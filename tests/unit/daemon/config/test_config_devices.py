@@ -73,8 +73,8 @@ def test_a_written_vllm_runs_where_its_build_does(load: Load, host: Host, device
 @pytest.mark.parametrize(
     ("host", "says", "fix"),
     [
-        (NO_GPU, "is vllm, and vLLM is not installed", "make engines-cpu"),
-        (gpus(2), "is vllm, and vLLM is not installed", 'pip install "rftd[vllm]"'),
+        (NO_GPU, "is vllm, but vLLM is not installed", "make engines-cpu"),
+        (gpus(2), "is vllm, but vLLM is not installed", 'pip install "rftd[vllm]"'),
         (Host(no_gpu="there is no nvidia-smi", packages={"vllm": "0.31.0"}), "(there is no nvidia-smi)", "CPU build"),
     ],
 )
@@ -216,7 +216,7 @@ def test_ranks_of_torch_have_a_gpu_each(errors: Errors, overrides: list[str], sa
 
 def test_torch_says_how_it_would_train_on_all_that_is_left(load: Load) -> None:
     said = load(overrides=[VLLM], host=served(4)).spec.warnings
-    assert any("torch trains on 1 of the 3 that are left" in text for text in said)
+    assert any("torch trains on 1 of the 3 remaining GPUs" in text for text in said)
     assert any("trainer.engine_args: {device: cuda, ranks: 3}" in text for text in said)
 
 

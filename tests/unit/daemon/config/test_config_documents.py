@@ -35,7 +35,7 @@ ENVIRON: Final = {
     "HOME": "/home/me",
 }
 NOT_OURS: Final = "unknown reward"
-NO_OPERATORS: Final = "data operators are not supported yet"
+NO_OPERATORS: Final = "there are no data operators"
 EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     ("Configuration Guide", 123): {"monitor.monitor_args.api_key": "a secret must not be written into the file"},
     ("Configuration Guide", 505): {

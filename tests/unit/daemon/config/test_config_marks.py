@@ -24,12 +24,12 @@ MODEL = "explorer.rollout_model"
         ("model.chat_template_path=/t.jinja", "the client does not read template files", "model.custom_chat_template"),
         ("explorer.auxiliary_models=[{model_path: /a, enable_history: true}]", "the trained model", "leave it out"),
         (f"{MODEL}.max_model_len=32", "is 32, but is not supported yet", "write it in model"),
-        (f"{MODEL}.model_path=/other", "the model that is trained", "model.model_path"),
-        ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "whoever asks", "leave it out"),
-        ("data_processor.experience_pipeline.operators=[{name: reward_filter}]", "no operators", "before it"),
+        (f"{MODEL}.model_path=/other", "the trained model", "model.model_path"),
+        ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "set per request", "leave it out"),
+        ("data_processor.experience_pipeline.operators=[{name: reward_filter}]", "data operators", "before submitting"),
         ("algorithm.enable_router_replay=true", "are not recorded", "leave it out"),
         ("stages=[{stage_name: a, explorer: {rollout_model: {nnodes: 2}}}]", "stages[0].explorer", "leave it out"),
-        ("buffer.explorer_input.taskset.format.image_key=img", "text alone", "leave it out"),
+        ("buffer.explorer_input.taskset.format.image_key=img", "only text prompts", "leave it out"),
     ],
 )
 def test_what_would_change_the_training_and_cannot_yet_is_refused(

@@ -168,8 +168,8 @@ def test_what_megatron_cannot_do_here_is_refused_by_name(
     [
         (["trainer.megatron.tensor_model_parallel_size=2"], "has no effect: only used by Megatron, and FSDP2 trains"),
         ([f"{ACTOR}.megatron.param_offload=true"], "has no effect: only used by Megatron, and FSDP2 trains"),
-        ([MEGATRON, "trainer.ulysses_sequence_parallel_size=2"], "only used by FSDP2, but the strategy is Megatron"),
-        ([MEGATRON, f"{ACTOR}.fsdp_config.fsdp_size=2"], "only used by FSDP2, but the strategy is Megatron"),
+        ([MEGATRON, "trainer.ulysses_sequence_parallel_size=2"], "only used by FSDP2, and the strategy is Megatron"),
+        ([MEGATRON, f"{ACTOR}.fsdp_config.fsdp_size=2"], "only used by FSDP2, and the strategy is Megatron"),
         ([MEGATRON, "trainer.use_remove_padding=true"], "texts are padded: verl trains on the CPU"),
         ([MEGATRON, f"{ACTOR}.megatron.override_transformer_config={{a: 1}}"], "config.json"),
         (

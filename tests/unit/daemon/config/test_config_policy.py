@@ -143,7 +143,7 @@ def test_a_stage_of_another_kind_inherits_nothing_of_the_policy(load: Load, smal
         (
             ["policy={kind: sample_lag, max_lag_samples: 4}", ASYNC, "synchronizer.sync_interval=4"],
             "policy.kind",
-            "lets in",
+            "admits",
             "sync_interval",
         ),
     ],

@@ -43,7 +43,7 @@ FLASH = {"flash-attn": "2.8.3"}
     [
         (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 3")], ["engine_args.fsdp_size: is 3", "2 ranks", "write -1 for all"]),
         (ON_CPU, [CPU_ARGS("ranks: 4, fsdp_size: 3")], ["is 3, but the trainer has 4 ranks", "1 or 2 or 4"]),
-        (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 0")], ["is 0", "over none"]),
+        (ON_CPU, [CPU_ARGS("ranks: 2, fsdp_size: 0")], ["is 0", "over 0 ranks"]),
         (ON_CPU, [CPU_ARGS("fsdp_size: -2")], ["is -2", "expected `int` >= -1"]),
         (gpus(4), [f"{FSDP_SIZE}=8"], [f"{FSDP_SIZE}: is 8", "has 4 ranks"]),
         (gpus(3, **FLASH), [f"{SEQUENCES}=2"], [f"{SEQUENCES}: is 2", "has 3 ranks", "write 1 or 3"]),
@@ -61,7 +61,7 @@ FLASH = {"flash-attn": "2.8.3"}
         (
             gpus(2, **FLASH),
             [f"{SEQUENCES}=2", "trainer.use_remove_padding=false"],
-            ["trainer.use_remove_padding: is false, and 2 ranks share each sequence"],
+            ["trainer.use_remove_padding: is false, but 2 ranks share each sequence"],
         ),
         (ON_CPU, [CPU_ARGS("ranks: 100000")], ["ranks: is 100000", "<= 1024"]),
         (ON_CPU, [CPU_ARGS("ranks: -1")], ["ranks: is -1", ">= 1"]),

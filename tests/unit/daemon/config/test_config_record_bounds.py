@@ -32,7 +32,7 @@ LARGE = 2**32 - 1
     [
         (
             [*ROWS, f"buffer.train_batch_size={limits.PLAN_ROWS + 1}"],
-            f"buffer.train_batch_size: is {limits.PLAN_ROWS + 1}, so a step trains {limits.PLAN_ROWS + 1} rows, and "
+            f"buffer.train_batch_size: is {limits.PLAN_ROWS + 1}, so a step trains {limits.PLAN_ROWS + 1} rows, but "
             f"the record of a plan holds at most {limits.PLAN_ROWS}",
         ),
         (

@@ -78,13 +78,13 @@ def test_preferences_have_two_responses_and_a_reference_of_their_own(load: Load)
         ([*of("cpt"), "mode=explore"], "mode", "trains on the rows of a dataset"),
         ([*TRAIN, "algorithm={algorithm_type: dpo}"], "experience_buffer.path", "needs the path"),
         ([*of("dpo"), "buffer.train_batch_size=0"], "buffer.train_batch_size", "the number of rows per step"),
-        (of("dpo", rows="path: /r, schema_type: sft"), "experience_buffer.schema_type", "takes dpo"),
-        (of("dpo", rows="path: /r, schema_type: kto"), "experience_buffer.schema_type", "takes dpo"),
-        (of("kto", rows="path: /r, schema_type: cpt"), "experience_buffer.schema_type", "takes dpo or kto"),
+        (of("dpo", rows="path: /r, schema_type: sft"), "experience_buffer.schema_type", "accepts dpo"),
+        (of("dpo", rows="path: /r, schema_type: kto"), "experience_buffer.schema_type", "accepts dpo"),
+        (of("kto", rows="path: /r, schema_type: cpt"), "experience_buffer.schema_type", "accepts dpo or kto"),
         (
             [*of("kto", rows="path: /r, schema_type: kto"), "algorithm.policy_loss_fn=simpo"],
             "experience_buffer.schema_type",
-            "simpo compares two",
+            "simpo compares pairs",
         ),
         ([*of("sft"), "algorithm.policy_loss_fn=kto"], "algorithm.policy_loss_fn", "labels of good and bad responses"),
         ([*of("kto"), "algorithm.policy_loss_fn=sft"], "algorithm.policy_loss_fn", "learn the rejected"),
@@ -146,7 +146,7 @@ def test_mode_train_on_a_file_trains_recorded_rollouts(load: Load, algorithm: st
 
 def test_recorded_rollouts_are_no_rows_of_texts(load: Load, errors: Errors) -> None:
     (text,) = errors(overrides=of("grpo", rows=f"{RECORDED}, schema_type: sft"))
-    assert "takes experience" in text
+    assert "accepts experience" in text
     spec = load(overrides=of("grpo", rows=f"{RECORDED}, format: {{prompt_key: q}}")).spec
     assert any(
         "experience_buffer.format has no effect: recorded rollouts are token ids" in text for text in spec.warnings

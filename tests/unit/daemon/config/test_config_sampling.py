@@ -34,20 +34,20 @@ def test_further_settings_are_kept_and_a_trained_taskset_is_warned_of(load: Load
     assert (sampling.min_p, sampling.repetition_penalty, sampling.presence_penalty) == (0.1, 1.2, -0.5)
     assert sampling.logit_bias == ((2, 1.5), (7, -3.0))
     assert sampling.ignore_eos
-    says = "draws with min_p 0.1, repetition_penalty 1.2, presence_penalty -0.5, logit_bias/2 1.5, logit_bias/7 -3"
+    says = "samples with min_p 0.1, repetition_penalty 1.2, presence_penalty -0.5, logit_bias/2 1.5, logit_bias/7 -3"
     assert any(says in text for text in made.warnings)
     usual = load(overrides=["model.repetition_penalty=1.5"]).spec
     assert usual.stages[0].taskset.sampling.repetition_penalty == 1.5
-    assert not any("draws with" in text for text in load().spec.warnings)
+    assert not any("samples with" in text for text in load().spec.warnings)
 
 
 def test_processed_logprobs_are_asked_for_by_name(load: Load, errors: Errors) -> None:
     usual = load(overrides=[f"{ARGS}={{top_p: 0.9, logprobs: 5}}"]).spec
     assert not usual.stages[0].taskset.sampling.processed_logprobs
-    assert any("draws with top_p 0.9" in text and "logprobs: processed" in text for text in usual.warnings)
+    assert any("samples with top_p 0.9" in text and "logprobs: processed" in text for text in usual.warnings)
     asked = load(overrides=[f"{ARGS}={{top_p: 0.9, logprobs: Processed}}"]).spec
     assert asked.stages[0].taskset.sampling.processed_logprobs
-    assert any("draws with top_p 0.9" in text and "logprobs: processed" not in text for text in asked.warnings)
+    assert any("samples with top_p 0.9" in text and "logprobs: processed" not in text for text in asked.warnings)
     (misspelt,) = errors(overrides=[f"{ARGS}.logprobs=procesed"])
     assert "rollout_args.logprobs" in misspelt
     assert "did you mean 'processed'" in misspelt

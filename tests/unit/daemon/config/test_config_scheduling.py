@@ -99,7 +99,7 @@ def test_what_depends_on_durations_is_not_deterministic(errors: Errors) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ([ASYNC, "explorer.over_rollout.ratio=0.4"], "all 2 tasks are needed; from 0.5 on"),
+        ([ASYNC, "explorer.over_rollout.ratio=0.4"], "all 2 tasks are needed; one task can be skipped from 0.5"),
         (
             ["explorer.over_rollout.return_partial_tasks=true"],
             "return_partial_tasks has no effect: explorer.over_rollout.ratio is 0",

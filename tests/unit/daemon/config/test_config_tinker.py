@@ -160,7 +160,7 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "algorithm.algorithm_type",
             "log-probabilities under a teacher",
         ),
-        ("project: p", "project: p\ndeterministic: true", "deterministic", "promises no equal bits"),
+        ("project: p", "project: p\ndeterministic: true", "deterministic", "does not guarantee identical bits"),
         ("enable: true", "enable: false", "cluster.gpu_per_node", "the trainer needs one"),
         (
             "      path: /t.jsonl",
