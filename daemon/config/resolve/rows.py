@@ -67,9 +67,9 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
     """Refuses algorithms needing more than recorded rollouts: expert rows, a teacher, or the sample strategy `mix`."""
     if definition.needs.expert_data or definition.needs.teacher:
         source = "an expert's rows" if definition.needs.expert_data else "a teacher"
-        what = f"is {definition.name}, which needs {source} beside rollouts, and mode train reads recorded ones alone"
+        problem = f"is {definition.name}, which needs {source} beside rollouts, and mode train reads recorded ones alone"
         fix = "write mode: both, or an algorithm of rollouts alone, as grpo"
-        notes.wrong(("algorithm", "algorithm_type"), what, fix, Unsupported)
+        notes.wrong(("algorithm", "algorithm_type"), problem, fix, Unsupported)
     if experiment.algorithm.sample_strategy == "mix":
         notes.wrong(("algorithm", "sample_strategy"), "is mix, and mode train explores nothing", "leave it out")
 
