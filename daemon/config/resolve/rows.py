@@ -67,7 +67,7 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
     """Refuses algorithms needing more than recorded rollouts: expert rows, a teacher, or the sample strategy `mix`."""
     if definition.needs.expert_data or definition.needs.teacher:
         source = "an expert's rows" if definition.needs.expert_data else "a teacher"
-        problem = f"is {definition.name}, which needs {source} beside rollouts, and mode train reads recorded ones alone"
+        problem = f"is {definition.name}, which needs {source} beside rollouts, but mode train only reads recorded ones"
         fix = "write mode: both, or an algorithm of rollouts alone, as grpo"
         notes.wrong(("algorithm", "algorithm_type"), problem, fix, Unsupported)
     if experiment.algorithm.sample_strategy == "mix":
