@@ -60,6 +60,4 @@ def test_another_default_is_told_beside_the_field() -> None:
 
 def test_the_schema_tells_it_to_editors() -> None:
     shown = json_schema()["$defs"]["Model"]["properties"]["min_response_tokens"]["description"]
-    assert shown == (
-        "Minimum number of tokens of a response. In tokens. Upstream: The guide's default is 1."
-    )
+    assert shown == ("Minimum number of tokens of a response. In tokens. Upstream: The guide's default is 1.")

@@ -156,4 +156,4 @@ def test_recorded_rollouts_are_no_rows_of_texts(load: Load, errors: Errors) -> N
 @pytest.mark.parametrize("algorithm", ["mix", "on_policy_distill"])
 def test_recorded_rollouts_have_neither_experts_nor_teachers(errors: Errors, algorithm: str) -> None:
     texts = errors(overrides=of(algorithm, rows=RECORDED))
-    assert any("beside rollouts, and mode train reads recorded ones alone" in text for text in texts)
+    assert any("beside rollouts, but mode train only reads recorded ones" in text for text in texts)
