@@ -64,7 +64,7 @@ class ExternalEngine:
         network in tests."""
         spec = _spec(arguments, slots)
         self._service = ModelService(
-            spec, arguments, address, clock=clock, known=_known(arguments), reach=reach, transport=transport
+            spec, arguments, address, clock=clock, subject=_known(arguments), reach=reach, transport=transport
         )
         self._tokenizer = tokenizer
         self._random = SystemRandom()

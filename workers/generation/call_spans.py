@@ -1,4 +1,6 @@
-"""The spans of what a rollout does: calls of the model, rewards, agents and tools. Counts and names, and no text."""
+"""Trace spans of a rollout's parts: calls of the model, rewards, agents and tools; with counts and names, without
+texts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from rftd.workers.generation.response import Response
 
 
 def model_call(parent: TraceSpan, model: str, request: GenerationRequest) -> TraceSpan:
-    """The span of one request to the rollout engine, begun now."""
+    """Begins the span of one request to the rollout engine."""
     sampling = request.sampling
     about: dict[str, Attribute] = {
         **names.generative(names.MODEL_CALL),
@@ -27,7 +29,7 @@ def model_call(parent: TraceSpan, model: str, request: GenerationRequest) -> Tra
 
 
 def note_answer(span: TraceSpan, response: Response) -> None:
-    """Adds what the engine answered."""
+    """Adds the response's token count, finish reason and last weight version to the span of its request."""
     span.attributes[names.GEN_AI_OUTPUT_TOKENS] = len(response.tokens)
     span.attributes[names.GEN_AI_FINISH_REASONS] = (response.finish,)
     if response.spans:
@@ -35,7 +37,9 @@ def note_answer(span: TraceSpan, response: Response) -> None:
 
 
 def service_call(name: str) -> AbstractContextManager[TraceSpan | None]:
-    """The block that asks an auxiliary model behind a service: a span where the rollout is traced."""
+    """Returns a context with a span around a call of an auxiliary model's service; without a span if the rollout is
+    untraced.
+    """
     parent = current()
     if parent is None:
         return nullcontext()
@@ -44,18 +48,20 @@ def service_call(name: str) -> AbstractContextManager[TraceSpan | None]:
 
 
 def note_usage(span: TraceSpan, input_tokens: int, output_tokens: int) -> None:
-    """Adds the tokens that a service counted."""
+    """Adds the token counts reported by a service to the span of the call."""
     span.attributes |= {names.GEN_AI_INPUT_TOKENS: input_tokens, names.GEN_AI_OUTPUT_TOKENS: output_tokens}
 
 
 def reward_span(parent: TraceSpan, name: str) -> TraceSpan:
-    """The span of one reward, begun now."""
+    """Begins the span of one reward."""
     return parent.child(f"{names.REWARD} {name}", attributes={names.REWARD_NAME: name})
 
 
 @contextmanager
 def agent_run(name: str) -> Iterator[None]:
-    """The block in which an agent program runs: a span where the rollout is traced, and the program's own are in it."""
+    """Runs an agent program's block in a span, the parent of the program's own spans; without a span if the rollout is
+    untraced.
+    """
     parent = current()
     if parent is None:
         yield
@@ -66,7 +72,7 @@ def agent_run(name: str) -> Iterator[None]:
 
 
 def tool_call(name: str) -> AbstractContextManager[object]:
-    """The block in which a workflow runs a tool: a span where the rollout is traced, and else nothing."""
+    """Returns a context with a span around a workflow's call of a tool; without a span if the rollout is untraced."""
     parent = current()
     if parent is None:
         return nullcontext()

@@ -1,4 +1,6 @@
-"""`RolloutEngine`: what an explorer asks of whatever generates tokens."""
+"""`RolloutEngine`: the seam between explorers and inference engines. Requests go in, tokens with log-probabilities come
+out.
+"""
 
 from __future__ import annotations
 
@@ -16,76 +18,83 @@ from rftd.workers.weights.channel import WeightsRef
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the tokens of one response are drawn with."""
+    """Sampling settings for the tokens of one response."""
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """Divisor of the logits; 0 is greedy."""
     top_p: float = 1.0
     top_k: int = -1
-    """-1 keeps every token."""
+    """Number of likeliest tokens to keep; -1 keeps every token."""
     max_tokens: int
     min_tokens: int = 0
-    """The number of tokens before which no end-of-sequence token can be drawn."""
+    """Number of tokens to draw before an end-of-sequence token may be drawn."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response; they stay in it."""
+    """Texts that end a response; the matched text stays in the response."""
     min_p: float = 0.0
-    """Keeps tokens at least so likely as this share of the likeliest; 0 keeps every token."""
+    """Least probability of a token, as a share of the likeliest token's; 0 keeps every token."""
     repetition_penalty: float = 1.0
-    """Divides positive logits of tokens that were there, and multiplies negative ones; 1 changes nothing."""
+    """Divisor of positive logits, and factor of negative logits, of tokens present in the prompt or response; 1: no
+    effect.
+    """
     presence_penalty: float = 0.0
-    """Taken off the logit of each token that was drawn before."""
+    """Amount subtracted from the logit of each token drawn before."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token, what is added to its logit)."""
+    """Pairs of a token id and the amount added to its logit."""
     ignore_eos: bool = False
-    """Go on after an end of sequence."""
+    """True: the response continues after an end of sequence."""
     json_schema: str = ""
-    """The JSON schema, as text, that the response obeys; empty: any text. For a `SchemaEngine` alone."""
+    """JSON schema, as text, for the response to obey; empty: any text. Only a `SchemaEngine` supports schemas."""
     processed_logprobs: bool = False
-    """Give each token's log-probability in the distribution that it was drawn from, too."""
+    """True: also return each token's log-probability in the distribution from which the token was drawn."""
     seed: int = 0
-    """The tokens of a request depend on this, on its prompt and on the weights.
+    """Seed of the response: its tokens depend on the seed, the prompt and the weights.
 
-    On its neighbours in the batch only by rounding, which hardly ever changes a token in float32, and now and then in
-    half precision. An engine in deterministic mode draws the same bits beside any neighbours.
+    Neighbours in the batch affect tokens only by rounding, which hardly ever changes a token in float32, and now and
+    then in half precision. An engine in deterministic mode draws the same bits beside any neighbours.
     """
 
 
 Watch: TypeAlias = Callable[[Sequence[int], Sequence[float]], None]
-"""Is told the next tokens of a response and their log-probabilities, as soon as they are drawn  # [N], [N]"""
+"""Callback for the next tokens of a response and their log-probabilities, called as soon as they are drawn  # [N], [N]
+"""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A response to be drawn."""
+    """A request for one response of the model."""
 
     id: UUID
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     sampling: Sampling
     messages: tuple[Message, ...] = ()
-    """The conversation that the prompt renders, for an engine whose model is elsewhere; empty of a bare prompt."""
+    """The conversation rendered by the prompt, for an engine with a remote model; empty for a bare prompt."""
     watch: Watch | None = None
-    """Called on the engine's event loop until the response is there, by engines that can; it must not raise.
+    """Callback for tokens, called on the engine's event loop until the response is complete, by engines able to; must
+    not raise.
 
-    What it was told is the beginning of the response, unless that fails.
+    The reported tokens are the beginning of the response, unless the request fails.
     """
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawn response."""
+    """An engine's response to one request."""
 
     tokens: tuple[int, ...]
     """Response ids, with the end-of-sequence token if it was drawn  # [R]"""
     logprobs: tuple[float, ...]
     """Log-probability of each token at the request's temperature (greedy: at 1), before top-k and top-p  # [R]"""
     spans: tuple[Span, ...]
-    """The weights that drew the tokens; spans cover [0, R) without gap."""
+    """Weight versions of the tokens; the spans cover [0, R) without gap."""
     processed_logprobs: tuple[float, ...] = ()
     """Log-probability of each token after biases, penalties, min-p, top-k, top-p and the ban on early ends,
-    renormalised over what they keep; 0 for a token that was drawn greedily. Empty unless asked for  # [R]"""
+    renormalised over the kept tokens; 0 for a greedy token. Empty unless requested  # [R]
+    """
     finish: str
     """`stop` (end of sequence or a stop text) or `length`."""
     text: str | None = None
-    """The response as a service wrote it, where `tokens` only count it; None: it is what `tokens` decode to."""
+    """The response's text as written by a remote service with `tokens` only for counting; None: the text is decoded
+    from `tokens`.
+    """
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +105,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     error: str = ""
-    """Why the engine will answer nothing more; empty while it works."""
+    """Reason why the engine will answer nothing more; empty while the engine works."""
     waits_for: str = ""
-    """The service, in words, that it asks and that does not answer; else empty."""
+    """The unresponsive service blocking the engine, in words; else empty."""
 
 
 class RolloutEngine(Protocol):
@@ -114,78 +123,82 @@ class RolloutEngine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The response to one request. Cancelling it frees its slot at once.
+        """Returns the response to one request; a cancelled call frees its slot at once.
 
         Raises RolloutError for a request that can never run (prompt too long), and when the engine failed.
         """
         ...
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Swaps the weights between two decode steps; running requests go on with the new ones.
+        """Swaps the weights between two decode steps; running requests continue with the new weights.
 
-        Returns the checksum of what was loaded. Raises RolloutError if it differs from the announced one, and
-        WeightsElsewhereError if this machine cannot have them; the old weights then stay in use.
+        Returns the checksum of the loaded weights. Raises RolloutError if it differs from the announced checksum, and
+        WeightsElsewhereError if this machine cannot have the weights; the old weights then stay in use.
         """
         ...
 
     def stats(self) -> EngineStats:
-        """Counters, for heartbeats and metrics."""
+        """Returns the counters, for heartbeats and metrics."""
         ...
 
     async def close(self) -> None:
-        """Stops; running requests raise RolloutError. Idempotent."""
+        """Stops the engine; running requests raise RolloutError. Idempotent."""
         ...
 
 
 @runtime_checkable
 class SchemaEngine(RolloutEngine, Protocol):
-    """An engine that can hold a response to a JSON schema.
+    """An engine with support for responses constrained by a JSON schema.
 
-    Tokens that the schema does not allow are banned, as those are that `top_k` leaves out: log-probabilities are the
-    policy's own, of all tokens. It raises RolloutError, with the field `json_schema`, for one that it cannot read.
+    Tokens forbidden by the schema are banned in the manner of `top_k`: log-probabilities stay the policy's own, over
+    all tokens. Raises RolloutError, with the field `json_schema`, for an unreadable schema.
     """
 
     @property
     def holds_schemas(self) -> bool:
-        """False for one that stands before another engine, which cannot."""
+        """False for a wrapper around another engine without support for schemas."""
         ...
 
 
 @runtime_checkable
 class TransferTimed(RolloutEngine, Protocol):
-    """An engine that tells how long it fetched and verified weights before it swapped them in."""
+    """An engine with a measured time for fetching and verifying weights before each swap."""
 
     @property
     def transfer_s(self) -> float:
-        """The time of the last `load_weights` in which it went on with the old ones; 0 before the first."""
+        """Seconds of the last `load_weights` during which the old weights stayed in use; 0 before the first."""
         ...
 
 
 class Answers(Protocol):
-    """The responses to requests that were made together."""
+    """The responses to requests made together."""
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
-        """The responses since the last call, by the number of their request; none once all were given."""
+        """Waits for the responses since the last call, each with the number of its request; empty once every request is
+        answered.
+        """
         ...
 
 
 @runtime_checkable
 class GroupEngine(RolloutEngine, Protocol):
-    """An engine that takes several requests from one task, where a task for each would cost more than the tokens."""
+    """An engine that takes several requests from one asyncio task, where a task for each would cost more than the
+    tokens.
+    """
 
     def generate_each(self, requests: Sequence[GenerationRequest]) -> AbstractAsyncContextManager[Answers]:
-        """Responses as they come, each as `generate` would give or raise it. Leaving the context cancels the others.
+        """Yields responses as they finish, each as `generate` would return or raise it; leaving the context cancels the
+        rest.
 
-        The caller bounds how many there are. A request that can never run is answered with its RolloutError, for its
-        neighbours may be of other tasks.
+        The caller bounds the number of requests. A request that can never run is answered with its RolloutError,
+        because its neighbours may belong to other tasks.
         """
         ...
 
 
 def check_lives(engine: RolloutEngine, name: str = "the rollout engine") -> None:
-    """Returns if the engine, which is called by `name`, may answer again.
-
-    Raises WorkError if it never will: another process opens a new one.
+    """Raises WorkError if the engine, called `name` in the message, will never answer again: a new process must open a
+    new engine.
     """
     error = engine.stats().error
     if error:

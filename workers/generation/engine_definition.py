@@ -1,8 +1,8 @@
-"""`RolloutEngineDefinition`: what the name of a rollout engine leads to. `EngineOpening`: what one is opened with.
-`EnginePlan`: what is known of one when an experiment is submitted.
+"""`RolloutEngineDefinition`: an engine's declaration; `EngineOpening`: parameters for opening an engine; `EnginePlan`:
+an engine's parameters known when an experiment is submitted.
 
-The module of a definition is imported by everything that only checks an experiment. It therefore imports what is heavy
-(torch, an inference server) within `open`.
+The module of a definition is imported by every check of an experiment, so heavy imports (torch, an inference server)
+belong inside `open`.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOpening(Generic[A]):
-    """Everything that a rollout engine is opened with; one engine serves all stages of an experiment."""
+    """Parameters for opening a rollout engine; one engine serves all stages of an experiment."""
 
     model: ModelSpec
-    """The model's folder and its lengths in tokens: an engine takes texts of up to `max_model_len` with the prompt."""
+    """The model's folder and its lengths in tokens: texts, prompt included, have at most `max_model_len` tokens."""
     rollout: RolloutSpec
-    """The explorers of the experiment: among others the `dtype` that the model is run in."""
+    """The experiment's explorer settings, `dtype` among them."""
     arguments: A
     """`extra_engine_args` of the experiment file, checked."""
     slots: int
-    """The number of requests that run at once."""
+    """Number of requests running at once."""
     threads: int
-    """The number of threads to compute with, at least 1."""
+    """Number of threads for computing, at least 1."""
     clock: Clock
     folder: Path
-    """A folder that the engine may make and write to. The experiment's explorers share it, on all machines."""
+    """A folder for the engine to make and write to, shared by the experiment's explorers on all machines."""
     seed: int = 0
-    """The experiment's. A request has a seed of its own."""
+    """Seed of the experiment; each request has a seed of its own."""
     deterministic: bool = False
     """True: a request's tokens have the same bits beside any neighbours, or `open` raises ConfigError."""
     biased: tuple[int, ...] = ()
-    """The token ids that tasksets have a bias for."""
+    """Token ids with a logit bias in some taskset."""
     reach: ReachSpec = OWNERS
-    """The addresses and variables that the experiment may use."""
+    """Addresses and variables available to the experiment."""
     gpus: range = range(0)
-    """The numbers of the GPUs within the process's that it computes on; empty: it sees all of them."""
+    """Indices of the GPUs to compute on, among the process's GPUs; empty: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan(Generic[A]):
-    """A rollout engine that an experiment asks for, before anything is started: what its checks may look at."""
+    """A rollout engine requested by an experiment, before anything is started: the input of its checks."""
 
     model: ModelSpec
-    """The model's folder, which is there, and its lengths in tokens."""
+    """The model's folder, which exists, and its lengths in tokens."""
     rollout: RolloutSpec
-    """The explorers of the stage: among others `dtype`, and in `needs` the devices and the share of them."""
+    """The stage's explorer settings: `dtype`, and in `needs` the devices and the share of them, among others."""
     arguments: A
     """`extra_engine_args` of the experiment file, checked."""
     slots: int
-    """The number of requests that run at once, at least."""
+    """Number of requests running at once, at least."""
     host: Host
-    """The machine of the workers. Of one that is not `seen`, and of a cluster, no device is known."""
+    """The workers' machine; its devices are unknown if it is a cluster or not `seen`."""
     deterministic: bool = False
 
 
@@ -78,27 +78,26 @@ def _unknown(plan: EnginePlan[Any]) -> EngineMemory | None:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEngineDefinition(Generic[A]):
-    """A rollout engine that can be opened."""
+    """A rollout engine's declaration: arguments, opening, checks and memory."""
 
     arguments: type[A]
-    """The struct of `explorer.rollout_model.extra_engine_args`. `threads` is taken out of it before, for every engine.
+    """Struct of `explorer.rollout_model.extra_engine_args`, without `threads`, which is removed first for every engine.
 
-    It is frozen and forbids unknown fields; all fields have defaults, for a file may leave each of them out.
+    The struct is frozen and forbids unknown fields; all fields have defaults, because a file may omit any of them.
     """
     open: Callable[[EngineOpening[A]], Awaitable[RolloutEngine]]
-    """The engine, ready but for its first weights. What it started is stopped if it raises or is cancelled.
+    """Opens the engine, ready except for its first weights; stops whatever it started if it raises or is cancelled.
 
-    Raises DataError if there is no such model, ConfigError if the arguments do not fit this machine, RolloutError for
-    a model that the engine cannot run, DeviceMemoryError if the device has no room for it.
+    Raises DataError for a missing model, ConfigError for arguments that do not fit this machine, RolloutError for a
+    model that the engine cannot run, DeviceMemoryError if the device has too little memory.
     """
     checks: Sequence[Callable[[EnginePlan[A]], None]] = ()
-    """All are made when an experiment is submitted. Each raises ConfigError or DataError, with the field of the
-    experiment file, for a model or a device that `open` could only fail on.
+    """Checks made when an experiment is submitted; each raises ConfigError or DataError, with the field of the
+    experiment file, for a model or a device with which `open` would fail.
 
-    They may read files, and import nothing heavy: the daemon runs them, on a thread. What they cannot know passes.
+    They may read files but import nothing heavy: the daemon runs them on a thread. Unknown facts pass.
     """
     extra: str = ""
-    """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, without which it cannot be opened; empty: it needs none.
-    """
+    """Required extra of rftd, a key of `rftd.ops.extras.PACKAGES`; empty: none."""
     memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
-    """The memory that the engine takes of a device, if known. Engines that share a device are summed."""
+    """Returns the device memory needed by the engine, if known; the needs of engines sharing a device are summed."""

@@ -38,53 +38,55 @@ ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
         "fake": f"{_HERE}.fake.rollout:ENGINE",
     },
 )
-"""The engines by `engine_type`. A line leads to a definition, whose module imports the engine only to open it."""
+"""The engines by `engine_type`. An entry names a definition; its module imports the engine only to open it."""
 
 
 def lookup(name: str) -> RolloutEngineDefinition[Any]:
-    """The engine of that name. Raises ConfigError, with the nearest name, if there is none."""
+    """Returns the engine's definition. Raises ConfigError, with the nearest name, for an unknown name."""
     # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
-    found = ENGINES.load(name)
-    if not isinstance(found, RolloutEngineDefinition):
+    definition = ENGINES.load(name)
+    if not isinstance(definition, RolloutEngineDefinition):
         raise ConfigError(
-            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(found).__name__}",
+            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(definition).__name__}",
             fix="let it name an rftd.workers.api.RolloutEngineDefinition",
         )
-    return found
+    return definition
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:
-    """The arguments below `extra_engine_args` of one of ours; None for others, which are not imported.
+    """Returns the struct of `extra_engine_args` for a built-in engine; None for other engines, which are not imported.
 
-    An explorer opens its engine once, so all of them hold for every stage.
+    An explorer opens its engine once, so the arguments hold for every stage.
     """
     return lookup(name).arguments if ENGINES.builtin(name) else None
 
 
 def check_engine(rollout: RolloutSpec) -> None:
-    """Raises ConfigError for an engine that is not installed here, or that does not take its arguments."""
+    """Raises ConfigError for an engine that is not installed here, or whose arguments are invalid."""
     _arguments(lookup(rollout.engine), rollout)
 
 
 def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> Iterator[Callable[[], None]]:
-    """The checks of the stage's engine that its model and its devices can be held against before it is opened.
+    """Yields the checks of the stage's engine against its model and devices, to be called before the engine is opened.
 
-    Each raises what it finds. There are none of an engine, or for arguments, that `check_engine` refuses.
+    Each check raises its finding. Nothing is yielded for an engine, or for arguments, refused by `check_engine`.
     """
-    found = _planned(stage, host, deterministic, stage.rollout.concurrency)
-    if found is None:
+    planned = _planned(stage, host, deterministic, stage.rollout.concurrency)
+    if planned is None:
         return
-    engine, plan = found
+    engine, plan = planned
     for check in engine.checks:
         yield partial(check, plan)
 
 
 def memory_of(stage: StageSpec, host: Host, *, deterministic: bool = False, slots: int = 0) -> EngineMemory | None:
-    """The memory that the stage's engine takes of a device for `slots` requests (0: as many as rollouts), if known."""
-    found = _planned(stage, host, deterministic, slots or stage.rollout.concurrency)
-    if found is None:
+    """Returns the device memory needed by the stage's engine for `slots` requests (0: one for each rollout); None:
+    unknown.
+    """
+    planned = _planned(stage, host, deterministic, slots or stage.rollout.concurrency)
+    if planned is None:
         return None
-    engine, plan = found
+    engine, plan = planned
     return engine.memory(plan)
 
 
@@ -111,10 +113,10 @@ def _planned(
 async def open_engine(
     experiment: ExperimentSpec, stage: StageSpec, *, slots: int, clock: Clock, gpus: range = range(0)
 ) -> RolloutEngine:
-    """The stage's rollout engine, with room for `slots` requests at once and no weights yet.
+    """Opens the stage's rollout engine, with room for `slots` requests at once and no weights yet.
 
-    `gpus` are the numbers of the process's GPUs that it computes on; empty: it sees all of them. Raises ConfigError,
-    NotInstalledError, and what its definition's `open` raises.
+    `gpus` are indices among the process's GPUs to compute on; empty: all of them. Raises ConfigError,
+    NotInstalledError, and the errors of the definition's `open`.
     """
     rollout = stage.rollout
     engine = lookup(rollout.engine)
@@ -144,7 +146,7 @@ def _arguments(engine: RolloutEngineDefinition[Any], rollout: RolloutSpec) -> ms
 
 
 def _tasksets(experiment: ExperimentSpec) -> Iterator[TasksetSpec]:
-    """The tasksets of every stage: the engine is opened once for all of them."""
+    """Yields the tasksets of every stage: the engine is opened once for all of them."""
     for stage in experiment.stages:
         yield from stage.evals
         yield from tasksets_of(stage)

@@ -1,4 +1,4 @@
-"""`Model`: what a workflow sees of the rollout engine. One instance serves one attempt at one rollout."""
+"""`Model`: a workflow's view of the rollout engine. One instance serves one attempt at one rollout."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Model:
     """Answers prompts within the lengths of the experiment.
 
     The n-th call of a rollout has an id derived from the rollout and a seed derived from `seed`, so a repeated attempt
-    asks the same questions of the same random numbers.
+    makes the same requests with the same random numbers.
     """
 
     def __init__(
@@ -108,28 +108,29 @@ class Model:
         self._answers = DrawnAnswers()
         self.tokenizer = tokenizer
         self.sampling = sampling
-        """The taskset's; a call may bring another, made with `msgspec.structs.replace`."""
+        """The taskset's sampling settings; a call may bring others, made with `msgspec.structs.replace`."""
         self.auxiliary_models = auxiliary_models
         """The models of `explorer.auxiliary_models`, in the order of the file."""
 
     async def chat(
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
     ) -> Response:
-        """The assistant's next message, which begins with `reply_prefix` (part of the prompt, not of the response).
+        """Returns the assistant's next message after `reply_prefix`, which belongs to the prompt and not to the
+        response.
 
-        Messages that go on after an answer of this model, with its text unchanged, continue the ids that were drawn.
+        Messages continuing an answer of this model, with its text unchanged, continue the drawn ids.
         """
         prompt = self._answers.prompt(self.tokenizer, messages, reply_prefix)
         if prompt is None:
             prompt = self.chat_prompt(messages, reply_prefix=reply_prefix)
-        # With a prefix the prompt is more than the conversation, which is why only its ids say what is asked.
-        asked = self.ask(prompt, sampling=sampling, messages=() if reply_prefix else messages)
-        response = asked if isinstance(asked, Response) else await self.draw(asked)
+        # A prefix makes the prompt longer than the conversation, so only the prompt's ids describe the request.
+        request = self.ask(prompt, sampling=sampling, messages=() if reply_prefix else messages)
+        response = request if isinstance(request, Response) else await self.draw(request)
         self._answers.add(messages, reply_prefix, response)
         return response
 
     async def complete(self, prompt: str, *, sampling: SamplingSpec | None = None) -> Response:
-        """The response to a bare text, without a chat template."""
+        """Returns the response to a bare text, without a chat template."""
         return await self.generate(self.bare_prompt(prompt), sampling=sampling)
 
     @property
@@ -149,31 +150,31 @@ class Model:
 
     @property
     def holds_schemas(self) -> bool:
-        """True if a response can be held to a JSON schema."""
+        """True if a response can be constrained by a JSON schema."""
         return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
-        """The ids that `chat` asks with at first; `tools` is a JSON list of what the assistant may call."""
+        """Returns the ids of a conversation's first prompt in `chat`; `tools` is a JSON list of the callable tools."""
         text = self.tokenizer.chat_text(messages, generation_prompt=True, tools=tools)
         return self.tokenizer.encode(text + reply_prefix)
 
     def bare_prompt(self, prompt: str) -> list[int]:
-        """The ids that `complete` asks with."""
+        """Returns the prompt ids of `complete`."""
         return self.tokenizer.encode(prompt, special=True)
 
     async def generate(self, prompt: Sequence[int], *, sampling: SamplingSpec | None = None) -> Response:
-        """The response to a prompt of token ids.
+        """Returns the response to a prompt of token ids.
 
         A prompt over `max_prompt_tokens` is cut at its end and not generated from (`Response.truncated`), or raises
         RolloutError if the experiment forbids truncation.
         """
-        asked = self.ask(prompt, sampling=sampling)
-        if isinstance(asked, Response):
-            return asked
-        return await self.draw(asked)
+        request = self.ask(prompt, sampling=sampling)
+        if isinstance(request, Response):
+            return request
+        return await self.draw(request)
 
     async def draw(self, request: GenerationRequest) -> Response:
-        """The response to a request of this model. Raises RolloutError if the engine fails."""
+        """Returns the engine's response to a request of this model. Raises RolloutError if the engine fails."""
         parent = current()
         if parent is None:
             return self.answer(request, await self._engine.generate(request))
@@ -183,10 +184,11 @@ class Model:
         return response
 
     def served(self, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> HttpModel:
-        """This model over HTTP, for programs that know OpenAI's API: `async with model.served() as served`.
+        """Serves this model over HTTP to programs with clients of OpenAI's API: `async with model.served() as served`.
 
         Inside, `served.base_url` and `served.api_key` are for this rollout alone. With `lengths_only` a call decides
-        where an answer ends, and the experiment how it is drawn. Raises RolloutError where no endpoint is open.
+        where an answer ends, and the experiment decides the other settings. Raises RolloutError where no endpoint is
+        open.
         """
         if self._endpoint is None:
             raise RolloutError("no endpoint is open here", fix="make the WorkflowRunner with a ModelEndpoint")
@@ -200,44 +202,47 @@ class Model:
         messages: Sequence[Message] = (),
         json_schema: str = "",
     ) -> GenerationRequest | Response:
-        """The next request of the rollout, for callers that ask the engine themselves; a Response if it is not asked.
+        """Makes the rollout's next request, for callers using the engine directly; a Response if the prompt is too
+        long.
 
-        `messages` are the conversation that the prompt renders, if it is one. The response obeys `json_schema`, where
-        one is given and the engine holds schemas. Raises RolloutError as `generate` does.
+        `messages` are the conversation rendered by the prompt, if any. The response obeys `json_schema`, if not empty
+        and supported by the engine. Raises RolloutError as `generate` does.
         """
         number = self._calls
-        # Counted before the prompt is looked at: a call that is cut has its number too, or the ids of the later ones
-        # would depend on lengths.
+        # Counted before the prompt's length is checked: a cut call has a number too, or the ids of later calls would
+        # depend on lengths.
         self._calls = self._calls + 1
         cut = self._cut(prompt)
         if cut is not None:
             return cut
-        drawn = self._sampling(len(prompt), sampling or self.sampling, json_schema)
+        sampling_for = self._sampling(len(prompt), sampling or self.sampling, json_schema)
         return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
-            sampling=drawn(derive(self._seed, "sampling", number)),
+            sampling=sampling_for(derive(self._seed, "sampling", number)),
             messages=tuple(messages),
         )
 
     def ask_for(
         self, rollouts: Iterable[tuple[UUID, UUID]], prompt: Sequence[int]
     ) -> list[GenerationRequest] | Response:
-        """The first requests of several rollouts, given as id and seed, that share one prompt.
+        """Makes the first requests of several rollouts, given as id and seed, sharing one prompt.
 
-        Each is the one that `ask` of a model of its own would give. A Response if the prompt is not to be asked.
+        Each equals the first request by `ask` of the rollout's own model. Returns a Response if the prompt is too long.
         """
         cut = self._cut(prompt)
         if cut is not None:
             return cut
         ids = tuple(prompt)
-        sampling = self._sampling(len(ids), self.sampling)
+        sampling_for = self._sampling(len(ids), self.sampling)
         causes, seeds = zip(*rollouts, strict=True)
-        asked = zip(derive_from_each(causes, "request", 0), derive_from_each(seeds, "sampling", 0), strict=True)
-        return [GenerationRequest(id=id, prompt=ids, sampling=sampling(seed)) for id, seed in asked]
+        ids_and_seeds = zip(derive_from_each(causes, "request", 0), derive_from_each(seeds, "sampling", 0), strict=True)
+        return [GenerationRequest(id=id, prompt=ids, sampling=sampling_for(seed)) for id, seed in ids_and_seeds]
 
     def answer(self, request: GenerationRequest, generation: Generation) -> Response:
-        """The response that the engine's answer to `request` holds. Raises RolloutError if the answer is malformed."""
+        """Returns the response made of the engine's answer to `request`. Raises RolloutError if the answer is
+        malformed.
+        """
         _check(generation, request.sampling)
         return Response(
             text=self.tokenizer.decode(generation.tokens) if generation.text is None else generation.text,
@@ -250,49 +255,51 @@ class Model:
             sampling=(_span(request.sampling, len(generation.tokens)),),
         )
 
-    def _sampling(self, prompt_tokens: int, asked: SamplingSpec, json_schema: str = "") -> Callable[[UUID], Sampling]:
-        """The settings for a prompt of so many tokens, as a function of the id that the seed is taken from."""
-        check_sampling(asked)
+    def _sampling(
+        self, prompt_tokens: int, settings: SamplingSpec, json_schema: str = ""
+    ) -> Callable[[UUID], Sampling]:
+        """Returns the settings for a prompt of `prompt_tokens` tokens, as a function of the id behind the seed."""
+        check_sampling(settings)
         room = self._spec.max_model_len - prompt_tokens
-        max_tokens = max(1, min(asked.max_tokens, self._spec.max_response_tokens, room))
-        min_tokens = min(max(asked.min_tokens, self._spec.min_response_tokens), max_tokens)
+        max_tokens = max(1, min(settings.max_tokens, self._spec.max_response_tokens, room))
+        min_tokens = min(max(settings.min_tokens, self._spec.min_response_tokens), max_tokens)
         return lambda id: Sampling(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            stop=asked.stop,
-            min_p=asked.min_p,
-            repetition_penalty=asked.repetition_penalty,
-            presence_penalty=asked.presence_penalty,
-            logit_bias=asked.logit_bias,
-            ignore_eos=asked.ignore_eos,
+            stop=settings.stop,
+            min_p=settings.min_p,
+            repetition_penalty=settings.repetition_penalty,
+            presence_penalty=settings.presence_penalty,
+            logit_bias=settings.logit_bias,
+            ignore_eos=settings.ignore_eos,
             json_schema=json_schema,
-            processed_logprobs=asked.processed_logprobs,
-            # 63 bits: every random generator takes them.
+            processed_logprobs=settings.processed_logprobs,
+            # 63 bits fit every random generator.
             seed=id.int >> 65,
         )
 
     def _cut(self, prompt: Sequence[int]) -> Response | None:
-        """The response to a prompt that is too long to be asked."""
+        """Returns the response to a prompt over the limit; None for a prompt within the limit."""
         if not prompt:
             raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
         # One token of the model's length belongs to the response.
-        most = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
-        return self._truncated(prompt, most) if len(prompt) > most else None
+        limit = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
+        return self._truncated(prompt, limit) if len(prompt) > limit else None
 
-    def _truncated(self, prompt: Sequence[int], most: int) -> Response:
+    def _truncated(self, prompt: Sequence[int], limit: int) -> Response:
         if not self._spec.enable_prompt_truncation:
             raise RolloutError(
-                f"the prompt has {len(prompt)} tokens, the limit is {most}",
+                f"the prompt has {len(prompt)} tokens, the limit is {limit}",
                 fix="raise model.max_prompt_tokens, shorten the row, or set model.enable_prompt_truncation",
             )
         version, generation = self._engine.version
-        # One token that is never trained, because an experience has a response.
+        # A single untrained token, because an experience has a response.
         return Response(
             text="",
-            prompt=tuple(prompt[:most]),
+            prompt=tuple(prompt[:limit]),
             tokens=(self.tokenizer.eos_ids or (0,))[:1],
             logprobs=(0.0,),
             spans=(Span(version, generation, 0, 1),),
@@ -301,21 +308,21 @@ class Model:
 
 
 def _span(sampling: Sampling, tokens: int) -> SamplingSpan:
-    others = tuple(other_settings(sampling))
-    return SamplingSpan(0, tokens, sampling.temperature, sampling.top_p, sampling.top_k, others)
+    further_settings = tuple(other_settings(sampling))
+    return SamplingSpan(0, tokens, sampling.temperature, sampling.top_p, sampling.top_k, further_settings)
 
 
-def _check(generation: Generation, asked: Sampling) -> None:
+def _check(generation: Generation, sampling: Sampling) -> None:
     count = len(generation.tokens)
     if count == 0 or count != len(generation.logprobs):
         raise RolloutError(
             f"the rollout engine answered with {count} tokens and {len(generation.logprobs)} log-probabilities",
             fix="this is a defect of the rollout engine",
         )
-    given = len(generation.processed_logprobs)
-    if given != (count if asked.processed_logprobs else 0):
+    processed_count = len(generation.processed_logprobs)
+    if processed_count != (count if sampling.processed_logprobs else 0):
         raise RolloutError(
-            f"the rollout engine answered with {count} tokens and {given} processed log-probabilities",
+            f"the rollout engine answered with {count} tokens and {processed_count} processed log-probabilities",
             field="logprobs",
             fix="use an engine that records them, as torch does, or rollout_args.logprobs: raw",
         )

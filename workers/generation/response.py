@@ -1,4 +1,4 @@
-"""`Response`: an answer of the model, with everything that training on it needs."""
+"""`Response`: an answer of the model, with everything needed to train on the answer."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The model's answer to one prompt."""
 
     text: str
-    """Without special tokens."""
+    """The answer's text, without special tokens."""
     prompt: tuple[int, ...]
-    """The ids that the engine saw  # [P]"""
+    """Prompt ids seen by the engine  # [P]"""
     tokens: tuple[int, ...]
-    """The ids that it drew  # [R]"""
+    """Ids drawn by the engine  # [R]"""
     logprobs: tuple[float, ...]  # [R]
     processed_logprobs: tuple[float, ...] = ()
-    """Log-probabilities in the distributions that drew the tokens; empty unless asked for  # [R]"""
+    """Log-probabilities in the distributions behind the draws; empty unless requested  # [R]"""
     spans: tuple[Span, ...]
-    """The weights that drew `tokens`."""
+    """Weight versions of `tokens`."""
     finish: str
-    """`stop`, `length`, or `prompt_truncated`: the prompt did not fit, nothing was generated."""
+    """`stop`, `length`, or `prompt_truncated`: the prompt was too long and nothing was generated."""
     sampling: tuple[SamplingSpan, ...] = ()
-    """The settings that `tokens` were drawn with; none where nothing was generated."""
+    """Sampling settings of `tokens`; empty where nothing was generated."""
 
     @property
     def truncated(self) -> bool:
-        """True if the prompt did not fit: such a rollout has reward 0 and trains nothing."""
+        """True if the prompt was too long: the rollout then has reward 0 and trains nothing."""
         return self.finish == PROMPT_TRUNCATED

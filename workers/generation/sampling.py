@@ -1,4 +1,4 @@
-"""The settings that a response can be drawn with, and those at which it can be trained."""
+"""Checks of sampling settings: valid for drawing a response, and trainable."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.generation.engine import Sampling
 
 COLDEST_TRAINED: Final = 0.01
-"""Logits divided by less than this keep too few digits in single precision for a ratio of two policies."""
+"""Lowest temperature for training: smaller divisors of the logits leave too few digits for ratios in single precision.
+"""
 HIGHEST_PENALTY: Final = 10.0
 HIGHEST_BIAS: Final = 100.0
-"""A bias of this size decides for or against a token, whatever the model's logits are."""
+"""Largest bias: decides for or against a token, whatever the model's logits are."""
 TRAINED_FIX: Final = f"use a temperature from {COLDEST_TRAINED} to {HOTTEST:g}"
 
 
 def trainable(temperature: float) -> bool:
-    """False for a temperature at which a policy has no gradient (0, greedy), or none that can be computed."""
+    """False for a temperature without a policy gradient (0, greedy) or with a gradient outside single precision."""
     return COLDEST_TRAINED <= temperature <= HOTTEST
 
 
 def check_sampling(sampling: SamplingSpec) -> None:
-    """Raises RolloutError, which names the setting and its value, for one that no response can be drawn with."""
-    for field, value, fix in _wrong(sampling):
-        raise RolloutError(f"a response was asked for with {field} {value}", field=field, fix=fix)
+    """Raises RolloutError, naming the setting and its value, for a setting unusable for drawing a response."""
+    for field, number, fix in _wrong(sampling):
+        raise RolloutError(f"a response was asked for with {field} {number}", field=field, fix=fix)
 
 
 def _wrong(sampling: SamplingSpec) -> Iterator[tuple[str, float, str]]:
-    """Setting, value and remedy. The comparisons are written so that NaN fails them."""
+    """Yields name, value and fix of each invalid setting. The comparisons are written so that NaN fails them."""
     if not 0 <= sampling.temperature <= HOTTEST:
         yield "temperature", sampling.temperature, f"{TRAINED_FIX}, or 0 for greedy text that is not trained"
     if not 0 < sampling.top_p <= 1:
@@ -52,7 +53,7 @@ def _wrong(sampling: SamplingSpec) -> Iterator[tuple[str, float, str]]:
 
 
 def other_settings(sampling: Sampling | SamplingSpec) -> Iterator[tuple[str, float]]:
-    """The settings beside temperature, top_p and top_k that are not the usual ones, by name."""
+    """Yields the settings with unusual values, other than temperature, top_p and top_k, by name."""
     if sampling.min_p > 0:
         yield "min_p", sampling.min_p
     if sampling.repetition_penalty != 1:
@@ -66,7 +67,9 @@ def other_settings(sampling: Sampling | SamplingSpec) -> Iterator[tuple[str, flo
 
 
 def unlike_the_policy(sampling: SamplingSpec) -> list[str]:
-    """The settings, each with its value, that draw from another distribution than the policy at its temperature."""
-    found = [("top_p", sampling.top_p)] if sampling.top_p < 1 else []
-    found += [("top_k", float(sampling.top_k))] if sampling.top_k > 0 else []
-    return [f"{name} {value:g}" for name, value in (*found, *other_settings(sampling))]
+    """Returns the settings, with values, under which the drawn distribution differs from the policy's at its
+    temperature.
+    """
+    settings = [("top_p", sampling.top_p)] if sampling.top_p < 1 else []
+    settings += [("top_k", float(sampling.top_k))] if sampling.top_k > 0 else []
+    return [f"{name} {number:g}" for name, number in (*settings, *other_settings(sampling))]

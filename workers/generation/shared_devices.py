@@ -1,4 +1,4 @@
-"""`check_shared_devices`: engines that compute on one device need no more of its memory together than there is."""
+"""`check_shared_devices`: refuses engines that together need more memory of a device than the device has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALLER: Final = "or give them a smaller model, cache or share of the memory"
 
 
 class _Share(NamedTuple):
-    """What an engine of an explorer takes of a device, and how it is called."""
+    """The device memory of one engine of an explorer, with the engine's name, field and fix for messages."""
 
     words: str
     memory: EngineMemory
@@ -27,19 +27,19 @@ class _Share(NamedTuple):
 
 
 def check_shared_devices(stage: StageSpec, host: Host, *, deterministic: bool = False) -> None:
-    """Raises ConfigError, with the sum, if engines that share a device need more than all of its memory.
+    """Raises ConfigError, with the sum, if engines sharing a device need more than all of its memory.
 
-    That is what they need at least. One that needs too much by itself is refused by its own checks, and not here.
+    The sum is a lower bound. An engine too large alone is refused by its own checks instead.
     """
     shares = list(_shares(stage, host, deterministic))
     for device in {share.memory.device.kind: share.memory.device for share in shares}.values():
-        here = [share for share in shares if share.memory.device.kind == device.kind]
-        if all(share.memory.size_bytes <= device.memory_bytes for share in here):
-            _check(here, device, explorers_on(device, stage.rollout, host))
+        device_shares = [share for share in shares if share.memory.device.kind == device.kind]
+        if all(share.memory.size_bytes <= device.memory_bytes for share in device_shares):
+            _check(device_shares, device, explorers_on(device, stage.rollout, host))
 
 
 def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Share]:
-    """What the engines of one explorer take, as far as it is known."""
+    """Yields the known memory needs of one explorer's engines."""
     memory = memory_of(stage, host, deterministic=deterministic)
     if memory is not None:
         yield _Share(terms_of(memory.needs), memory, "", "")
@@ -49,7 +49,7 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
             words = f"evaluation's own engine {shown(memory.size_bytes)}"
             yield _Share(words, memory, "explorer.eval_engine", "write shared")
     for number, auxiliary in enumerate(stage.auxiliary):
-        if auxiliary.served or auxiliary.needs.devices:  # it shares none
+        if auxiliary.served or auxiliary.needs.devices:  # on separate devices
             continue
         memory = memory_of(auxiliary_stage(auxiliary, stage), host, deterministic=deterministic)
         if memory is not None:
@@ -61,22 +61,22 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
 
 
 def explorers_on(device: Device, rollout: RolloutSpec, host: Host) -> int:
-    """The number of explorers whose engines compute on one device."""
+    """Returns the number of explorers with an engine on one device."""
     if device.kind == "cuda" and rollout.needs.devices:
         return -(-rollout.explorers * rollout.needs.devices // len(host.gpus))
     return rollout.explorers
 
 
 def _check(shares: list[_Share], device: Device, explorers: int) -> None:
-    each_bytes = sum(share.memory.size_bytes for share in shares)
-    if explorers * each_bytes <= device.memory_bytes:
+    explorer_bytes = sum(share.memory.size_bytes for share in shares)
+    if explorers * explorer_bytes <= device.memory_bytes:
         return
     terms = " + ".join(share.words for share in shares)
-    there = f"{shown(explorers * each_bytes)} > {shown(device.memory_bytes)} of {device.name}"
-    possible = device.memory_bytes // each_bytes
+    excess = f"{shown(explorers * explorer_bytes)} > {shown(device.memory_bytes)} of {device.name}"
+    possible = device.memory_bytes // explorer_bytes
     if possible:
-        what = f"{explorers} explorers x ({terms}) = {there}"
-        raise ConfigError(what, field=_ENGINE_NUM, fix=f"lower it to {possible}, {_SMALLER}")
+        problem = f"{explorers} explorers x ({terms}) = {excess}"
+        raise ConfigError(problem, field=_ENGINE_NUM, fix=f"lower it to {possible}, {_SMALLER}")
     last = shares[-1]
-    what = f"{terms} = {there}" if explorers == 1 else f"{explorers} explorers x ({terms}) = {there}"
-    raise ConfigError(what, field=last.field, fix=f"{last.fix}, {_SMALLER}")
+    problem = f"{terms} = {excess}" if explorers == 1 else f"{explorers} explorers x ({terms}) = {excess}"
+    raise ConfigError(problem, field=last.field, fix=f"{last.fix}, {_SMALLER}")

@@ -1,12 +1,12 @@
-"""`AgentProgramWorkflow`: a rollout is a run of an agent program, which asks the model over OpenAI's API.
+"""`AgentProgramWorkflow`: a rollout is a run of an agent program calling the model over OpenAI's API.
 
-The program is a function of a third party's package, found by its name in the entry-point group `rftd.agents`:
+The program is a function of a third-party package, found by its name in the entry-point group `rftd.agents`:
 
     async def solve(task, *, base_url, api_key) -> float | Mapping[str, float] | RewardResult | None
 
-Whatever it uses to ask, every answer that it was given becomes part of the rollout. What it returns is the reward; if
-it returns nothing, the task's reward scores the last answer. A function with a parameter `auxiliary_models` is given
-the address of each auxiliary model.
+Every answer received by the program becomes part of the rollout, whichever client it uses. The return value is the
+reward; for None, the task's reward scores the last answer. A function with a parameter `auxiliary_models` receives the
+address of each auxiliary model.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rftd.workers.workflows.rewards.scorer import Scorer
 from rftd.workers.workflows.threads import on_daemon_thread
 
 AGENTS: Final[Plugins[Any]] = Plugins("agent", group="rftd.agents", table={})
-"""The agent programs by name; all of them are third parties'."""
+"""The agent programs by name; all are third-party."""
 
 Most = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class AgentProgramWorkflow:
-    """Runs the program with a base URL and a key of the rollout's own.
+    """Runs an agent program with a base URL and a key for one rollout.
 
-    An asynchronous function runs on the explorer's loop and must not block; another one runs on a thread of its own. A
-    program that goes on after its time-out gets no answer any more.
+    An asynchronous function runs on the explorer's loop and must not block; any other function runs on a separate
+    thread. A program still running after its time-out receives no more answers.
     """
 
     default_reward: ClassVar[str | None] = "exact_match_reward"
@@ -53,37 +53,41 @@ class AgentProgramWorkflow:
         max_concurrent_calls: Most = limits.ENDPOINT_CONCURRENT_CALLS,
         max_tokens: Most = limits.ENDPOINT_TOKENS,
     ) -> None:
-        """The program's temperature and the like are passed over with `sampling: taskset`."""
+        """With `sampling: taskset`, the program's sampling settings such as temperature are ignored."""
         self._name = agent
         self._agent: Callable[..., Any] = AGENTS.load(agent)
         self._bounds = CallBounds(calls=max_calls, concurrent=max_concurrent_calls, tokens=max_tokens)
         self._lengths_only = sampling == "taskset"
-        self._asks_others = _takes(self._agent, "auxiliary_models")
+        self._wants_auxiliary = _has_parameter(self._agent, "auxiliary_models")
 
     @staticmethod
     def check_arguments(*, agent: str, **_: Any) -> None:
-        """Raises ConfigError if nobody registered the agent."""
+        """Raises ConfigError if the agent is not registered."""
         AGENTS.check(agent)
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> list[RolloutResult]:
-        """All sequences that the program had drawn, with its reward."""
+        """Returns all sequences drawn for the program, with the program's reward."""
         async with AsyncExitStack() as stack:
-            beside: dict[str, Any] = {}
-            if self._asks_others:
-                others = [await stack.enter_async_context(each.served()) for each in model.auxiliary_models]
-                beside["auxiliary_models"] = others
-            asked = model.served(self._bounds, lengths_only=self._lengths_only)
-            served = await stack.enter_async_context(asked)
+            further_arguments: dict[str, Any] = {}
+            if self._wants_auxiliary:
+                addresses = [
+                    await stack.enter_async_context(auxiliary_model.served())
+                    for auxiliary_model in model.auxiliary_models
+                ]
+                further_arguments["auxiliary_models"] = addresses
+            opening = model.served(self._bounds, lengths_only=self._lengths_only)
+            served = await stack.enter_async_context(opening)
             try:
                 with agent_run(self._name):
-                    returned = await self._run_agent(task, served, beside)
+                    returned = await self._run_agent(task, served, further_arguments)
             except Exception as error:
-                # The program was told by an HTTP error, and raised one of its client's: this one says more.
+                # The program saw an HTTP error and raised its client's exception; the model's own failure is more
+                # precise.
                 if served.failure is not None:
                     raise served.failure from error
                 if served.cut is None:
                     raise
-                # As for a prompt that does not fit in any workflow: what was said stays, and none of it is trained.
+                # As for overlong prompts in every workflow: earlier turns stay in the record, and none is trained.
                 return served.results(RewardResult(value=0.0), cut=served.cut)
         if not served.turns:
             raise RolloutError(
@@ -92,23 +96,23 @@ class AgentProgramWorkflow:
             )
         return served.results(await self._score(returned, served, task, reward))
 
-    async def _run_agent(self, task: Task, served: HttpModel, beside: dict[str, Any]) -> object:
+    async def _run_agent(self, task: Task, served: HttpModel, further_arguments: dict[str, Any]) -> object:
         def call() -> object:
             try:
-                return self._agent(task, base_url=served.base_url, api_key=served.api_key, **beside)
+                return self._agent(task, base_url=served.base_url, api_key=served.api_key, **further_arguments)
             except SystemExit as leaving:
-                raise self._left(leaving) from leaving
+                raise self._exit_error(leaving) from leaving
 
-        # A callable object tells by its method.
+        # For a callable object, the method decides.
         method = getattr(self._agent, "__call__", None)  # noqa: B004
         awaited = inspect.iscoroutinefunction(self._agent) or inspect.iscoroutinefunction(method)
         returned = call() if awaited else await on_daemon_thread(call)
         try:
             return await returned if inspect.isawaitable(returned) else returned
         except SystemExit as leaving:
-            raise self._left(leaving) from leaving
+            raise self._exit_error(leaving) from leaving
 
-    def _left(self, leaving: SystemExit) -> RolloutError:
+    def _exit_error(self, leaving: SystemExit) -> RolloutError:
         return RolloutError(f"agent {self._name!r} exited with {leaving.code!r}", fix="let it return")
 
     async def _score(self, returned: object, served: HttpModel, task: Task, reward: Scorer) -> RewardResult:
@@ -117,8 +121,8 @@ class AgentProgramWorkflow:
         return await reward.score(served.turns[-1].text, task, turns=served.turns)
 
 
-def _takes(agent: Callable[..., Any], parameter: str) -> bool:
+def _has_parameter(agent: Callable[..., Any], parameter: str) -> bool:
     try:
         return parameter in inspect.signature(agent).parameters
-    except (TypeError, ValueError):  # a callable that does not say
+    except (TypeError, ValueError):  # a callable without a signature
         return False

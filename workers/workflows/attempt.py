@@ -1,4 +1,4 @@
-"""`Attempt`: rollouts that begin at one moment, from their requests to the seam through which their results come."""
+"""`Attempt`: rollouts started together, from their requests to the seam delivering their results."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ from rftd.workers.workflows.result import RolloutResult
 
 
 class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout to be made: a row of a taskset, and the ids that its tokens follow from."""
+    """A requested rollout: a row of a taskset, and the ids that determine its tokens."""
 
     number: int
-    """The caller's name for it: its index in its group, or the row of an evaluation."""
+    """The caller's number of the rollout: an index in a group, or a row of an evaluation."""
     id: UUID
-    """The ids of its requests to the engine derive from it."""
+    """Id of the rollout; the ids of requests to the engine derive from it."""
     seed: UUID
-    """Its sampling seeds derive from it."""
+    """Source of the rollout's sampling seeds."""
     row: int
     epoch: int = 0
     sampling: SamplingSpec | None = None
-    """Replaces the taskset's settings; None keeps them."""
+    """Replacement for the taskset's settings; None: the taskset's settings."""
     trained: bool = False
-    """A result that no trainer could learn from counts as an error."""
+    """True: a result with nothing to train on counts as an error."""
     span: TraceSpan | None = None
-    """The rollout's span, which whoever asked for it ends; None: it is not traced."""
+    """Span of the rollout, ended by the caller; None: the rollout is not traced."""
 
 
 class TaskRollout(msgspec.Struct, frozen=True):
-    """A requested rollout with the task that its row holds."""
+    """A requested rollout with the task of its row."""
 
     request: RolloutRequest
     task: Task
 
 
 Ended: TypeAlias = tuple[int, RolloutResult | RolloutError]
-"""The place of a rollout in its attempt, and its result or its error."""
+"""Index of a rollout in its attempt, and the rollout's result or error."""
 
 
 class Attempt(Protocol):
-    """Rollouts on their way. Nothing begins before the first `some`, so that an attempt may be dropped unused."""
+    """Rollouts in progress. Nothing begins before the first `some`, so an attempt may be dropped unused."""
 
     @property
     def rollouts(self) -> Sequence[TaskRollout]:
-        """The rollouts that are attempted; results name them by their place in this sequence."""
+        """The attempted rollouts; results name them by their index in this sequence."""
         ...
 
     async def some(self) -> Sequence[Ended]:
-        """The rollouts that have ended since the last call, at least one of those that are left.
+        """Waits for rollouts to end, and returns all that ended since the last call.
 
-        The caller bounds the time by cancelling. An exception concerns every rollout that has not ended.
+        The caller bounds the time by cancelling. An exception concerns every unfinished rollout.
         """
         ...
 
     async def leave(self) -> Collection[int]:
-        """Cancels the rollouts that have not ended. Returns the places of those that go on all the same."""
+        """Cancels the unfinished rollouts. Returns the indices of rollouts continuing despite the cancellation."""
         ...
 
 
 class OneByOne:
-    """Implements `Attempt` with an asyncio task for each rollout, for workflows that take turns or wait for others."""
+    """Implements `Attempt` with an asyncio task for each rollout, for workflows with several turns or waits."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class OneByOne:
         run: Callable[[TaskRollout], Coroutine[Any, Any, RolloutResult]],
         orphans: Orphans,
     ) -> None:
-        """`run` makes one rollout and raises RolloutError, and nothing else."""
+        """`run` runs one rollout and raises RolloutError only."""
         self.rollouts = rollouts
         self._run = run
         self._orphans = orphans
@@ -89,43 +89,43 @@ class OneByOne:
         loop = asyncio.get_running_loop()
         if not self._begun:
             self._begun = True
-            for place, rollout in enumerate(self.rollouts):
-                # Not of a TaskGroup: that could never be left while a workflow ignores its cancellation.
+            for index, rollout in enumerate(self.rollouts):
+                # No TaskGroup: leaving one would wait for ever for a workflow that ignores its cancellation.
                 task = loop.create_task(self._run(rollout))
-                self._running[task] = place
+                self._running[task] = index
                 task.add_done_callback(self._note)
         if not self._done and self._running:
             self._more = loop.create_future()
             await self._more
         done = self._done
         self._done = []
-        return [(place, self._outcome(place, task)) for place, task in done]
+        return [(index, self._outcome(index, task)) for index, task in done]
 
     async def leave(self) -> Collection[int]:
         running = self._running
-        # What ends from now on is too late: `_note` finds it no more.
+        # Tasks ending from now on are too late: `_note` ignores them.
         self._running = {}
         for _, task in self._done:
             if not task.cancelled():
-                # Nobody asks for it any more, and asyncio would log its exception when the task is collected.
+                # Retrieved here, because asyncio would log the exception of an unobserved task at its collection.
                 task.exception()
-        deaf = await self._orphans.end({task: self.rollouts[place].task.where for task, place in running.items()})
+        deaf = await self._orphans.end({task: self.rollouts[index].task.where for task, index in running.items()})
         return {running[task] for task in deaf}
 
     def _note(self, task: asyncio.Task[RolloutResult]) -> None:
-        place = self._running.pop(task, None)
-        if place is None:
+        index = self._running.pop(task, None)
+        if index is None:
             return
-        self._done.append((place, task))
+        self._done.append((index, task))
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
-    def _outcome(self, place: int, task: asyncio.Task[RolloutResult]) -> RolloutResult | RolloutError:
+    def _outcome(self, index: int, task: asyncio.Task[RolloutResult]) -> RolloutResult | RolloutError:
         if task.cancelled():
-            # Nobody here cancels a task that is still listened to.
+            # Tasks still observed are never cancelled by this class.
             return RolloutError(
                 "the workflow cancelled itself",
-                where=self.rollouts[place].task.where,
+                where=self.rollouts[index].task.where,
                 fix="correct the workflow, or this row",
             )
         try:

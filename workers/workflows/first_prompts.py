@@ -1,4 +1,4 @@
-"""`FirstPrompts`: the prompts that the tasks of a taskset begin with. Nothing is generated or scored."""
+"""`FirstPrompts`: the first prompts of a taskset's tasks, made without generating or scoring."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _NOBODY: Final = UUID(int=0)
 
 
 class _NoReward:
-    """Stands for the reward, of which a prompt depends on the name alone: opening one may load a model."""
+    """Stands in for the reward, because a prompt depends only on the reward's name and opening a reward may load a
+    model.
+    """
 
     def score(self, response: str, truth: str, task: Task, **_: Any) -> float:
-        """Never asked for."""
+        """Raises AssertionError: never called."""
         raise AssertionError(task.where)
 
 
 class FirstPrompts:
-    """Made for one taskset, as its explorers would ask the model; another party's workflow is not run.
+    """Makes the prompts of one taskset as its explorers would; third-party workflows are not run.
 
     Raises ConfigError if the taskset's workflow cannot be opened.
     """
@@ -41,9 +43,10 @@ class FirstPrompts:
         self._workflow = self._opened(taskset.workflow)
 
     def of(self, task: Task) -> list[int]:
-        """The ids of the prompt; of a workflow that may ask otherwise, those of the task's conversation.
+        """Returns the prompt's ids; for a workflow other than a built-in single-turn one, the ids of the task's
+        conversation.
 
-        Raises DataError if the model has no chat template and one is needed.
+        Raises DataError if a chat template is needed and the model has none.
         """
         workflow = self._workflow if task.workflow == self._taskset.workflow else self._opened(task.workflow)
         if workflow is None:

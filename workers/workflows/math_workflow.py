@@ -1,4 +1,4 @@
-"""`MathWorkflow` and `MathBoxedWorkflow`: a rollout of one mathematics problem and one response."""
+"""`MathWorkflow` and `MathBoxedWorkflow`: rollouts of one mathematics problem and one response."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ within \\boxed{}."""
 
 
 class MathWorkflow:
-    """Always chats. Without a system prompt, and if the reward is `math_reward`, asks for the tags that it scores."""
+    """Always chats. Without a system prompt, and with the reward `math_reward`, requests the tags scored by it."""
 
     default_reward: ClassVar[str | None] = "math_reward"
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
-        """The one response, with its reward."""
+        """Returns the one response, with its reward."""
         response = await model.chat(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
         return await finish(task, response, reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
-        """The conversation."""
+        """Returns the prompt ids of the conversation."""
         return model.chat_prompt(self._messages(task, reward), reply_prefix=task.reply_prefix or "")
 
     def _messages(self, task: Task, reward: Scorer) -> tuple[Message, ...]:
@@ -48,16 +48,16 @@ class MathWorkflow:
 
 
 class MathRmWorkflow(MathWorkflow):
-    """The same, judged by the first auxiliary model where no reward is named."""
+    """A `MathWorkflow` judged by the first auxiliary model where no reward is named."""
 
     default_reward: ClassVar[str | None] = "llm_judge_reward"
 
 
 class MathBoxedWorkflow:
-    """Asks for a boxed answer where no system prompt is given; `with_think` asks for think tags too.
+    """Requests a boxed answer where no system prompt is set; with `with_think`, think tags too.
 
-    It chats; with `use_base` it completes a text with the speakers' names instead, for a model without a chat template.
-    The reward's own `with_think` is set in `reward_fn_args`.
+    Chats; with `use_base`, completes a text with the speakers' names instead, for a model without a chat template. The
+    reward's own `with_think` is set in `reward_fn_args`.
     """
 
     default_reward: ClassVar[str | None] = "math_boxed_reward"
@@ -67,7 +67,7 @@ class MathBoxedWorkflow:
         self._use_base = use_base
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
-        """The one response, with its reward."""
+        """Returns the one response, with its reward."""
         if self._use_base:
             response = await model.generate(self.prompt(task, model, reward))
         else:
@@ -75,7 +75,7 @@ class MathBoxedWorkflow:
         return await finish(task, response, reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
-        """The conversation, or its text with the speakers' names."""
+        """Returns the prompt ids of the conversation, or of its text with the speakers' names."""
         messages = self._messages(task)
         if self._use_base:
             return model.bare_prompt(_with_speakers(messages) + (task.reply_prefix or ""))
@@ -86,7 +86,7 @@ class MathBoxedWorkflow:
 
 
 def _with_speakers(messages: Sequence[Message]) -> str:
-    """The text that a base model continues as the assistant; in Trinity-RFT's form, as what it trained must go on."""
+    """Returns the text for a base model to continue as the assistant, in Trinity-RFT's form so that its models fit."""
     lines = [
         f"System:{message.content}" if message.role == "system" else f"{message.role.capitalize()}:\n{message.content}"
         for message in messages

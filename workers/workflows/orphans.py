@@ -1,4 +1,4 @@
-"""Work that may not obey: bounded in time, and given up on where it does not end when it is cancelled."""
+"""Work that may ignore cancellation: bounded in time, and abandoned if it does not end."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ T = TypeVar("T")
 
 
 class OrphanedError(RolloutTimeoutError):
-    """The work goes on after its time-out, deaf to its cancellation; to try it again would make one more of it."""
+    """A rollout continues after its time-out despite cancellation; a retry would add another."""
 
 
 class Orphans:
-    """Ends workflows, and counts those that could not be ended.
+    """Ends workflows, and counts the abandoned ones.
 
-    An orphan keeps what memory and engine places it holds until its process ends, so that has to happen once there are
-    too many.
+    An orphan keeps memory and engine slots until the process ends, so the process must end once there are too many.
     """
 
     def __init__(self, log: Logger, *, grace_s: float | None = None, most: int | None = None) -> None:
-        """`grace_s` and `most` are the limits' if None."""
+        """`grace_s` and `most` default to the project's limits."""
         self.count = 0
         self.grace_s = limits.CANCEL_GRACE_S if grace_s is None else grace_s
         self._most = limits.ORPHANED_ROLLOUTS if most is None else most
         self._log = log
-        self._kept: set[asyncio.Task[Any]] = set()
+        self._orphaned: set[asyncio.Task[Any]] = set()
 
     async def end(self, running: Mapping[asyncio.Task[T], str]) -> set[asyncio.Task[T]]:
-        """Cancels tasks, each given with how errors name its work. Returns those that did not end within the grace."""
+        """Cancels tasks, given with names of their work. Returns the tasks still running after the grace period."""
         if not running:
             return set()
         for task in running:
@@ -43,38 +42,38 @@ class Orphans:
         try:
             await asyncio.wait(running, timeout=self.grace_s)
         finally:
-            # Whoever waits here may be cancelled in turn; what still runs then must be counted all the same.
+            # The waiting caller may itself be cancelled; tasks still running must be counted all the same.
             for task, where in running.items():
                 if not task.done():
                     deaf.add(task)
-                    self._adopt(task, where)
+                    self._abandon(task, where)
                 elif not task.cancelled():
-                    # An exception that nobody asked for would be logged by asyncio when the task is collected.
+                    # Retrieved, because asyncio would log the exception of an unobserved task at its collection.
                     task.exception()
         return deaf
 
     @property
     def too_many(self) -> bool:
-        """True once the process should be started anew."""
+        """True once the process should be restarted."""
         return self.count >= self._most
 
     def error(self) -> WorkError:
-        """The error with which that process leaves."""
+        """Returns the error that ends the process."""
         return WorkError(
             f"{self.count} rollouts did not end when they were cancelled",
             fix="let the workflow pass CancelledError on; the explorer is started anew",
         )
 
-    def _adopt(self, task: asyncio.Task[Any], where: str) -> None:
+    def _abandon(self, task: asyncio.Task[Any], where: str) -> None:
         self.count += 1
-        self._kept.add(task)
-        task.add_done_callback(self._let_go)
-        # The loop's end waits for every task that it knows; for this one it would wait for ever.
+        self._orphaned.add(task)
+        task.add_done_callback(self._on_late_end)
+        # The loop's end waits for every registered task; for this one it would wait for ever.
         lifetime._unregister_task(task)
         self._log.warning("rollout.orphaned", where=where, orphans=self.count, most=self._most)
 
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
-        """Lets go of an orphan that ended after all, when nobody waits for it any more."""
-        self._kept.discard(task)
+    def _on_late_end(self, task: asyncio.Task[Any]) -> None:
+        """Forgets an orphan that ended after all."""
+        self._orphaned.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, as in `end`
+            task.exception()  # retrieved, as in `end`

@@ -1,4 +1,4 @@
-"""`rollout_of`: the tasks and callbacks that a workflow starts by itself, whose exits stay within its rollout.
+"""`rollout_of`: confines exits in a workflow's own tasks and callbacks to their rollout.
 
 asyncio lets a SystemExit and a KeyboardInterrupt of any task and any callback out of its loop: every other rollout
 would end with it.
@@ -21,18 +21,18 @@ from rftd.workers.workflows.result import named
 
 
 class OwnRollout:
-    """The rollout that is under way in a block, and in every task and callback that it starts."""
+    """The rollout running in a block, and in every task and callback started there."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.exit: RolloutError | None = None
-        """The exit of a callback, which nobody awaits; the rollout is cancelled for it."""
+        """Exit of an unawaited callback, for which the rollout is cancelled."""
         self._attempt = asyncio.current_task()
         self._cancelled = False
         self._over = False
 
     def end(self, error: RolloutError) -> None:
-        """Cancels the rollout for an exit of a callback; one that is over by then loses nothing."""
+        """Cancels the rollout for an exit of a callback; a rollout already over is not affected."""
         if self._over:
             logger().warning("workflow.exit_ignored", where=error.where, reason=error.what)
         elif self.exit is None and self._attempt is not None:
@@ -40,7 +40,7 @@ class OwnRollout:
             self._cancelled = self._attempt.cancel()
 
     def leave(self) -> None:
-        """Takes the rollout's own cancellation back: who else has cancelled it is still heard."""
+        """Withdraws the cancellation made by `end`; cancellations by others stay in effect."""
         self._over = True
         if self._cancelled and self._attempt is not None:
             self._attempt.uncancel()
@@ -48,14 +48,14 @@ class OwnRollout:
 
 _ROLLOUT: Final[ContextVar[OwnRollout | None]] = ContextVar("own_rollout", default=None)
 _OF_WORKFLOWS: Final = (FunctionType, MethodType, BuiltinFunctionType, partial)
-"""The types of callbacks that a workflow may give the loop; those of asyncio's tasks are of its own."""
+"""Types of the callbacks scheduled by workflows; asyncio's tasks use types of their own."""
 
 
 @contextmanager
 def rollout_of(task: Task) -> Iterator[OwnRollout]:
-    """Within the block, exits of asyncio tasks that are started there become RolloutErrors of this task's row.
+    """Turns exits of asyncio tasks started within the block into RolloutErrors of this task's row.
 
-    An exit of a callback that is left to the loop there cancels the block; `OwnRollout.exit` says why.
+    An exit of a callback scheduled within the block cancels the block; `OwnRollout.exit` has the reason.
     """
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
@@ -67,14 +67,14 @@ def rollout_of(task: Task) -> Iterator[OwnRollout]:
         yield rollout
     finally:
         rollout.leave()
-        with suppress(ValueError):  # of a coroutine that is closed from outside, where the value never was
+        with suppress(ValueError):  # a coroutine closed from outside, in another context
             _ROLLOUT.reset(token)
 
 
 def _start(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
 ) -> asyncio.Task[Any]:
-    """An asyncio task as the loop makes it; its exits are contained if a rollout starts it."""
+    """Makes an asyncio task as the loop does, and contains its exits if a rollout starts it."""
     rollout = _ROLLOUT.get()
     if rollout is not None and isinstance(coroutine, Coroutine):
         coroutine = _Contained(coroutine, rollout.task)
@@ -82,7 +82,7 @@ def _start(
 
 
 def _contain_callbacks(loop: asyncio.AbstractEventLoop) -> None:
-    """Has the loop contain the callbacks that rollouts leave to it, at once or at a time."""
+    """Makes the loop contain the callbacks scheduled by rollouts, immediate or timed."""
     call_soon = loop.call_soon
     call_soon_threadsafe = loop.call_soon_threadsafe
     call_at = loop.call_at
@@ -100,14 +100,14 @@ def _contain_callbacks(loop: asyncio.AbstractEventLoop) -> None:
     ) -> asyncio.TimerHandle:
         return call_at(when, _contained(callback, context), *args, context=context)
 
-    instead: Any = loop
-    instead.call_soon = contained_soon
-    instead.call_soon_threadsafe = contained_threadsafe
-    instead.call_at = contained_at
+    patched: Any = loop
+    patched.call_soon = contained_soon
+    patched.call_soon_threadsafe = contained_threadsafe
+    patched.call_at = contained_at
 
 
 def _contained(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
-    """The callback itself unless a rollout left it to the loop; then one that ends the rollout where it exits."""
+    """Returns the callback unchanged, or, if scheduled by a rollout, wrapped so that its exit ends the rollout."""
     rollout = _ROLLOUT.get() if context is None else context.get(_ROLLOUT)
     if rollout is None or not isinstance(callback, _OF_WORKFLOWS):
         return callback
@@ -122,7 +122,7 @@ def _contained(callback: Callable[..., Any], context: Context | None) -> Callabl
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine that raises a RolloutError where the one within it exits."""
+    """A coroutine that raises a RolloutError where the wrapped coroutine exits."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], task: Task) -> None:
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
@@ -130,9 +130,9 @@ class _Contained(Coroutine[Any, Any, Any]):
         self._coroutine = coroutine
         self._task = task
 
-    def send(self, value: Any) -> Any:
+    def send(self, sent: Any) -> Any:
         with self._contained():
-            return self._coroutine.send(value)
+            return self._coroutine.send(sent)
 
     def throw(self, *error: Any) -> Any:
         with self._contained():

@@ -1,4 +1,4 @@
-"""The workflows by name; importing this imports none of them."""
+"""The workflows by name; importing this module imports none of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "math_rm_workflow": "rftd.workers.workflows.math_workflow:MathRmWorkflow",
         "agent_program_workflow": "rftd.workers.workflows.agent_program:AgentProgramWorkflow",
-        # Every workflow of ours is asynchronous; these are the guide's other names.
+        # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.
         "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
         "async_math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
         "async_math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
@@ -32,16 +32,16 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
 
 
 def own_reward(name: str) -> str | None:
-    """The reward that a workflow of ours has by itself; None for another one, which is not imported."""
+    """Returns the default reward of a built-in workflow; None for a third-party workflow, which is not imported."""
     if not WORKFLOWS.builtin(name):
         return None
-    found: str | None = getattr(WORKFLOWS.load(name), "default_reward", None)
-    return found
+    reward: str | None = getattr(WORKFLOWS.load(name), "default_reward", None)
+    return reward
 
 
 def check_own_names(task: Task, spec: TasksetSpec) -> None:
-    """Raises DataError for a workflow or a reward that the task names itself and nobody registered."""
-    # The names of the taskset are checked by whoever accepts the experiment.
+    """Raises DataError if the task names an unregistered workflow or reward."""
+    # The taskset's own names are checked when the experiment is accepted.
     for plugins, name, of_taskset, key in (
         (WORKFLOWS, task.workflow, spec.workflow, spec.format.workflow_key),
         (REWARDS, task.reward, spec.reward, spec.format.reward_fn_key),

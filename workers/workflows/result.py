@@ -1,4 +1,4 @@
-"""`RolloutResult`: one finished rollout, before it becomes an experience."""
+"""`RolloutResult`: one finished rollout, before becoming an experience."""
 
 from __future__ import annotations
 
@@ -21,42 +21,43 @@ FINISHES = ("stop", "length", "prompt_truncated")
 
 
 class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
-    """T tokens, of which the first P are the prompt; R = T - P, at least one."""
+    """One finished rollout: T tokens, of which the first P are the prompt; R = T - P, at least one."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
     loss_mask: NDArray[np.uint8]
-    """1 where the model drew the token and it is trained  # [R]"""
+    """1 for tokens drawn by the model and trained, else 0  # [R]"""
     logprobs: NDArray[np.float32]
-    """0 where the model did not draw the token  # [R]"""
+    """Log-probabilities of the tokens; 0 for tokens not drawn by the model  # [R]"""
     processed_logprobs: NDArray[np.float32] | None = None
-    """Log-probabilities in the distributions that drew the tokens; None unless every turn has them  # [R]"""
+    """Log-probabilities in the distributions behind the draws; None unless every turn has them  # [R]"""
     spans: tuple[Span, ...]
-    """The weights that drew the tokens; spans cover [0, R) without gap."""
+    """Weight versions behind the tokens; the spans cover [0, R) without gap."""
     reward: float
     priority: float = 0.0
-    """The tag of the experience: of those that wait, groups with a higher one are trained first."""
+    """Priority of the experience: among waiting groups, a higher one is trained first."""
     metrics: dict[str, float] = {}
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
     text: str = ""
-    """The last response, for logs and people."""
+    """Text of the last response, for logs and people."""
     step_reward: float | None = None
-    """The reward that one step of several brought by itself, for `gigpo`."""
+    """Reward of this step alone, in a rollout of several steps, for `gigpo`."""
     state: str = ""
-    """The state in which one step of several began, for `gigpo`: equal texts are equal states of the environment."""
+    """State at the beginning of this step, for `gigpo`: equal texts are equal states of the environment."""
     steps: tuple[RunStep, ...] = ()
-    """Made by `joined`: the parts of which this is all."""
+    """Lengths and rewards of the joined steps, set by `joined`."""
     sampling: tuple[SamplingSpan, ...] = ()
-    """The settings that drew the tokens, in order; `Trajectory` has them from the responses. Tokens of no span are
-    taken for drawn as the taskset says."""
+    """Sampling settings of the tokens, in order; `Trajectory` takes them from the responses. Tokens outside every span
+    count as drawn with the taskset's settings.
+    """
     auxiliary: tuple[AuxiliaryTurn, ...] = ()
-    """What auxiliary models answered; the runner fills it in."""
+    """Answers of auxiliary models, added by the runner."""
     turns: int = 1
-    """The model's answers in it."""
+    """Number of the model's answers."""
 
     def check(self, max_model_len: int) -> None:
-        """Raises RolloutError, in words for the workflow's author, if the parts do not fit together."""
+        """Raises RolloutError, worded for the workflow's author, if the fields are inconsistent."""
         total = len(self.tokens)
         prompt = self.prompt_tokens
         response = total - prompt
@@ -70,27 +71,29 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         for name, array in columns:
             if array.shape != (response,):
                 raise _error(f"{name} of shape {array.shape} for {response} response tokens")
-            # A sum is finite if everything in it is. Of a list, because numpy takes longer over so few numbers.
+            # A sum is finite if every term is. Summed as a list, because numpy is slower for so few numbers.
             if name != "loss_mask" and not math.isfinite(sum(array.tolist())):
                 raise _error("a log-probability that is not finite")
-        place = 0
+        offset = 0
         for span in self.spans:
-            if span.start != place or span.end <= span.start:
-                raise _error(f"a span [{span.start}, {span.end}) where one from {place} was due")
-            place = span.end
-        if place != response:
-            raise _error(f"spans up to {place} for {response} response tokens")
-        place = 0
+            if span.start != offset or span.end <= span.start:
+                raise _error(f"a span [{span.start}, {span.end}) where one from {offset} was due")
+            offset = span.end
+        if offset != response:
+            raise _error(f"spans up to {offset} for {response} response tokens")
+        offset = 0
         for drawn in self.sampling:
-            if not place <= drawn.start < drawn.end <= response:
-                raise _error(f"sampling of [{drawn.start}, {drawn.end}) from {place} on, of {response} response tokens")
-            place = drawn.end
-        for name, value in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
-            if not math.isfinite(value):
-                raise _error(f"{name} {value}, which is not finite")
-        for name, value in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
-            if abs(value) > limits.REWARD_LARGEST:
-                raise _error(f"{name} {value}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
+            if not offset <= drawn.start < drawn.end <= response:
+                raise _error(
+                    f"sampling of [{drawn.start}, {drawn.end}) from {offset} on, of {response} response tokens"
+                )
+            offset = drawn.end
+        for name, number in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
+            if not math.isfinite(number):
+                raise _error(f"{name} {number}, which is not finite")
+        for name, number in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
+            if abs(number) > limits.REWARD_LARGEST:
+                raise _error(f"{name} {number}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
         if self.step_reward is not None and not math.isfinite(self.step_reward):
             raise _error(f"step_reward {self.step_reward}, which is not finite")
         if len(self.state) > limits.STATE_CHARS:
@@ -99,23 +102,24 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
             raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
 
     def check_trainable(self) -> None:
-        """Raises RolloutError, in words for the workflow's author, if a trained token was drawn as none can be trained.
+        """Raises RolloutError, worded for the workflow's author, if a trained token was drawn at an untrainable
+        temperature.
 
-        A token that was drawn greedily has probability 1: there is no ratio of policies to learn from.
+        A greedy token has probability 1: there is no ratio of policies to learn from.
         """
         for span in self.sampling:
-            # Greedy tokens of a turn that is masked are fine: a summary of the conversation, for example.
+            # Greedy tokens of a masked turn are fine: a summary of the conversation, for example.
             if not trainable(span.temperature) and self.loss_mask[span.start : span.end].any():
-                place = span.start + int(self.loss_mask[span.start : span.end].argmax())
+                position = span.start + int(self.loss_mask[span.start : span.end].argmax())
                 raise RolloutError(
-                    f"response token {place}, which is trained, was drawn at temperature {span.temperature:g}",
+                    f"response token {position}, which is trained, was drawn at temperature {span.temperature:g}",
                     field="temperature",
                     fix=f"{TRAINED_FIX} where it is trained, or set its loss_mask to 0",
                 )
 
 
 def named(error: BaseException, task: Task) -> RolloutError:
-    """The error as a RolloutError of this task; of a group of errors, the first."""
+    """Returns the error as a RolloutError of this task; for a group of errors, the first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, RolloutError):
@@ -130,5 +134,5 @@ def named(error: BaseException, task: Task) -> RolloutError:
     )
 
 
-def _error(what: str) -> RolloutError:
-    return RolloutError(f"the workflow gave {what}", fix="correct the workflow; Trajectory builds results that fit")
+def _error(problem: str) -> RolloutError:
+    return RolloutError(f"the workflow gave {problem}", fix="correct the workflow; Trajectory builds results that fit")

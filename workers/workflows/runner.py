@@ -1,4 +1,4 @@
-"""`WorkflowRunner`: one attempt at one rollout, with whatever goes wrong named by its task's row."""
+"""`WorkflowRunner`: one attempt at one rollout, with every error named by its task's row."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
 
-def joined(results: Sequence[RolloutResult]) -> RolloutResult:
-    """The steps of a rollout in their order, as one: its reward, priority, metrics and end are those of the last."""
-    if len(results) == 1 and results[0].step_reward is None and not results[0].state:
-        return results[0]
-    # Of all steps or of none: zeros in their place would be taken for tokens of probability 1.
-    processed = [each.processed_logprobs for each in results if each.processed_logprobs is not None]
+def joined(steps: Sequence[RolloutResult]) -> RolloutResult:
+    """Joins the steps of a rollout in order; reward, priority, metrics and finish are the last step's."""
+    if len(steps) == 1 and steps[0].step_reward is None and not steps[0].state:
+        return steps[0]
+    # From all steps or none: zeros for missing ones would be taken for tokens of probability 1.
+    processed = [step.processed_logprobs for step in steps if step.processed_logprobs is not None]
     return msgspec.structs.replace(
-        results[-1],
-        tokens=np.concatenate([each.tokens for each in results]),
-        prompt_tokens=sum(each.prompt_tokens for each in results),
-        loss_mask=np.concatenate([each.loss_mask for each in results]),
-        logprobs=np.concatenate([each.logprobs for each in results]),
-        processed_logprobs=np.concatenate(processed) if len(processed) == len(results) else None,
-        turns=sum(each.turns for each in results),
-        spans=tuple(shifted((each.spans, len(each.loss_mask)) for each in results)),
-        sampling=tuple(shifted((each.sampling, len(each.loss_mask)) for each in results)),
+        steps[-1],
+        tokens=np.concatenate([step.tokens for step in steps]),
+        prompt_tokens=sum(step.prompt_tokens for step in steps),
+        loss_mask=np.concatenate([step.loss_mask for step in steps]),
+        logprobs=np.concatenate([step.logprobs for step in steps]),
+        processed_logprobs=np.concatenate(processed) if len(processed) == len(steps) else None,
+        turns=sum(step.turns for step in steps),
+        spans=tuple(shifted((step.spans, len(step.loss_mask)) for step in steps)),
+        sampling=tuple(shifted((step.sampling, len(step.loss_mask)) for step in steps)),
         steps=tuple(
-            RunStep(len(each.tokens), each.prompt_tokens, each.reward, each.step_reward, each.state) for each in results
+            RunStep(len(step.tokens), step.prompt_tokens, step.reward, step.step_reward, step.state) for step in steps
         ),
     )
 
 
 class WorkflowRunner:
-    """Runs the tasks of one taskset; opens each workflow and reward that its rows name once."""
+    """Runs the tasks of one taskset; opens each workflow and reward named by rows once."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class WorkflowRunner:
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
-        `endpoint` serves the model to workflows that run other programs; `auxiliary` gives the auxiliary models for an
-        attempt at a rollout; processes of rewards have the environment `reward_environ`.
+        `endpoint` serves the model to workflows that run other programs; `auxiliary` returns the auxiliary models for
+        an attempt at a rollout; processes of rewards have the environment `reward_environ`.
         """
         self._reward_environ = reward_environ
         self._endpoint = endpoint
@@ -87,12 +87,12 @@ class WorkflowRunner:
     async def run(
         self, task: Task, rollout: UUID, *, seed: UUID | None = None, sampling: SamplingSpec | None = None
     ) -> RolloutResult:
-        """Makes one attempt at one rollout; the same ids and weights give the same tokens on a deterministic engine.
+        """Makes one attempt at one rollout; equal ids and weights give equal tokens on a deterministic engine.
 
-        `seed` is what sampling seeds derive from, the rollout's id if None; `sampling` replaces the taskset's. Takes as
-        long as the workflow takes: the caller bounds it, by cancelling. Raises RolloutError, and nothing else.
+        Sampling seeds derive from `seed`, or from the rollout's id if None; `sampling` replaces the taskset's. Runs as
+        long as the workflow: the caller bounds the time by cancelling. Raises RolloutError only.
         """
-        asked = self._auxiliary(rollout, rollout if seed is None else seed)
+        auxiliary = self._auxiliary(rollout, rollout if seed is None else seed)
         model = Model(
             self._engine,
             self._tokenizer,
@@ -101,56 +101,57 @@ class WorkflowRunner:
             rollout=rollout,
             seed=seed,
             endpoint=self._endpoint,
-            auxiliary_models=asked.models,
+            auxiliary_models=auxiliary.models,
         )
         attempt = asyncio.current_task()
-        own: OwnRollout | None = None
+        confined: OwnRollout | None = None
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
-            with rollout_of(task) as own:
-                given = await workflow.run(task, model, scorer.beside(asked.models))
-            results = list(given) if isinstance(given, Sequence) else [given]
-            for result in results:
-                if not isinstance(result, RolloutResult):
-                    raise RolloutError(f"the workflow gave a {type(result).__name__}, not a RolloutResult")
-                result.check(self._model.max_model_len)
-            if not results:
+            with rollout_of(task) as confined:
+                returned = await workflow.run(task, model, scorer.beside(auxiliary.models))
+            steps = list(returned) if isinstance(returned, Sequence) else [returned]
+            for step in steps:
+                if not isinstance(step, RolloutResult):
+                    raise RolloutError(f"the workflow gave a {type(step).__name__}, not a RolloutResult")
+                step.check(self._model.max_model_len)
+            if not steps:
                 raise RolloutError("the workflow gave no step of a rollout", fix="return at least one RolloutResult")
         except RolloutError as error:
             error.where = error.where or task.where
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and attempt is not None and attempt.cancelling():
-                raise  # whoever waits for the rollout gave it up
+                raise  # the caller gave up the rollout
             if isinstance(error, GeneratorExit) and not _runs(attempt):
-                raise  # the coroutine is closed from outside
-            if own is not None and own.exit is not None:
-                raise own.exit from error
-            # An exit of code that the workflow runs would else end the explorer, with every other rollout; one that
-            # passes for a cancellation of ours would be waited for.
+                raise  # the coroutine is being closed from outside
+            if confined is not None and confined.exit is not None:
+                raise confined.exit from error
+            # An exit in the workflow's code would otherwise end the explorer with every other rollout; a forged
+            # cancellation would be waited for.
             raise named(error, task) from error
-        result = joined(results)
-        return msgspec.structs.replace(result, auxiliary=asked.turns) if asked.turns else result
+        step = joined(steps)
+        return msgspec.structs.replace(step, auxiliary=auxiliary.turns) if auxiliary.turns else step
 
     def asks_once(self, task: Task) -> bool:
         """True if the task's rollouts can be made `together`.
 
-        That takes a workflow of ours that asks once, a reward that never waits, and an engine that answers several.
+        Requires a built-in workflow with a single request, a reward without waits, and an engine for groups of
+        requests.
         """
         if self._groups is None or not WORKFLOWS.builtin(task.workflow):
             return False
         try:
             workflow, scorer = self._open(task.workflow, task.reward)
         except RftdError:
-            return False  # `run` says why
-        # Kept by name, because a check of a runtime protocol costs more than the rest of a rollout's accounting.
+            return False  # `run` raises the reason
+        # Cached by name: a check against a runtime protocol costs more than the rest of a rollout's accounting.
         single = self._single.get(task.workflow)
         if single is None:
             single = self._single[task.workflow] = isinstance(workflow, SingleTurn)
         return single and scorer.quick
 
     def together(self, rollouts: Sequence[TaskRollout]) -> Together:
-        """An attempt at rollouts of tasks that all ask once, as one request to the engine."""
+        """Returns an attempt at rollouts of single-turn tasks, as one request to the engine."""
         assert self._groups is not None, "asks_once() says no"
         return Together(
             rollouts,
@@ -166,23 +167,25 @@ class WorkflowRunner:
         return cast(SingleTurn, workflow), scorer
 
     def _open(self, name: str, reward: str | None) -> tuple[Workflow, Scorer]:
-        """The arguments of the experiment go to the workflow and reward that it names, not to those of single rows."""
+        """Returns the workflow and reward; the experiment's arguments apply only where the experiment, not a row, names
+        them.
+        """
         taskset = self._taskset
-        # Opened once for all rollouts: a reward may load a model, and workflows keep no state of a rollout.
+        # Opened once for all rollouts: a reward may load a model, and workflows hold no state of a rollout.
         if name not in self._workflows:
             self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
         workflow = self._workflows[name]
-        wanted = reward or _own_reward(workflow, name, taskset)
-        if wanted not in self._scorers:
-            own = wanted == taskset.reward or (taskset.reward is None and name == taskset.workflow)
-            self._scorers[wanted] = open_scorer(
-                wanted, taskset.reward_args if own else None, environ=self._reward_environ
+        reward_name = reward or _own_reward(workflow, name, taskset)
+        if reward_name not in self._scorers:
+            of_taskset = reward_name == taskset.reward or (taskset.reward is None and name == taskset.workflow)
+            self._scorers[reward_name] = open_scorer(
+                reward_name, taskset.reward_args if of_taskset else None, environ=self._reward_environ
             )
-        return workflow, self._scorers[wanted]
+        return workflow, self._scorers[reward_name]
 
 
 def check_names(taskset: TasksetSpec) -> None:
-    """Raises ConfigError if the taskset names a workflow or reward that nobody registered, or lacks a reward.
+    """Raises ConfigError if the taskset names an unregistered workflow or reward, or lacks a reward.
 
     Imports the workflow only where no reward is named.
     """
@@ -194,18 +197,18 @@ def check_names(taskset: TasksetSpec) -> None:
 
 
 def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
-    wanted = getattr(workflow, "default_reward", None)
-    if wanted is None:
+    reward_name = getattr(workflow, "default_reward", None)
+    if reward_name is None:
         raise ConfigError(
             f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
             field="default_reward_fn_type",
             fix=f"name one of: {', '.join(REWARDS.names())}",
         )
-    return str(wanted)
+    return str(reward_name)
 
 
 def _runs(task: asyncio.Task[object] | None) -> bool:
-    """True if the caller is in a step of the task; a coroutine that is closed may be in no loop at all."""
+    """True if called from within a step of the task; a coroutine being closed may be in no loop at all."""
     try:
         return task is not None and asyncio.current_task() is task
     except RuntimeError:

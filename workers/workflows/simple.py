@@ -20,23 +20,23 @@ _UNSCORED: Final = RewardResult(value=0.0)
 
 
 class SimpleWorkflow:
-    """Chats, or completes the prompt as it stands where the taskset's `prompt_type` is `raw`.
+    """Chats, or completes the bare prompt where the taskset's `prompt_type` is `raw`.
 
-    A model without a chat template therefore trains on raw tasksets, in the same form as SFT on them.
+    A model without a chat template can therefore train on raw tasksets, in the form used by SFT.
     """
 
     default_reward: ClassVar[str | None] = None
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
-        """The one response, with its reward."""
+        """Returns the one response, with its reward."""
         if task.bare:
             return await finish(task, await model.generate(self.prompt(task, model, reward)), reward)
-        # As messages, for a model behind a service takes no ids.
+        # As messages, because a model behind a service accepts no ids.
         messages = with_system_prompt(task, task.system_prompt)
         return await finish(task, await model.chat(messages, reply_prefix=task.reply_prefix or ""), reward)
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
-        """The conversation, or the bare prompt."""
+        """Returns the prompt ids of the conversation, or of the bare prompt."""
         if task.bare:
             text = plain_prompt(task.prompt, system_prompt=task.system_prompt, reply_prefix=task.reply_prefix)
             return model.bare_prompt(text)
@@ -45,21 +45,23 @@ class SimpleWorkflow:
 
 
 def with_system_prompt(task: Task, system_prompt: str | None) -> tuple[Message, ...]:
-    """The task's conversation; one that brings a system message keeps its own."""
+    """Returns the task's conversation with the system prompt, unless the task has a system message already."""
     if not system_prompt or task.messages[0].role == "system":
         return task.messages
     return (Message("system", system_prompt), *task.messages)
 
 
 async def finish(task: Task, response: Response, reward: Scorer) -> RolloutResult:
-    """The rollout of one turn. A prompt that did not fit is not scored; the reply's given beginning is."""
+    """Scores the response and returns the rollout. A truncated prompt is not scored; the reply prefix is part of the
+    scored text.
+    """
     if response.truncated:
         return one_turn(response, _UNSCORED)
     return one_turn(response, await reward.score((task.reply_prefix or "") + response.text, task, turns=(response,)))
 
 
 def finish_now(task: Task, response: Response, reward: Scorer) -> RolloutResult:
-    """The rollout that `finish` gives, at once: the reward must be quick."""
+    """Returns the result of `finish` without awaiting: the reward must be quick."""
     if response.truncated:
         return one_turn(response, _UNSCORED)
     return one_turn(response, reward.score_now((task.reply_prefix or "") + response.text, task, turns=(response,)))

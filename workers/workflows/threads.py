@@ -1,6 +1,6 @@
-"""Workflows on threads of their own (`concurrent_mode: multi-threading`): one that blocks holds up no other.
+"""Workflows on separate threads (`concurrent_mode: multi-threading`): a blocking workflow delays no other.
 
-Each attempt gets a thread with an event loop. The model is asked on the explorer's loop, where the engine lives.
+Each attempt gets a thread with an event loop. Requests to the model run on the explorer's loop, where the engine lives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class EngineFromThreads:
-    """A `RolloutEngine` for other threads than the one whose running loop it is made on."""
+    """A `RolloutEngine` for calls from other threads; made on the engine's running loop."""
 
     def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
@@ -34,8 +34,8 @@ class EngineFromThreads:
         return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        asked = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
-        return await asyncio.wrap_future(asked)  # cancelling the one cancels the other
+        future = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
+        return await asyncio.wrap_future(future)  # cancellation passes through
 
     async def load_weights(self, weights: WeightsRef) -> str:
         return await asyncio.wrap_future(
@@ -50,10 +50,10 @@ class EngineFromThreads:
 
 
 async def on_own_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs the work on a new thread, and returns or raises what it does.
+    """Runs a coroutine on a new thread, and returns its result or raises its error.
 
-    Cancelled, it cancels the work and waits for its end: work that blocks ends when it looks up. The thread is a
-    daemon, so one that never does holds up no exit.
+    A cancelled call cancels the coroutine and waits for its end: blocking work ends at its next await. The thread is a
+    daemon, so work that never ends does not delay the process's exit.
     """
     thread = _WorkThread(work)
     thread.start()
@@ -63,40 +63,40 @@ async def on_own_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         thread.cancel()
         await asyncio.wait({thread.result})
         if not thread.result.cancelled():
-            thread.result.exception()  # seen
+            thread.result.exception()  # retrieved, or asyncio would log it
         raise
     return thread.result.result()
 
 
 async def on_daemon_thread(call: Callable[[], object]) -> object:
-    """The call's result. A thread that never returns is left behind: it is a daemon, and holds up no exit."""
+    """Returns the result of a blocking call on a new thread, abandoned if it never returns: a daemon delays no exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[object] = loop.create_future()
 
-    def settle(value: object, error: BaseException | None) -> None:
+    def settle(returned: object, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
-            done.set_result(value)
+            done.set_result(returned)
         else:
             done.set_exception(error)
 
     def work() -> None:
-        value: object = None
+        returned: object = None
         failure: Exception | None = None
         try:
-            value = call()
+            returned = call()
         except BaseException as error:
-            # A future refuses StopIteration, and what is no Exception would end the explorer in the place of the call:
-            # an exit of code that the call runs, a cancelled future that it asks.
+            # A future refuses StopIteration, and a BaseException would end the explorer instead of the call: an exit in
+            # the called code, or a cancelled future awaited there.
             plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
             failure = error if plain else RuntimeError(f"{type(error).__name__}: {error}")  # type: ignore[assignment]
-        # The loop may be gone by now, and with it whoever waited.
+        # The loop may be closed by now, together with the waiting caller.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, value, failure)
+            loop.call_soon_threadsafe(settle, returned, failure)
 
-    # Not of a pool, in which a call that never returns would keep a thread that others wait for.
-    # In the caller's context, as asyncio's own threads: a span that is open is open there, too.
+    # Not from a pool, where a call that never returns would occupy a thread needed by others. In the caller's context,
+    # as with asyncio's own threads: an active span stays active.
     target = contextvars.copy_context().run
     threading.Thread(target=target, args=(work,), name="call", daemon=True).start()
     return await done
@@ -116,7 +116,7 @@ class _WorkThread(Generic[T]):
 
     def cancel(self) -> None:
         """Cancels the work at its next await, or before its first."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the work has ended
             self._inner.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -126,17 +126,17 @@ class _WorkThread(Generic[T]):
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._inner)
-        value: T | None = None
+        returned: T | None = None
         failure: BaseException | None = None
         try:
-            value = self._inner.run_until_complete(self._cancellable())
+            returned = self._inner.run_until_complete(self._cancellable())
         except BaseException as error:
             failure = error
         finally:
             self._inner.close()
-        # The explorer's loop may be gone by now, and with it whoever waited.
+        # The explorer's loop may be closed by now, together with the waiting caller.
         with contextlib.suppress(RuntimeError):
-            self._outer.call_soon_threadsafe(self._settle, value, failure)
+            self._outer.call_soon_threadsafe(self._settle, returned, failure)
 
     async def _cancellable(self) -> T:
         self._task = asyncio.ensure_future(self._work())
@@ -144,10 +144,10 @@ class _WorkThread(Generic[T]):
             self._task.cancel()
         return await self._task
 
-    def _settle(self, value: Any, failure: BaseException | None) -> None:
+    def _settle(self, returned: Any, failure: BaseException | None) -> None:
         if isinstance(failure, asyncio.CancelledError):
             self.result.cancel()
         elif failure is not None:
             self.result.set_exception(failure)
         else:
-            self.result.set_result(value)
+            self.result.set_result(returned)

@@ -1,7 +1,7 @@
-"""`Together`: rollouts of workflows that ask once, as one request to the engine.
+"""`Together`: rollouts of single-turn workflows, as one request to the engine.
 
-Each has the ids, the seed and the result that it would have alone; it is only cheaper: a prompt is made once for all
-rollouts of its task, and one asyncio task waits for all of them.
+Each rollout has the ids, seed and result of a separate run, at lower cost: the prompt is made once for all rollouts of
+its task, and one asyncio task waits for all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Together:
         spec: ModelSpec,
         sampling: SamplingSpec,
     ) -> None:
-        """`opened` gives the workflow and the quick reward of a task."""
+        """`opened` returns the workflow and the quick reward of a task."""
         self.rollouts = rollouts
         self._opened = opened
         self._engine = engine
@@ -49,12 +49,12 @@ class Together:
         self._sampling = sampling
         self._requests: list[tuple[int, GenerationRequest, _Prompt]] = []
         self._unasked: list[Ended] = []
-        """Rollouts that ended without a request: their prompt is too long, or could not be made."""
+        """Rollouts ended without a request: their prompt is too long, or could not be made."""
         self._generating: AbstractAsyncContextManager[Answers] | None = None
         self._answers: Answers | None = None
         self._begun = False
         self._calls: dict[int, TraceSpan] = {}
-        """The spans of requests that wait for their answers, by their number: of rollouts that are traced."""
+        """Spans of unanswered requests by their number, for traced rollouts."""
 
     async def some(self) -> Sequence[Ended]:
         if not self._begun:
@@ -65,22 +65,22 @@ class Together:
             self._unasked = []
             return unasked
         if self._answers is None:
-            # Entered here, not in the constructor, so that the attempt's time-out holds for it too.
+            # Entered here, not in the constructor, so that the attempt's time-out covers it.
             generating = self._engine.generate_each([request for _, request, _ in self._requests])
             self._answers = await generating.__aenter__()
             self._generating = generating
         ended: list[Ended] = []
         for number, answer in await self._answers.some():
-            place, request, prompt = self._requests[number]
-            span = self.rollouts[place].request.span
+            index, request, prompt = self._requests[number]
+            span = self.rollouts[index].request.span
             if span is None:
-                ended.append((place, prompt.result(request, answer)))
+                ended.append((index, prompt.result(request, answer)))
             else:
-                ended.append((place, prompt.traced(request, answer, self._calls.pop(number), span)))
+                ended.append((index, prompt.traced(request, answer, self._calls.pop(number), span)))
         return ended
 
     async def leave(self) -> Collection[int]:
-        """Frees the engine's slots. An engine is ours, and obeys: no rollout goes on."""
+        """Frees the engine's slots. The engine obeys cancellation, so no rollout continues."""
         for call in self._calls.values():
             call.fail(CANCELLED)
             call.end()
@@ -92,47 +92,47 @@ class Together:
         return ()
 
     def _ask(self) -> None:
-        """Makes one prompt for the neighbours that have task and sampling in common, and their requests with it.
+        """Makes the requests, with one prompt for neighbouring rollouts of equal task and sampling.
 
-        Compared by identity, which a task that was read once has: comparing whole rows would cost more than a prompt.
+        Compared by identity, equal for a task read once: comparing whole rows would cost more than a prompt.
         """
-        for _, alike in groupby(enumerate(self.rollouts), _prompt_key):
-            members = list(alike)
+        for _, neighbours in groupby(enumerate(self.rollouts), _prompt_key):
+            members = list(neighbours)
             first = members[0][1]
             try:
-                asked = self._prompted([rollout for _, rollout in members])
+                prompted = self._prompted([rollout for _, rollout in members])
             except Exception as error:
                 failed = named(error, first.task)
-                self._unasked += [(place, failed) for place, _ in members]
+                self._unasked += [(index, failed) for index, _ in members]
                 continue
-            prompt, requests = asked
+            prompt, requests = prompted
             if isinstance(requests, Response):
-                self._unasked += [(place, prompt.scored(requests)) for place, _ in members]
+                self._unasked += [(index, prompt.scored(requests)) for index, _ in members]
             else:
                 self._requests += [
-                    (place, request, prompt) for (place, _), request in zip(members, requests, strict=True)
+                    (index, request, prompt) for (index, _), request in zip(members, requests, strict=True)
                 ]
 
-        for number, (place, request, prompt) in enumerate(self._requests):
-            if (parent := self.rollouts[place].request.span) is not None:
+        for number, (index, request, prompt) in enumerate(self._requests):
+            if (parent := self.rollouts[index].request.span) is not None:
                 self._calls[number] = model_call(parent, prompt.model_name, request)
 
     def _prompted(self, rollouts: Sequence[TaskRollout]) -> tuple[_Prompt, list[GenerationRequest] | Response]:
-        request = rollouts[0].request
+        first_request = rollouts[0].request
         task = rollouts[0].task
         workflow, scorer = self._opened(task)
         model = Model(
             self._engine,
             self._tokenizer,
             spec=self._spec,
-            sampling=request.sampling or self._sampling,
-            rollout=request.id,
-            seed=request.seed,
+            sampling=first_request.sampling or self._sampling,
+            rollout=first_request.id,
+            seed=first_request.seed,
         )
-        asked = model.ask_for(
-            [(each.request.id, each.request.seed) for each in rollouts], workflow.prompt(task, model, scorer)
+        requests = model.ask_for(
+            [(rollout.request.id, rollout.request.seed) for rollout in rollouts], workflow.prompt(task, model, scorer)
         )
-        return _Prompt(task, model, scorer, self._spec.max_model_len), asked
+        return _Prompt(task, model, scorer, self._spec.max_model_len), requests
 
 
 def _prompt_key(numbered: tuple[int, TaskRollout]) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def _prompt_key(numbered: tuple[int, TaskRollout]) -> tuple[int, int]:
 
 
 class _Prompt:
-    """A prompt that was asked with: it makes results of answers."""
+    """A prompt in use, for turning its answers into results."""
 
     def __init__(self, task: Task, model: Model, scorer: Scorer, max_model_len: int) -> None:
         self._task = task
@@ -151,13 +151,13 @@ class _Prompt:
 
     @property
     def model_name(self) -> str:
-        """The name of the model's folder."""
+        """Name of the model's folder."""
         return self._model.name
 
     def traced(
         self, request: GenerationRequest, answer: Generation | RolloutError, call: TraceSpan, rollout: TraceSpan
     ) -> RolloutResult | RolloutError:
-        """The same as `result`: ends the span of the `call`, and has that of the reward below the `rollout`."""
+        """Returns `result`, after ending the span `call`; the reward's span is a child of the span `rollout`."""
         if isinstance(answer, RolloutError):
             call.fail(answer)
             call.end()
@@ -175,7 +175,7 @@ class _Prompt:
             return self.scored(response)
 
     def result(self, request: GenerationRequest, answer: Generation | RolloutError) -> RolloutResult | RolloutError:
-        """The rollout that ends with the engine's answer to `request`."""
+        """Returns the rollout's result, or error, for the engine's answer to `request`."""
         if isinstance(answer, RolloutError):
             return named(answer, self._task)
         try:
@@ -185,10 +185,10 @@ class _Prompt:
         return self.scored(response)
 
     def scored(self, response: Response) -> RolloutResult | RolloutError:
-        """The rollout that ends with this response."""
+        """Returns the rollout's result, or error, for a response."""
         try:
-            result = finish_now(self._task, response, self._scorer)
-            result.check(self._max_model_len)
+            rollout_result = finish_now(self._task, response, self._scorer)
+            rollout_result.check(self._max_model_len)
         except Exception as error:
             return named(error, self._task)
-        return result
+        return rollout_result

@@ -1,4 +1,4 @@
-"""Builds a rollout turn by turn: what the model drew is trained, what it was told in between is not."""
+"""Builds a rollout turn by turn: tokens drawn by the model are trained, the text between them is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.workers.workflows.rewards.reward import RewardResult
 
 
 def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
-    """The rollout of a single turn: what a `Trajectory` of it would give, made at once."""
+    """Returns the rollout of a single turn, equal to a `Trajectory`'s but faster."""
     import numpy as np
 
     if response.truncated or len(response.spans) > 1:
@@ -25,7 +25,7 @@ def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
     return RolloutResult(
         tokens=np.array(response.prompt + response.tokens, dtype=np.uint32),
         prompt_tokens=len(response.prompt),
-        # A bytearray, for an array over bytes could not be written to, as workflows do that mask what they drew.
+        # A bytearray, because an array over bytes would be read-only, and workflows may mask drawn tokens.
         loss_mask=np.frombuffer(bytearray(b"\1") * len(response.tokens), dtype=np.uint8),
         logprobs=np.array(response.logprobs, dtype=np.float32),
         processed_logprobs=np.array(response.processed_logprobs, np.float32) if response.processed_logprobs else None,
@@ -42,7 +42,7 @@ class Trajectory:
     """The tokens of one conversation so far.
 
     Either chat with the whole conversation each turn, or continue exactly: `model.generate([*trajectory.tokens,
-    *observation])`. Both are one sequence only if each prompt begins with everything before it, which is checked.
+    *observation])`. Turns form one sequence only if each prompt begins with everything before it, which is checked.
     """
 
     def __init__(self) -> None:
@@ -59,45 +59,46 @@ class Trajectory:
 
     @property
     def turns(self) -> Sequence[Response]:
-        """The model's answers so far, for rewards that look at the rollout."""
+        """The model's answers so far, for rewards that examine the rollout."""
         return tuple(self._turns)
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Everything so far: the beginning of the next prompt."""
+        """All tokens so far: the beginning of the next prompt."""
         return tuple(self._tokens)
 
     def add(self, response: Response) -> None:
-        """Appends one turn: what is new in its prompt, masked, and the response.
+        """Appends one turn: the new part of its prompt, masked, and the response.
 
         Raises RolloutError if the prompt does not begin with the conversation so far.
         """
         self._finish = response.finish
         self._text = response.text
         if response.truncated and self._tokens:
-            # The conversation outgrew the prompt: what was said stays, and none of it is trained.
+            # The conversation outgrew the prompt: earlier turns stay in the record, and none is trained.
             return
-        known = len(self._tokens)
-        if not known:
+        earlier_tokens = len(self._tokens)
+        if not earlier_tokens:
             self._prompt_tokens = len(response.prompt)
-        # By tokens and not by text: other ids of the same text would be trained under log-probabilities of these.
-        elif list(response.prompt[:known]) != self._tokens:
+        # Compared by tokens, not text: different ids of equal text would be trained under the log-probabilities of the
+        # drawn ids.
+        elif list(response.prompt[:earlier_tokens]) != self._tokens:
             raise RolloutError(
                 "the prompt of a later turn does not begin with the tokens of the turns before it",
                 fix="pass each answer on as its response.text, unchanged; where the chat template rewrites history, "
                 "continue with model.generate([*trajectory.tokens, *ids])",
             )
-        told = 0 if not known else len(response.prompt) - known
-        self._mask += [0] * told + [0 if response.truncated else 1] * len(response.tokens)
-        self._logprobs += [0.0] * told + list(response.logprobs)
+        new_prompt_tokens = 0 if not earlier_tokens else len(response.prompt) - earlier_tokens
+        self._mask += [0] * new_prompt_tokens + [0 if response.truncated else 1] * len(response.tokens)
+        self._logprobs += [0.0] * new_prompt_tokens + list(response.logprobs)
         if response.processed_logprobs:
-            self._processed += [0.0] * told + list(response.processed_logprobs)
-        self._add_spans(response, told)
+            self._processed += [0.0] * new_prompt_tokens + list(response.processed_logprobs)
+        self._add_spans(response, new_prompt_tokens)
         self._tokens = [*response.prompt, *response.tokens]
         self._turns.append(response)
 
     def result(self, reward: RewardResult, *, priority: float = 0.0) -> RolloutResult:
-        """The rollout with its reward and its priority tag; without any where a prompt did not fit."""
+        """Returns the rollout with its reward and priority; both 0 where a prompt was too long."""
         import numpy as np
 
         assert self._tokens, "no turn was added"
@@ -120,20 +121,26 @@ class Trajectory:
             turns=max(1, len(self._turns)),
         )
 
-    def _add_spans(self, response: Response, told: int) -> None:
-        """Appends them, shifted; what was told counts to the weights and the sampling that answered it."""
+    def _add_spans(self, response: Response, new_prompt_tokens: int) -> None:
+        """Appends the response's spans, shifted; new prompt tokens count towards the weights and sampling of their
+        answer.
+        """
         base = len(self._mask) - len(response.tokens)
         for index, span in enumerate(response.spans):
-            append_span(self._spans, span, base + span.start - (told if index == 0 else 0), base + span.end)
+            append_span(
+                self._spans, span, base + span.start - (new_prompt_tokens if index == 0 else 0), base + span.end
+            )
         for index, drawn in enumerate(response.sampling):
-            append_span(self._sampling, drawn, base + drawn.start - (told if index == 0 else 0), base + drawn.end)
+            append_span(
+                self._sampling, drawn, base + drawn.start - (new_prompt_tokens if index == 0 else 0), base + drawn.end
+            )
 
 
 S = TypeVar("S", Span, SamplingSpan)
 
 
 def append_span(spans: list[S], span: S, start: int, end: int) -> None:
-    """Appends the span with these ends. It is joined to the last one where both touch and say the same."""
+    """Appends the span with these ends, merged into the last span if both touch and are otherwise equal."""
     last = spans[-1] if spans else None
     if last is not None and last.end == start and moved(span, last.start, last.end) == last:
         spans.pop()
@@ -142,14 +149,14 @@ def append_span(spans: list[S], span: S, start: int, end: int) -> None:
 
 
 def moved(span: S, start: int, end: int) -> S:
-    """The span with these ends."""
+    """Returns the span with these ends."""
     return msgspec.structs.replace(span, start=start, end=end)
 
 
 def shifted(parts: Iterable[tuple[Sequence[S], int]]) -> Iterator[S]:
-    """The spans of parts that follow one another, each given with its number of response tokens."""
-    place = 0
+    """Yields the spans of consecutive parts, each given with its number of response tokens."""
+    offset = 0
     for spans, length in parts:
         for span in spans:
-            yield moved(span, place + span.start, place + span.end)
-        place += length
+            yield moved(span, offset + span.start, offset + span.end)
+        offset += length

@@ -1,4 +1,4 @@
-"""`Workflow`: how one rollout of a task goes."""
+"""`Workflow`: the procedure of one rollout of a task."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class Workflow(Protocol):
-    """Asks the model, perhaps several times, and says what came of it.
+    """Calls the model, perhaps several times, and returns the rollout's result.
 
-    One instance serves many rollouts at once: `run` keeps its state in local variables. It awaits and never blocks, it
-    can be cancelled at every await, and it lets errors through: the runner turns them into a RolloutError.
+    One instance serves many rollouts at once: `run` keeps its state in local variables, awaits and never blocks, can be
+    cancelled at every await, and lets errors through: the runner turns them into a RolloutError.
     """
 
     default_reward: ClassVar[str | None]
-    """Used where neither the row nor the experiment names one; None: naming one is required."""
+    """Reward used where neither the row nor the experiment names one; None: naming one is required."""
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult | Sequence[RolloutResult]:
-        """Makes one rollout. Several results are its steps in their order, each a sequence with its own prompt.
+        """Runs one rollout. Several results are its steps in order, each a sequence with its own prompt.
 
-        The last one's reward is the rollout's. All steps are one experience, and are trained in one batch.
+        The last step's reward is the rollout's. All steps are one experience, and are trained in one batch.
         """
         ...
 
 
 @runtime_checkable
 class SingleTurn(Workflow, Protocol):
-    """A workflow that asks once and then has the answer scored: `run` is prompt, generation, `finish`.
+    """A workflow with a single request whose answer is then scored: `run` is prompt, generation, `finish`.
 
-    The rollouts of a group then ask together, which costs a small model's explorer half as much.
+    The rollouts of a group are then requested together, halving the explorer's cost for a small model.
     """
 
     def prompt(self, task: Task, model: Model, reward: Scorer) -> list[int]:
-        """The ids to generate from; the same for every rollout of the task."""
+        """Returns the ids to generate from, equal for every rollout of the task."""
         ...

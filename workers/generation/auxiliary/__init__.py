@@ -1,12 +1,12 @@
-"""Auxiliary models: judges and others that workflows and rewards ask. They never change while an experiment runs.
+"""Auxiliary models: judges and other models for workflows and rewards, unchanged while an experiment runs.
 
 In reading order:
 
-auxiliary_model what workflows and rewards see: a name, `chat`, and base URL and key for programs
-rollout_models  the models as one rollout sees them: what they answer is recorded
-auxiliary_stage what such a model's own engine is opened and checked with
-own_engine      a model with an engine of its own, opened when it is first asked
-retries         how often, and how long, a rollout may wait for a service that is busy
-service_arguments  its arguments in the experiment file
-service         a model that somebody serves over OpenAI's API
+auxiliary_model the view of workflows and rewards: a name, `chat`, and base URL and key for programs
+rollout_models  the models for one rollout, with a record of their answers
+auxiliary_stage the stage for opening and checking a model's separate engine
+own_engine      a model with a separate engine, opened at the first request
+retries         a rollout's budget of retries and pauses for a busy service
+service_arguments  the service's arguments in the experiment file
+service         a model served elsewhere over OpenAI's API
 """

@@ -1,4 +1,4 @@
-"""`AuxiliaryModel`: what workflows and rewards see of a model beside the one that is trained."""
+"""`AuxiliaryModel`: a model beside the trained one, as seen by workflows and rewards."""
 
 from __future__ import annotations
 
@@ -15,54 +15,55 @@ from rftd.workers.datasets.message import Message
 
 
 class AuxiliaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of an auxiliary model."""
+    """An answer of an auxiliary model, with its token counts."""
 
     text: str
     finish: str
-    """`stop` or `length`, or what else a service calls it."""
+    """`stop`, `length`, or another reason in a service's own terms."""
     prompt_tokens: int = 0
-    """As the engine or the service counts them; 0 where a service does not say."""
+    """Prompt tokens as counted by the engine or the service; 0 where a service reports none."""
     tokens: int = 0
 
 
 @dataclass(frozen=True)
 class ModelAddress:
-    """Where a client of OpenAI's API finds a model."""
+    """Address, key and name of a model for clients of OpenAI's API."""
 
     base_url: str
-    """With its `/v1`."""
+    """URL including the path `/v1`."""
     secret: Secret
     model: str
-    """What a call names it."""
+    """Value of a request's field `model`."""
 
     @property
     def api_key(self) -> str:
-        """The key; a text that is no secret where the service wants none."""
+        """Bearer key; a public placeholder where the service requires none."""
         return self.secret.reveal()
 
 
 class AuxiliaryModel(Protocol):
-    """A model beside the one that is trained, as one rollout sees it.
+    """A model beside the trained one, for one rollout.
 
-    Whatever it answers is recorded with the rollout. Its methods may be called from any event loop of the process.
+    Answers are recorded with the rollout. The methods may be called from any event loop of the process.
     """
 
     @property
     def name(self) -> str:
-        """Its name in the experiment file."""
+        """Name of the model in the experiment file."""
         ...
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
-        """The assistant's next message; `sampling` None: as the experiment file says.
+        """Returns the assistant's next message; `sampling` None: the settings of the experiment file.
 
-        Raises RolloutError, which fails the attempt, if the engine failed, if the service refuses, or if it was busy
-        for longer than a rollout waits.
+        Raises RolloutError, failing the attempt, if the engine failed, if the service refuses, or if the service was
+        busy for longer than a rollout waits.
         """
         ...
 
     def served(self) -> AbstractAsyncContextManager[ModelAddress]:
-        """Base URL and key for a program that knows OpenAI's API, while the block runs.
+        """Returns a context with a base URL and key for a program with a client of OpenAI's API.
 
-        An engine's answers are recorded; those of a service are between it and the program.
+        An engine's answers are recorded; a service's answers pass directly between the service and the program,
+        unrecorded.
         """
         ...

@@ -1,4 +1,4 @@
-"""The stage of an auxiliary model with an engine of its own: what that engine is opened and checked with."""
+"""The stage of an auxiliary model with a separate engine, for opening and checking the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rftd.streams.spec.spec import ModelSpec, RolloutSpec, StageSpec, TrainerSpe
 
 
 def auxiliary_stage(spec: AuxiliarySpec, stage: StageSpec) -> StageSpec:
-    """The stage, with the auxiliary model in the place of the one that is trained."""
+    """Returns the stage with the auxiliary model in place of the trained model."""
     return msgspec.structs.replace(
         stage,
         model=ModelSpec(

@@ -1,4 +1,4 @@
-"""`AuxiliaryEngine`: an auxiliary model with an engine of its own, in the explorer, with the weights of its folder."""
+"""`AuxiliaryEngine`: an auxiliary model's separate engine in the explorer, with the weights of the model's folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _PartsIndex(msgspec.Struct, frozen=True):
 
 
 class OpenedModel(NamedTuple):
-    """An engine with its weights, and what makes prompts for it."""
+    """An engine with its weights loaded, and the tokenizer and model for its prompts."""
 
     engine: RolloutEngine
     tokenizer: Tokenizer
@@ -81,9 +81,9 @@ class AuxiliaryEngines:
 
 
 class AuxiliaryEngine:
-    """One engine, opened when it is first asked for, and again after it could not be opened.
+    """A separate engine, opened at its first request, and again at the next one if opening failed.
 
-    One that failed later is not replaced: it ends the explorer, as the engine of the rollouts does.
+    An engine that fails later is not replaced: the explorer ends, as with the engine of the rollouts.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class AuxiliaryEngine:
         gpus: range = range(0),
         number: int = 0,
     ) -> None:
-        """`stage` is any with the model; `gpus` are the engine's within the process's; `number` is its place."""
+        """`stage` is any with the model; `gpus` are indices among the process's; `number` is the engine's index."""
         self._spec = spec
         self._gpus = gpus
         self._clock = clock
         self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
         self._stage = auxiliary_stage(spec, stage)
-        # A folder of its own: two engines of one kind would write into one.
+        # A separate folder: two engines of one kind would otherwise write into one.
         folder = self._folder / str(number) if number else self._folder
         self._experiment = msgspec.structs.replace(experiment, job_dir=str(folder), stages=(self._stage,))
         self._opening: asyncio.Task[OpenedModel | Exception] | None = None
@@ -110,9 +110,10 @@ class AuxiliaryEngine:
         """Questions without an answer yet."""
 
     async def opened(self, tasks: asyncio.TaskGroup) -> OpenedModel:
-        """The engine, opened by a task of the group: whoever gives up waiting does not end what others wait for.
+        """Returns the engine, opened by a task of the group: a cancelled caller does not cancel the opening for other
+        callers.
 
-        Raises RolloutError if it cannot be opened; who asks next tries again.
+        Raises RolloutError if opening fails; the next call tries again.
         """
         if self._opening is None:
             self._opening = tasks.create_task(self._outcome())
@@ -120,14 +121,14 @@ class AuxiliaryEngine:
         outcome = await asyncio.shield(opening)
         if isinstance(outcome, OpenedModel):
             return outcome
-        if self._opening is opening:  # else somebody else who waited for it has begun anew
+        if self._opening is opening:  # another waiting caller may have begun a new attempt
             self._opening = None
-        what = outcome.what if isinstance(outcome, RftdError) else f"{type(outcome).__name__}: {outcome}"
+        problem = outcome.what if isinstance(outcome, RftdError) else f"{type(outcome).__name__}: {outcome}"
         fix = outcome.fix if isinstance(outcome, RftdError) else None
-        raise RolloutError(f"the auxiliary model {self._spec.name!r} cannot be opened: {what}", fix=fix) from outcome
+        raise RolloutError(f"the auxiliary model {self._spec.name!r} cannot be opened: {problem}", fix=fix) from outcome
 
     def check_lives(self) -> None:
-        """Returns if it may answer again, or was not asked yet. Raises WorkError if it never will in this process."""
+        """Raises WorkError if the engine will never answer again in this process; an engine not yet opened passes."""
         opened = self._open()
         if opened is not None:
             check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")
@@ -170,23 +171,24 @@ class AuxiliaryEngine:
 
     def _weights(self) -> WeightsRef:
         folder = self._folder / "weights"
-        # A fake engine opens weights as every engine does, and looks at none.
+        # A fake engine is opened with weights like every engine, but ignores them.
         return published({} if self._spec.engine == "fake" else Path(self._spec.path), folder)
 
 
 def published(model: Path | Weights, folder: Path) -> WeightsRef:
-    """The weights of a model folder, or bare weights, as the channel `checkpoint` announces them. Blocks.
+    """Writes the weights of a model folder, or bare weights, in the form of the channel `checkpoint`, and returns the
+    reference.
 
-    They lie below `folder`; those of a model in one file are linked, not copied. Repeating it changes nothing. Raises
+    The files lie below `folder`; the weights of a model in one file are linked, not copied. Idempotent. Blocks. Raises
     DataError if the model has no tensors in the safetensors format.
     """
     weights = _tensors(model) if isinstance(model, Path) else model
     sums = tensor_sums(weights)
     manifest = Manifest(version=0, generation=0, checksum=checksum_of(sums), tensors=sums)
     encoded = msgspec.json.encode(manifest)
-    place = folder / manifest_id(encoded)
-    if not place.is_dir():
-        partial = place.with_name(f".{place.name}.{os.getpid()}")
+    target = folder / manifest_id(encoded)
+    if not target.is_dir():
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         whole = model / checkpoint.TENSORS if isinstance(model, Path) else None
@@ -196,19 +198,19 @@ def published(model: Path | Weights, folder: Path) -> WeightsRef:
             safetensors.write(each_once(weights), partial / checkpoint.TENSORS)
         (partial / checkpoint.MANIFEST).write_bytes(encoded)
         try:
-            partial.rename(place)
+            partial.rename(target)
         except OSError:
-            if not place.is_dir():
+            if not target.is_dir():
                 raise
-            # Another explorer was first, with the same bytes: they are its name.
+            # Another explorer was first, with equal bytes: the folder's name is their digest.
             shutil.rmtree(partial, ignore_errors=True)
     return WeightsRef(
-        version=0, generation=0, path=str(place), manifest=place.name, checksum=manifest.checksum, method="checkpoint"
+        version=0, generation=0, path=str(target), manifest=target.name, checksum=manifest.checksum, method="checkpoint"
     )
 
 
 def _tensors(model: Path) -> Weights:
-    """The tensors of one file, or of those that an index names."""
+    """Reads the tensors of a model's one file, or of all files named by its index."""
     if (model / checkpoint.TENSORS).is_file():
         return safetensors.read(model / checkpoint.TENSORS)
     try:
@@ -219,7 +221,7 @@ def _tensors(model: Path) -> Weights:
             field="explorer.auxiliary_models",
             fix="give a folder with model.safetensors, or with its parts and their index",
         ) from error
-    found: dict[str, TensorBytes] = {}
-    for name in sorted({Path(each).name for each in index.weight_map.values()}):
-        found.update(safetensors.read(model / name))
-    return found
+    tensors: dict[str, TensorBytes] = {}
+    for name in sorted({Path(file_name).name for file_name in index.weight_map.values()}):
+        tensors.update(safetensors.read(model / name))
+    return tensors

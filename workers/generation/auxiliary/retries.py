@@ -1,4 +1,4 @@
-"""`Retries`: how often, and how long, one rollout may wait for a service that is busy."""
+"""`Retries`: one rollout's budget of retries and pauses for a busy service."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 class Retries:
-    """The budget of one rollout: all its questions to a service draw from it."""
+    """The retry budget of one rollout, shared by all its requests to a service."""
 
     def __init__(self, most: int, wait_s: float, random: Random) -> None:
-        """At most so many retries, and pauses of at most `wait_s` together."""
+        """Allows at most `most` retries, with pauses of at most `wait_s` in total."""
         self.most = most
         self.wait_s = wait_s
         self.used = 0
@@ -21,10 +21,10 @@ class Retries:
         self._random = random
 
     def pause(self, failures: int, after_s: float | None) -> float | None:
-        """The pause before the next try of a question that failed so often; None: the budget is spent.
+        """Returns the pause before retrying a request after `failures` failures, in seconds; None: the budget is spent.
 
-        It doubles, to at most a minute, and a random half of it is left out, so that many rollouts do not come back
-        at one moment. It is never shorter than `after_s`, which the service asked for.
+        The pause doubles with each failure up to a minute, and a random share of up to half is left out, so that many
+        rollouts do not retry at one moment. At least `after_s`, the pause requested by the service.
         """
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 30))
         pause_s = longest * (0.5 + self._random.random() / 2)

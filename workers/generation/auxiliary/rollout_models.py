@@ -1,4 +1,4 @@
-"""`AuxiliaryModels`: the models of an explorer. `RolloutModels`: the same for one rollout, with a record."""
+"""`AuxiliaryModels`: an explorer's auxiliary models. `RolloutModels`: the models for one rollout, with a record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class AuxiliaryModels:
-    """The auxiliary models of an experiment's stages. Made on the explorer's loop; rollouts may be on other threads."""
+    """Auxiliary models of an experiment's stages. Made on the explorer's loop; rollouts may run on other threads."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class AuxiliaryModels:
         endpoint: ModelEndpoint | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Raises ConfigError if a variable that a service needs is not in `environ`.
+        """Raises ConfigError if a variable required by a service is not in `environ`.
 
-        `random` spreads the pauses of retries; `endpoint` serves engines to programs; `transport` stands for the
-        network in tests.
+        `random` spreads the pauses of retries; `endpoint` serves engines to programs; `transport` replaces the network
+        in tests.
         """
         self.endpoint = endpoint
         self._random = random
@@ -63,10 +63,10 @@ class AuxiliaryModels:
         self._tasks: asyncio.TaskGroup | None = None
         self._up = asyncio.Event()
         self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngines]] = []
-        """Each once, whichever stages name it."""
+        """Each model once, however many stages use it."""
         for spec, stage, gpus in auxiliary_places(experiment.stages):
             if spec.served:
-                # Here: it needs httpx, a fifth of what a worker imports, and few experiments ask a service.
+                # Imported late: httpx is a fifth of a worker's imports, and few experiments use a service.
                 from rftd.workers.generation.auxiliary.service import ModelService, service_address
                 from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 
@@ -80,7 +80,7 @@ class AuxiliaryModels:
                 self._opened.append((spec, AuxiliaryEngines(spec, experiment, stage, clock, gpus=gpus)))
 
     async def run(self) -> None:
-        """Opens engines as they are asked for, until it is cancelled; then closes them and all connections."""
+        """Opens engines at their first request, until cancelled; then closes them and all connections."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -91,32 +91,32 @@ class AuxiliaryModels:
                 await source.close()
 
     def check_lives(self) -> None:
-        """Returns if all engines of ours may answer again. Raises WorkError for one that never will in this process."""
+        """Raises WorkError if any separate engine will never answer again in this process."""
         for _, source in self._opened:
             if isinstance(source, AuxiliaryEngines):
                 source.check_lives()
 
     def of(self, stage: StageSpec, rollout: UUID, seed: UUID) -> RolloutModels:
-        """The models of a stage for one attempt at a rollout; `seed` is what the seeds of engines derive from."""
+        """Returns a stage's models for one attempt at a rollout; the seeds of engines derive from `seed`."""
         record = RolloutModels()
-        for place, spec in enumerate(stage.auxiliary):
-            source = next(source for known, source in self._opened if known == spec)
+        for position, spec in enumerate(stage.auxiliary):
+            source = next(source for opened_spec, source in self._opened if opened_spec == spec)
             if isinstance(source, AuxiliaryEngines):
-                ids = (derive(rollout, "auxiliary", place), derive(seed, "auxiliary", place))
+                ids = (derive(rollout, "auxiliary", position), derive(seed, "auxiliary", position))
                 record.add(_OfEngine(self, spec, source, ids, record))
             else:
                 retries = source.retries(self._random)
                 record.add(_OfService(self, spec, source, retries, record))
         return record
 
-    async def here(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does the work on the explorer's loop, whichever loop asks."""
+    async def on_explorer_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the explorer's loop, from whichever loop the caller is on."""
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def model(self, engine: AuxiliaryEngine, spec: AuxiliarySpec, ids: tuple[UUID, UUID]) -> Model:
-        """A model of an own engine for one rollout, given as id and seed. Opens the engine if nobody has."""
+        """Returns a model on a separate engine for one rollout, given as id and seed; opens the engine if necessary."""
         await self._up.wait()
         assert self._tasks is not None
         opened = await engine.opened(self._tasks)
@@ -132,25 +132,25 @@ class AuxiliaryModels:
 
 
 class RolloutModels:
-    """The auxiliary models as one rollout sees them, by their place in the file, and what they have answered."""
+    """The auxiliary models of one rollout, in the order of the file, and the record of their answers."""
 
     def __init__(self) -> None:
         self.models: tuple[AuxiliaryModel, ...] = ()
         self.turns: tuple[AuxiliaryTurn, ...] = ()
-        """The record of the answers so far, bounded: what is too long is cut, what is too much is left out."""
+        """Answers recorded so far, within bounds: long texts are cut, excess answers omitted."""
         self._chars = 0
 
     def add(self, model: AuxiliaryModel) -> None:
-        """Adds the model that comes next in the file."""
+        """Adds the next model of the file."""
         self.models += (model,)
 
-    def note(self, model: str, asked: str, answer: AuxiliaryAnswer) -> None:
-        """Records an answer to the question with the digest `asked`."""
+    def note(self, model: str, question: str, answer: AuxiliaryAnswer) -> None:
+        """Records an answer to the question with the digest `question`."""
         if len(self.turns) >= limits.AUXILIARY_TURNS:
             return
         text = answer.text[: limits.AUXILIARY_TEXT_CHARS - self._chars]
         self._chars += len(text)
-        turn = AuxiliaryTurn(model, asked, text, len(answer.text), answer.tokens, answer.prompt_tokens)
+        turn = AuxiliaryTurn(model, question, text, len(answer.text), answer.tokens, answer.prompt_tokens)
         self.turns += (turn,)
 
 
@@ -177,7 +177,7 @@ class _OfService:
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
         with service_call(self.name) as span:
-            answer = await self._models.here(self._service.chat(messages, sampling, self._retries))
+            answer = await self._models.on_explorer_loop(self._service.chat(messages, sampling, self._retries))
             if span is not None:
                 note_usage(span, answer.prompt_tokens, answer.tokens)
         self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
@@ -189,7 +189,7 @@ class _OfService:
 
 
 class _OfEngine:
-    """Implements `AuxiliaryModel` for one rollout, by one of the explorer's engines."""
+    """Implements `AuxiliaryModel` for one rollout, by one of the explorer's separate engines."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _OfEngine:
         return self._spec.name
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
-        response = await self._models.here(self._chat(messages, sampling))
+        response = await self._models.on_explorer_loop(self._chat(messages, sampling))
         if response.truncated:
             raise RolloutError(
                 f"a question to the auxiliary model {self.name!r} has more than {self._spec.max_prompt_tokens} tokens",
@@ -224,7 +224,7 @@ class _OfEngine:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[ModelAddress]:
-        model = await self._models.here(self._opened())
+        model = await self._models.on_explorer_loop(self._opened())
         async with model.served() as served:
             try:
                 yield ModelAddress(served.base_url, Secret(served.api_key), model.name)
@@ -247,7 +247,7 @@ class _OfEngine:
         return self._engine
 
     async def _opened(self) -> Model:
-        # One for all questions of the rollout, for it numbers them: equal questions have seeds of their own.
+        # One model for all questions of the rollout: its numbering gives equal questions different seeds.
         if self._model is None:
             model = await self._models.model(self._chosen(), self._spec, self._ids)
             self._model = self._model or model
@@ -255,22 +255,22 @@ class _OfEngine:
 
 
 ModelsOfRollout: TypeAlias = Callable[[UUID, UUID], RolloutModels]
-"""The auxiliary models for one attempt at a rollout, given by its id and the id that its seeds derive from."""
+"""Makes the auxiliary models for one attempt at a rollout, from the rollout's id and the id behind the seeds."""
 
 
 def no_auxiliary_models(rollout: UUID, seed: UUID) -> RolloutModels:
-    """Those of an experiment that names none."""
+    """Returns the empty set of models, for an experiment without auxiliary models."""
     return RolloutModels()
 
 
 def question_digest(messages: Sequence[Message], sampling: SamplingSpec) -> str:
-    """The xxh3-128 (hex) of a question."""
+    """Returns the xxh3-128 (hex) of a question and its settings."""
     digest: str = xxhash.xxh3_128(msgspec.json.encode([messages, sampling])).hexdigest()
     return digest
 
 
 def _prompt_digest(response: Response) -> str:
-    """The same of a question whose messages are known as token ids alone."""
+    """Returns the xxh3-128 (hex) of a question known only as token ids."""
     digest: str = xxhash.xxh3_128(msgspec.json.encode(response.prompt)).hexdigest()
     return digest
 

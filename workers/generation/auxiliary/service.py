@@ -1,4 +1,4 @@
-"""`ModelService`: a model that somebody serves over OpenAI's API, asked with patience and within bounds."""
+"""`ModelService`: a model served elsewhere over OpenAI's API, called with bounded retries and answer sizes."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 from rftd.workers.generation.engine import Sampling
 
 NO_KEY: Final = "EMPTY"
-"""The key that is sent where the service wants none: clients of OpenAI's API refuse an empty one."""
+"""Key sent to a service without authentication: clients of OpenAI's API refuse an empty key."""
 _BUSY: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Answers that may be others in a while."""
+"""Status codes for temporary failures, worth a retry."""
 _KEY_REFUSED: Final = (401, 403)
-_SAID_CHARS: Final = 300
+_SHOWN_CHARS: Final = 300
 
 
 class ServiceModel(NamedTuple):
-    """A model of a service, as errors speak of it."""
+    """A service's model as named in error messages."""
 
     who: str
     field: str
-    """The place in the experiment file that says where it is served."""
+    """Field of the experiment file with the service's address."""
 
 
 def auxiliary(spec: AuxiliarySpec) -> ServiceModel:
-    """An auxiliary model of the file."""
+    """Returns the names of an auxiliary model for error messages."""
     return ServiceModel(f"the auxiliary model {spec.name!r}", "explorer.auxiliary_models")
 
 
 class ServiceKeyError(RolloutError):
-    """A service refuses the key: whatever is asked of it will be refused."""
+    """A service refused the key, and will refuse every request with the same key."""
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _ChoiceMessage(msgspec.Struct, frozen=True):
     content: str
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    message: _Said
+    message: _ChoiceMessage
     finish_reason: str | None = None
 
 
@@ -73,7 +73,7 @@ class _Completion(msgspec.Struct, frozen=True):
 
 
 class _Busy(NamedTuple):
-    """An answer that may be another one in a while."""
+    """A temporary failure, worth a retry after `after_s` seconds or a usual pause."""
 
     why: str
     after_s: float | None = None
@@ -82,59 +82,60 @@ class _Busy(NamedTuple):
 def service_address(
     spec: AuxiliarySpec,
     environ: Mapping[str, str],
-    known: ServiceModel | None = None,
+    subject: ServiceModel | None = None,
     *,
     reach: ReachSpec = OWNERS,
 ) -> ModelAddress:
-    """Base URL and key of the service, from the environment where the file names variables.
+    """Returns the service's base URL and key, read from the environment where the file names variables.
 
-    `known` is what errors call the model, by default the auxiliary model of that name; `reach` is the experiment's.
-
-    Raises ConfigError, which names the variable and never shows a value.
+    `subject` names the model in errors, by default as the auxiliary model of `spec`; `reach` is the experiment's.
+    Raises ConfigError naming the variable, never showing a value.
     """
-    known = known or auxiliary(spec)
-    base_url = _variable(known, spec.base_url_env, environ, reach) if spec.base_url_env else spec.base_url
+    subject = subject or auxiliary(spec)
+    base_url = _variable(subject, spec.base_url_env, environ, reach) if spec.base_url_env else spec.base_url
     base_url = base_url.rstrip("/")
     try:
-        reach.check(base_url, field=known.field, variable=spec.base_url_env)
-        address = web_address(base_url, field=known.field)
+        reach.check(base_url, field=subject.field, variable=spec.base_url_env)
+        address = web_address(base_url, field=subject.field)
     except ConfigError as error:
         if reach.restricted and spec.base_url_env:
-            raise _withheld(known, spec.base_url_env) from None
+            raise _withheld_error(subject, spec.base_url_env) from None
         where = f"the environment variable {spec.base_url_env}" if spec.base_url_env else "base_url"
-        raise ConfigError(f"{where} of {known.who} {error.what}", field=known.field, fix=error.fix) from None
+        raise ConfigError(f"{where} of {subject.who} {error.what}", field=subject.field, fix=error.fix) from None
     key = NO_KEY
     if spec.api_key_env:
         if not reach.may_send(spec.api_key_env, address):
-            raise _withheld(known, spec.api_key_env)
-        key = _variable(known, spec.api_key_env, environ, reach)
+            raise _withheld_error(subject, spec.api_key_env)
+        key = _variable(subject, spec.api_key_env, environ, reach)
     return ModelAddress(base_url, Secret(key), spec.model_name)
 
 
-def _variable(known: ServiceModel, name: str, environ: Mapping[str, str], reach: ReachSpec) -> str:
-    value = environ.get(name, "").strip() if reach.may_read(name) else ""
-    if value:
-        return value
+def _variable(subject: ServiceModel, name: str, environ: Mapping[str, str], reach: ReachSpec) -> str:
+    setting = environ.get(name, "").strip() if reach.may_read(name) else ""
+    if setting:
+        return setting
     if reach.restricted:
-        raise _withheld(known, name)
+        raise _withheld_error(subject, name)
     raise ConfigError(
-        f"the environment variable {name}, which {known.who} needs, is not set here",
-        field=known.field,
+        f"the environment variable {name}, which {subject.who} needs, is not set here",
+        field=subject.field,
         fix=f"export {name} where the explorers run, then start the daemon (or the worker) anew",
     )
 
 
-def _withheld(known: ServiceModel, name: str) -> ConfigError:
-    """The error for a variable that another's experiment does not get: the same whether it is set or not."""
+def _withheld_error(subject: ServiceModel, name: str) -> ConfigError:
+    """Returns the error for a variable withheld from another user's experiment: equal whether the variable is set or
+    not.
+    """
     return ConfigError(
-        f"the environment variable {name}, which {known.who} needs, is not given to this experiment for that address",
-        field=known.field,
+        f"the environment variable {name}, which {subject.who} needs, is not given to this experiment for that address",
+        field=subject.field,
         fix=f"have the owner of the daemon set {name}, and allow it for the service's host",
     )
 
 
 class ModelService:
-    """One model of a service. All of it runs on one event loop; `AuxiliaryModels` brings questions there."""
+    """One model of a service. Everything runs on one event loop; `AuxiliaryModels` brings requests to that loop."""
 
     def __init__(
         self,
@@ -143,21 +144,22 @@ class ModelService:
         address: ModelAddress,
         *,
         clock: Clock,
-        known: ServiceModel | None = None,
+        subject: ServiceModel | None = None,
         reach: ReachSpec = OWNERS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`known` is what errors call the model, `reach` is the experiment's; `transport` stands for the network in
-        tests."""
+        """`subject` names the model in errors; `reach` is the experiment's; `transport` is the network's replacement in
+        tests.
+        """
         self.address = address
-        self._known = known or auxiliary(spec)
+        self._subject = subject or auxiliary(spec)
         self._spec = spec
         self._arguments = arguments
         self._clock = clock
-        self._places = asyncio.Semaphore(max(1, spec.concurrency))
+        self._slots = asyncio.Semaphore(max(1, spec.concurrency))
         if transport is None and reach.restricted:
-            transport = PublicTransport(reach.hosts(spec.base_url_env), field=self._known.field)
-        # A redirect is not followed: the key would travel to wherever it points.
+            transport = PublicTransport(reach.hosts(spec.base_url_env), field=self._subject.field)
+        # Redirects are not followed: the key would travel to the redirect's target.
         self._client = httpx.AsyncClient(
             transport=transport,
             timeout=arguments.timeout_s,
@@ -166,29 +168,30 @@ class ModelService:
         )
 
     def retries(self, random: Random) -> Retries:
-        """The budget of one rollout."""
+        """Returns the retry budget of one rollout."""
         return Retries(self._arguments.retries, self._arguments.wait_s, random)
 
     async def chat(
         self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None, retries: Retries
     ) -> AuxiliaryAnswer:
-        """The assistant's next message. Raises RolloutError as `AuxiliaryModel.chat` does; no error shows the key.
+        """Returns the assistant's next message. Raises RolloutError as `AuxiliaryModel.chat` does; no error shows the
+        key.
 
-        ServiceKeyError says that the key is refused.
+        Raises ServiceKeyError if the key is refused.
         """
         body = self._body(messages, sampling)
         failures = 0
         while True:
-            async with self._places:
-                outcome = await self._asked(body)
+            async with self._slots:
+                outcome = await self._attempt(body)
             if isinstance(outcome, AuxiliaryAnswer):
                 return outcome
             failures += 1
             pause_s = retries.pause(failures, outcome.after_s)
             if pause_s is None:
-                asked = f", and asks for {outcome.after_s:g} s more" if outcome.after_s is not None else ""
+                wish = f", and asks for {outcome.after_s:g} s more" if outcome.after_s is not None else ""
                 raise self._error(
-                    f"{outcome.why}{asked}; this rollout has retried {retries.used} times and waited "
+                    f"{outcome.why}{wish}; this rollout has retried {retries.used} times and waited "
                     f"{retries.waited_s:.0f} s, of {retries.most} times and {retries.wait_s:g} s",
                     fix="lower explorer.runner_per_model, or raise retries and wait_s in its extra_engine_args",
                 )
@@ -200,29 +203,29 @@ class ModelService:
 
     def _body(self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None) -> bytes:
         spec = self._spec
-        asked = sampling or SamplingSpec(
+        settings = sampling or SamplingSpec(
             temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k, max_tokens=spec.max_response_tokens
         )
         body: dict[str, Any] = {
             "model": spec.model_name,
             "messages": [message.as_dict() for message in messages],
-            "temperature": asked.temperature,
+            "temperature": settings.temperature,
         }
-        if length := min(filter(None, (asked.max_tokens, spec.max_response_tokens)), default=0):
+        if length := min(filter(None, (settings.max_tokens, spec.max_response_tokens)), default=0):
             body[self._arguments.length_field] = length
-        # Only what differs from a service's defaults: many refuse fields that they do not know.
-        if asked.top_p != 1:
-            body["top_p"] = asked.top_p
-        if asked.top_k > 0:
-            body["top_k"] = asked.top_k
-        if asked.presence_penalty:
-            body["presence_penalty"] = asked.presence_penalty
-        if asked.stop:
-            body["stop"] = list(asked.stop)
+        # Only settings other than a service's defaults are sent: many services refuse unknown fields.
+        if settings.top_p != 1:
+            body["top_p"] = settings.top_p
+        if settings.top_k > 0:
+            body["top_k"] = settings.top_k
+        if settings.presence_penalty:
+            body["presence_penalty"] = settings.presence_penalty
+        if settings.stop:
+            body["stop"] = list(settings.stop)
         return msgspec.json.encode(body | self._arguments.body)
 
-    async def _asked(self, body: bytes) -> AuxiliaryAnswer | _Busy:
-        """One try."""
+    async def _attempt(self, body: bytes) -> AuxiliaryAnswer | _Busy:
+        """Makes one request, without retries."""
         url = f"{self.address.base_url}/chat/completions"
         headers = {"Authorization": f"Bearer {self.address.api_key}", "Content-Type": "application/json"}
         try:
@@ -239,33 +242,33 @@ class ModelService:
             raise self._error(f"cannot be asked: {type(error).__name__}: {self._shown(str(error))}") from None
 
     async def _content(self, response: httpx.Response) -> bytes:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
-        async for part in response.aiter_bytes():
-            parts.append(part)
-            size += len(part)
+        async for chunk in response.aiter_bytes():
+            chunks.append(chunk)
+            size += len(chunk)
             if size > limits.SERVICE_ANSWER_SIZE_BYTES:
                 raise self._error(f"answered with more than {limits.SERVICE_ANSWER_SIZE_BYTES} bytes")
-        return b"".join(parts)
+        return b"".join(chunks)
 
     def _read(self, response: httpx.Response, content: bytes) -> AuxiliaryAnswer | _Busy:
         status = response.status_code
         if status in _KEY_REFUSED:
-            # Without the service's own words, for some repeat the key in them.
+            # The service's own message is omitted: some services repeat the key in it.
             variable = self._spec.api_key_env
-            what = f"the key in the environment variable {variable}" if variable else "a call without a key"
+            refused_key = f"the key in the environment variable {variable}" if variable else "a call without a key"
             fix = f"export another {variable} where the explorers run" if variable else "name a variable that holds one"
-            raise ServiceKeyError(self._named(f"answered {status}: it refuses {what}"), fix=fix)
+            raise ServiceKeyError(self._named(f"answered {status}: it refuses {refused_key}"), fix=fix)
         if status in _BUSY:
             return _Busy(f"answered {status}{self._words(content)}", self._after_s(response.headers))
         if status != httpx.codes.OK:
             raise self._error(f"answered {status}{self._words(content)}")
         try:
-            given = json_decoder(_Completion).decode(content)
+            completion = json_decoder(_Completion).decode(content)
         except UNREADABLE as error:
             raise self._error(f"gave an answer of another shape: {self._shown(str(error))}") from None
-        choice = given.choices[0]
-        usage = given.usage or _Usage()
+        choice = completion.choices[0]
+        usage = completion.usage or _Usage()
         return AuxiliaryAnswer(
             text=choice.message.content,
             finish=(choice.finish_reason or "stop")[:32],
@@ -274,38 +277,40 @@ class ModelService:
         )
 
     def _words(self, content: bytes) -> str:
-        """What the service says about its refusal, in OpenAI's form or any other."""
-        said: object = content.decode("utf-8", "replace")
+        """Returns the service's error message, in OpenAI's form or as bare text, to be appended to a status."""
+        message: object = content.decode("utf-8", "replace")
         try:
             body = json_decoder(dict[str, Any]).decode(content)
         except UNREADABLE:
             body = {}
         error = body.get("error")
         if isinstance(error, dict) and isinstance(error.get("message"), str):
-            said = error["message"]
-        text = self._shown(" ".join(str(said).split()))
+            message = error["message"]
+        text = self._shown(" ".join(str(message).split()))
         return f": {text}" if text else ""
 
     def _after_s(self, headers: httpx.Headers) -> float | None:
-        """The pause that the service asks for, in seconds or until a date."""
-        given = headers.get("retry-after", "").strip()
+        """Returns the pause requested by the service in `Retry-After`, in seconds; the header has seconds or a date."""
+        header = headers.get("retry-after", "").strip()
         try:
-            after_s = float(given)
+            after_s = float(header)
         except ValueError:
             try:
-                after_s = parsedate_to_datetime(given).timestamp() - self._clock.now_ns() / 1e9
+                after_s = parsedate_to_datetime(header).timestamp() - self._clock.now_ns() / 1e9
             except (TypeError, ValueError, OverflowError):
                 return None
         return max(0.0, after_s) if math.isfinite(after_s) else None
 
     def _shown(self, text: str) -> str:
-        """A text of the service's as it may be shown: short, and without the key."""
+        """Returns a service's text fit for messages: shortened, and without the key."""
         key = self.address.api_key
         clean = text if key == NO_KEY else text.replace(key, MASK)
-        return clean[:_SAID_CHARS]
+        return clean[:_SHOWN_CHARS]
 
-    def _error(self, what: str, *, fix: str = "see what the service says, then its entry in the file") -> RolloutError:
-        return RolloutError(self._named(what), fix=fix)
+    def _error(
+        self, problem: str, *, fix: str = "see what the service says, then its entry in the file"
+    ) -> RolloutError:
+        return RolloutError(self._named(problem), fix=fix)
 
-    def _named(self, what: str) -> str:
-        return f"the service of {self._known.who} {what}"
+    def _named(self, problem: str) -> str:
+        return f"the service of {self._subject.who} {problem}"

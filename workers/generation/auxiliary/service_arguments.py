@@ -1,4 +1,4 @@
-"""The arguments of a service, known without the HTTP client that asks it."""
+"""The arguments of a service, importable without the HTTP client."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 
 class ServiceArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments below `extra_engine_args` of a model with `engine_type: external`."""
+    """`extra_engine_args` of a model with `engine_type: external`."""
 
     timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 120.0
-    """The longest wait for one answer."""
+    """Longest wait for one answer, in seconds."""
     retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 8
-    """Retries of one rollout, of all its questions together."""
+    """Maximum retries of one rollout, over all its requests."""
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 300.0
-    """The pauses before them, together."""
+    """Maximum total of the pauses before retries, in seconds."""
     length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the service calls the longest answer."""
+    """Name of the request field for the longest answer."""
     body: dict[str, Any] = {}
-    """More fields of each request, as the service knows them."""
+    """Additional fields of each request, as the service defines them."""

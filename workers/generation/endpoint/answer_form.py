@@ -1,4 +1,4 @@
-"""`AnswerForm`: how a model writes thoughts and calls of tools, by the names that vLLM has for the forms."""
+"""`AnswerForm`: how a model writes thoughts and calls of tools, by vLLM's names of the forms."""
 
 from __future__ import annotations
 
@@ -32,32 +32,34 @@ _PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>
 def _qwen3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
     calls = [
         DrawnToolCall(
-            name, {key: _typed(value, _schema(parameters, name, key)) for key, value in _PARAMETER.findall(body)}
+            name, {key: _typed(argument, _schema(parameters, name, key)) for key, argument in _PARAMETER.findall(body)}
         )
         for name, body in _FUNCTION.findall(text)
     ]
-    # One that does not have the form is malformed, and not overlooked.
+    # A call in another form is malformed, and never ignored.
     return calls if len(calls) == text.count("<tool_call>") else ()
 
 
 def _schema(parameters: Parameters, name: str, key: str) -> Mapping[str, Any]:
     properties = parameters.get(name, {}).get("properties")
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    schema = properties.get(key) if isinstance(properties, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
-def _typed(value: str, schema: Mapping[str, Any]) -> Any:
-    """An argument as its schema wants it: a text where it says so or nothing, else JSON if the argument is any."""
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """Parses an argument by its schema: text for a string or a schema without a type, else JSON where the argument is
+    JSON.
+    """
     kind = schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
     if "string" in kinds or not ({"type", "anyOf", "oneOf", "enum"} & schema.keys()):
-        return value
+        return text
     try:
-        return json_decoder(object).decode(value)
+        return json_decoder(object).decode(text)
     except (msgspec.MsgspecError, RecursionError):
         pass
-    # Models that were trained on Python write its constants.
-    return {"True": True, "False": False, "None": None}.get(value.strip(), value)
+    # Models trained on Python code write Python's constants.
+    return {"True": True, "False": False, "None": None}.get(text.strip(), text)
 
 
 def _pythonic(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
@@ -65,23 +67,23 @@ def _pythonic(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    return all_or_none([_call(each) for each in tree.elts]) if isinstance(tree, ast.List) else ()
+    return all_or_none([_call(element) for element in tree.elts]) if isinstance(tree, ast.List) else ()
 
 
 def _call(node: ast.expr) -> DrawnToolCall | None:
-    """A call by name with arguments by name, each a literal."""
+    """Reads a call by name with named literal arguments; None for any other expression."""
     if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name | ast.Attribute):
         return None
     arguments: dict[str, Any] = {}
-    for given in node.keywords:
-        if given.arg is None:
+    for keyword in node.keywords:
+        if keyword.arg is None:
             return None
         try:
-            value = ast.literal_eval(given.value)
-            msgspec.json.encode(value)
+            argument = ast.literal_eval(keyword.value)
+            msgspec.json.encode(argument)
         except (ValueError, TypeError, RecursionError, MemoryError, OverflowError, msgspec.MsgspecError):
             return None
-        arguments[given.arg] = value
+        arguments[keyword.arg] = argument
     return DrawnToolCall(ast.unparse(node.func), arguments)
 
 
@@ -112,11 +114,11 @@ _V31: Final = re.compile(
 
 
 def _hermes(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
-    return all_or_none([json_call(found[1]) for found in _HERMES.finditer(text)])
+    return all_or_none([json_call(match[1]) for match in _HERMES.finditer(text)])
 
 
 def _objects(text: str) -> Iterator[str]:
-    """The JSON objects of a text, separated by semicolons; what is no such list ends with what is none."""
+    """Yields the JSON objects of a text, separated by semicolons; a text of another form ends with an empty string."""
     decoder = json.JSONDecoder()
     at = 0
     while at < len(text):
@@ -136,22 +138,24 @@ def _objects(text: str) -> Iterator[str]:
 
 
 def _llama3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
-    return all_or_none([json_call(each) for each in _objects(text.removeprefix(_PYTHON_TAG).strip())])
+    return all_or_none(
+        [json_call(text_of_object) for text_of_object in _objects(text.removeprefix(_PYTHON_TAG).strip())]
+    )
 
 
 def _mistral(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
-    """A list of objects behind one mark, as the first versions write it, or a mark before each name."""
-    first, *others = text.split(_MISTRAL)[1:]
-    if not others and first.lstrip().startswith("["):
+    """Reads a list of objects behind one mark, as in the first versions, or calls with a mark before each name."""
+    first, *following = text.split(_MISTRAL)[1:]
+    if not following and first.lstrip().startswith("["):
         try:
             listed, _ = json.JSONDecoder().raw_decode(first.lstrip())
         except (ValueError, RecursionError):
             return ()
-        return all_or_none([json_call(json.dumps(each)) for each in listed])
+        return all_or_none([json_call(json.dumps(listed_call)) for listed_call in listed])
     calls = []
-    for each in (first, *others):
-        found = _MISTRAL_CALL.fullmatch(each)
-        calls.append(json_arguments(found[1], found[2]) if found else None)
+    for call_text in (first, *following):
+        match = _MISTRAL_CALL.fullmatch(call_text)
+        calls.append(json_arguments(match[1], match[2]) if match else None)
     return all_or_none(calls)
 
 
@@ -159,8 +163,8 @@ def _deepseek(form: re.Pattern[str]) -> ToolForm:
     fenced = form is _V3
 
     def read(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
-        calls = [json_arguments(found[1].strip(), found[2]) for found in form.finditer(text)]
-        # One that does not have the form is malformed, and not overlooked.
+        calls = [json_arguments(match[1].strip(), match[2]) for match in form.finditer(text)]
+        # A call in another form is malformed, and never ignored.
         return all_or_none(calls) if len(calls) == text.count(_CALL) else ()
 
     def begin(name: str | None) -> str:
@@ -206,22 +210,24 @@ TOOL_FORMS: Final[Mapping[str, ToolForm]] = {
     "deepseek_v31": DEEPSEEK_V31,
     "pythonic": PYTHONIC,
 }
-"""By `tool_call_parser`."""
+"""Forms of tool calls, by `tool_call_parser`."""
 DEFAULT_TOOLS: Final = "hermes"
 
 
 class ThoughtForm(NamedTuple):
-    """The marks of thoughts before an answer."""
+    """The marks around the thought before an answer."""
 
     opens: str
     closes: str
     always: bool = False
-    """Each answer begins with a thought, whether it is opened or not."""
+    """True: each answer begins with a thought, with or without an opening mark."""
     special: bool = False
-    """The marks are special tokens."""
+    """True: the marks are special tokens."""
 
     def split(self, text: str, *, opened: bool) -> tuple[str | None, str]:
-        """The thought, None without one, and the answer behind it. `opened` says that the prompt began the thought."""
+        """Returns the thought (None without one) and the following answer. `opened`: the prompt already began the
+        thought.
+        """
         blank = len(text) - len(text.lstrip())
         marked = text.startswith(self.opens, blank)
         if not marked and not opened:
@@ -239,30 +245,30 @@ THOUGHT_FORMS: Final[Mapping[str, ThoughtForm]] = {
     "mistral": ThoughtForm("[THINK]", "[/THINK]", special=True),
     "seed_oss": ThoughtForm("<seed:think>", "</seed:think>"),
 }
-"""By `reasoning_parser`."""
+"""Forms of thoughts, by `reasoning_parser`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The marks by which the text of answers is taken apart."""
+    """The marks for splitting an answer's text into thought, text and calls."""
 
     tools: ToolForm = HERMES
     thoughts: ThoughtForm | None = None
     auto: bool = True
-    """Calls are looked for where a client leaves it to the model whether it calls."""
+    """True: calls are recognised where the client lets the model decide about calling tools."""
 
     @classmethod
     def named(cls, tools: str, thoughts: str, *, auto: bool) -> AnswerForm:
-        """The form with these names; of an empty one the default."""
+        """Returns the form with these parser names; an empty name stands for the default."""
         return cls(TOOL_FORMS[tools or DEFAULT_TOOLS], THOUGHT_FORMS[thoughts] if thoughts else None, auto)
 
     @classmethod
     def of(cls, model: ModelSpec) -> AnswerForm:
-        """The form of a model, as the experiment names it."""
+        """Returns the form of a model, as named by the experiment."""
         return cls.named(model.tool_call_parser, model.reasoning_parser, auto=model.auto_tool_choice)
 
     def decoder(self, tokenizer: Tokenizer) -> Callable[[Sequence[int]], str] | None:
-        """The decoder of the text that the form is read from; None where none of its marks is a special token."""
+        """Returns the decoder of the text to split; None where no mark is a special token."""
         if not (self.tools.special or (self.thoughts is not None and self.thoughts.special)):
             return None
         ends = frozenset(tokenizer.eos_ids)

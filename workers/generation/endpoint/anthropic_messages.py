@@ -1,4 +1,4 @@
-"""`POST /v1/messages`, Anthropic's API, in the part that agents use: text, tools, streams."""
+"""`POST /v1/messages`: the part of Anthropic's API in use by agents: text, tools, streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHOICES: Final[dict[str, Literal["none", "auto", "required"]]] = {
     "any": "required",
     "tool": "required",
 }
-"""What a `tool_choice` of each type is in the words of the chat API."""
+"""The chat API's `tool_choice`, by the type of Anthropic's `tool_choice`."""
 
 
 class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +39,14 @@ class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of one side."""
+    """A message of the user or the assistant."""
 
     role: str
     content: str | list[ContentBlock]
 
 
 class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that may be called."""
+    """A tool available to the model."""
 
     name: str
     input_schema: dict[str, Any]
@@ -55,7 +55,7 @@ class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicToolChoice(msgspec.Struct, frozen=True):
-    """Which tools may or must be called."""
+    """The choice among the tools: optional, required or forbidden."""
 
     type: str
     name: str = ""
@@ -63,7 +63,7 @@ class AnthropicToolChoice(msgspec.Struct, frozen=True):
 
 
 class MessagesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a call. Fields of the last paragraph are taken and have no effect."""
+    """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     messages: list[AnthropicMessage]
     max_tokens: int
@@ -86,73 +86,73 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for Anthropic's API."""
 
     question: ChatQuestion
-    given: MessagesRequest
+    request: MessagesRequest
 
     @classmethod
     def read(cls, body: bytes) -> MessagesCall:
-        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
-        given = json_decoder(MessagesRequest).decode(body)
+        """Reads the call from a body. Raises CallError, or msgspec.MsgspecError for a malformed body."""
+        request = json_decoder(MessagesRequest).decode(body)
         settings = DrawSettings(
-            temperature=given.temperature,
-            top_p=given.top_p,
-            top_k=given.top_k,
-            max_tokens=checked_length(given.max_tokens, "max_tokens"),
-            stop=stops_of(given.stop_sequences),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            max_tokens=checked_length(request.max_tokens, "max_tokens"),
+            stop=stops_of(request.stop_sequences),
         )
-        question = ChatQuestion(messages=_messages_of(given), tools=_tools_of(given), settings=settings)
-        return cls(question=question, given=given)
+        question = ChatQuestion(messages=_messages_of(request), tools=_tools_of(request), settings=settings)
+        return cls(question=question, request=request)
 
     @property
     def stream(self) -> bool:
-        """True if the answer is wanted as events."""
-        return bool(self.given.stream)
+        """True if the client requests the answer as events."""
+        return bool(self.request.stream)
 
     def id_of(self, begun: Begun) -> str:
-        """The id of the answer, as the client sees it."""
+        """Returns the id of the answer in replies to the client."""
         return f"msg_{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """A `message`."""
+        """Returns the answer as a `message`."""
         return msgspec.json.encode(self._message(answered))
 
     def events(self, begun: Begun) -> MessageEvents:
-        """The blocks of a message, as they are drawn."""
+        """Returns a writer of the message's blocks as they are drawn."""
         return MessageEvents(self, begun)
 
     def _message(self, answered: Answered) -> dict[str, Any]:
         response = answered.responses[0]
-        said = self.question.said(answered.prompt, response)
-        thought = {"type": "thinking", "thinking": said.thought or "", "signature": ""}
-        content: list[dict[str, Any]] = [thought] if said.thought is not None else []
-        content += [{"type": "text", "text": said.text}] if said.text else []
-        content += calls_of(answered, said)
+        turn = self.question.assistant_turn(answered.prompt, response)
+        thought = {"type": "thinking", "thinking": turn.thought or "", "signature": ""}
+        content: list[dict[str, Any]] = [thought] if turn.thought is not None else []
+        content += [{"type": "text", "text": turn.text}] if turn.text else []
+        content += calls_of(answered, turn)
         message = self.begun(answered)
-        return {**message, "content": content, **self.end(answered, said), "usage": _usage(answered.usage)}
+        return {**message, "content": content, **self.end(answered, turn), "usage": _usage(answered.usage)}
 
     def begun(self, begun: Begun) -> dict[str, Any]:
-        """A message of which nothing is told yet."""
+        """Returns a message without content, for the start of a stream."""
         return {
             "id": self.id_of(begun),
             "type": "message",
             "role": "assistant",
-            "model": self.given.model,
+            "model": self.request.model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
             "usage": {"input_tokens": len(begun.prompt.ids), "output_tokens": 0},
         }
 
-    def end(self, answered: Answered, said: AssistantTurn) -> dict[str, Any]:
-        """Why a message ends."""
+    def end(self, answered: Answered, turn: AssistantTurn) -> dict[str, Any]:
+        """Returns the reason for a message's end."""
         stops = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
-        reason = stops[said.finish]
+        reason = stops[turn.finish]
         shown = answered.prompt.text + answered.responses[0].text
         stopped_by = next((stop for stop in self.question.stops if reason == "end_turn" and stop in shown), None)
         return {"stop_reason": "stop_sequence" if stopped_by else reason, "stop_sequence": stopped_by}
 
 
 class MessageEvents:
-    """Implements `AnswerEvents` for Anthropic's API. A tool's call is told when the answer is complete."""
+    """Implements `AnswerEvents` for Anthropic's API. Tool calls are sent when the answer is complete."""
 
     def __init__(self, call: MessagesCall, begun: Begun) -> None:
         self._call = call
@@ -160,27 +160,27 @@ class MessageEvents:
         self._text = call.question.shown(begun.prompt, begun.tokens_of)
         self._started = False
         self._index = -1
-        """The number of the newest block."""
+        """Number of the newest block."""
         self._open = ""
-        """The type of the block that is told; empty without one."""
+        """Type of the open block; empty without one."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """The deltas of thought and text."""
+        """Yields the deltas of thought and text."""
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """The events of what is missing of thought and text, of the calls, and of the message's end."""
-        said = self._call.question.said(answered.prompt, answered.responses[0])
+        """Yields the events for the remaining thought and text, the calls, and the message's end."""
+        turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
         yield from self._start()
-        yield from self._parts(self._text.rest(said.text, said.thought))
+        yield from self._parts(self._text.rest(turn.text, turn.thought))
         yield from self._stop()
-        for block in calls_of(answered, said):
+        for block in calls_of(answered, turn):
             yield from self._begin({**block, "input": {}})
             partial = msgspec.json.encode(block["input"]).decode()
             yield self._delta({"type": "input_json_delta", "partial_json": partial})
             yield from self._stop()
         usage = {"output_tokens": answered.usage["completion_tokens"]}
-        yield named_event({"type": "message_delta", "delta": self._call.end(answered, said), "usage": usage})
+        yield named_event({"type": "message_delta", "delta": self._call.end(answered, turn), "usage": usage})
         yield named_event({"type": "message_stop"})
 
     def _start(self) -> Iterator[bytes]:
@@ -197,7 +197,7 @@ class MessageEvents:
             yield self._delta({"type": "text_delta", "text": parts.text})
 
     def _within(self, block: dict[str, Any]) -> Iterator[bytes]:
-        """Begins the block unless it is the one that is told."""
+        """Begins the block unless it is open already."""
         if self._open != block["type"]:
             yield from self._start()
             yield from self._stop()
@@ -217,11 +217,11 @@ class MessageEvents:
             yield named_event({"type": "content_block_stop", "index": self._index})
 
 
-def calls_of(answered: Answered, said: AssistantTurn) -> list[dict[str, Any]]:
-    """The blocks of calls."""
+def calls_of(answered: Answered, turn: AssistantTurn) -> list[dict[str, Any]]:
+    """Returns the blocks of the tool calls."""
     return [
-        {"type": "tool_use", "id": f"toolu_{answered.id}{place:02}", "name": call.name, "input": call.arguments}
-        for place, call in enumerate(said.calls)
+        {"type": "tool_use", "id": f"toolu_{answered.id}{position:02}", "name": call.name, "input": call.arguments}
+        for position, call in enumerate(turn.calls)
     ]
 
 
@@ -229,15 +229,15 @@ def _usage(usage: dict[str, int]) -> dict[str, int]:
     return {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
 
 
-def _messages_of(given: MessagesRequest) -> tuple[Message, ...]:
-    """The conversation in the form of the chat API: results of tools are messages of their own."""
+def _messages_of(request: MessagesRequest) -> tuple[Message, ...]:
+    """Returns the conversation in the form of the chat API, with the results of tools as separate messages."""
     messages = []
-    if given.system:
-        messages.append(Message("system", _text_of(given.system, "system")))
-    for number, message in enumerate(given.messages):
-        place = f"messages[{number}]"
+    if request.system:
+        messages.append(Message("system", _text_of(request.system, "system")))
+    for number, message in enumerate(request.messages):
+        path = f"messages[{number}]"
         if message.role not in ("user", "assistant"):
-            raise CallError(400, f"{place}.role is {message.role!r}", param=f"{place}.role")
+            raise CallError(400, f"{path}.role is {message.role!r}", param=f"{path}.role")
         blocks = message.content
         if isinstance(blocks, str):
             messages.append(Message(message.role, blocks))
@@ -245,40 +245,40 @@ def _messages_of(given: MessagesRequest) -> tuple[Message, ...]:
         for block in blocks:
             if block.type == "tool_result":
                 extra = msgspec.json.encode({"tool_call_id": block.tool_use_id}).decode()
-                messages.append(Message("tool", _text_of(block.content or "", f"{place}.content"), extra))
+                messages.append(Message("tool", _text_of(block.content or "", f"{path}.content"), extra))
         calls = [
             {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
             for block in blocks
             if block.type == "tool_use"
         ]
-        rest = [block for block in blocks if block.type not in ("tool_result", "tool_use", "thinking")]
-        if rest or calls or not blocks:
+        text_blocks = [block for block in blocks if block.type not in ("tool_result", "tool_use", "thinking")]
+        if text_blocks or calls or not blocks:
             extra = msgspec.json.encode({"tool_calls": calls}).decode() if calls else ""
-            messages.append(Message(message.role, _text_of(rest, f"{place}.content"), extra))
+            messages.append(Message(message.role, _text_of(text_blocks, f"{path}.content"), extra))
     if not messages:
         raise CallError(400, "messages is empty", param="messages")
     return tuple(messages)
 
 
-def _text_of(content: str | list[ContentBlock], place: str) -> str:
+def _text_of(content: str | list[ContentBlock], path: str) -> str:
     if isinstance(content, str):
         return content
     for block in content:
         if block.type != "text":
-            raise unsupported(place, f"{place} has a block of type {block.type!r}; the model reads text alone")
+            raise unsupported(path, f"{path} has a block of type {block.type!r}; the model reads text alone")
     return "".join(block.text for block in content)
 
 
-def _tools_of(given: MessagesRequest) -> OfferedTools:
+def _tools_of(request: MessagesRequest) -> OfferedTools:
     listed = []
-    for number, tool in enumerate(given.tools or ()):
+    for number, tool in enumerate(request.tools or ()):
         if tool.type not in (None, "custom"):
             raise unsupported(f"tools[{number}].type", f"a tool of type {tool.type!r} is not supported")
         listed.append(ToolSchema("function", FunctionSchema(tool.name, tool.description, tool.input_schema)))
-    choice = given.tool_choice or AnthropicToolChoice("auto")
+    choice = request.tool_choice or AnthropicToolChoice("auto")
     if choice.type not in _CHOICES:
-        known = ", ".join(_CHOICES)
-        raise CallError(400, f"tool_choice.type is {choice.type!r}; known: {known}", param="tool_choice.type")
+        choice_names = ", ".join(_CHOICES)
+        raise CallError(400, f"tool_choice.type is {choice.type!r}; known: {choice_names}", param="tool_choice.type")
     return OfferedTools(
         schemas=tuple(listed),
         choice=FunctionSchema(choice.name) if choice.type == "tool" else _CHOICES[choice.type],

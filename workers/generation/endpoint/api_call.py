@@ -1,6 +1,6 @@
-"""`ApiCall`: a question with the form that its API gives to answers, and `Answered`: what was drawn for it.
+"""`ApiCall`: a question and its API's form of answers; `Answered`: the responses drawn for the question.
 
-An answer is told whole, or as events by an `AnswerEvents`, which may begin while it is drawn.
+An answer is sent whole, or as events by an `AnswerEvents` while it is drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rftd.workers.generation.model import Model
 from rftd.workers.generation.response import Response
 
 DONE: Final = b"data: [DONE]\n\n"
-"""What ends a stream of OpenAI's older APIs."""
+"""Last line of a stream in OpenAI's older APIs."""
 
 
 class ApiCall(Protocol):
@@ -23,82 +23,82 @@ class ApiCall(Protocol):
 
     @property
     def question(self) -> Question:
-        """What is to be drawn."""
+        """The question to draw an answer for."""
         ...
 
     @property
     def stream(self) -> bool:
-        """True if the answer is wanted as events."""
+        """True if the client requests the answer as events."""
         ...
 
     def id_of(self, begun: Begun) -> str:
-        """The id of the answer, as the client sees it."""
+        """Returns the id of the answer in replies to the client."""
         ...
 
     def whole(self, answered: Answered) -> bytes:
-        """The answer as one JSON object."""
+        """Returns the answer as one JSON object."""
         ...
 
     def events(self, begun: Begun) -> AnswerEvents:
-        """What writes the answer as server-sent events."""
+        """Returns a writer of the answer as server-sent events."""
         ...
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is being drawn."""
+    """An answer being drawn."""
 
     id: str
-    """A name of the call, unlike any other."""
+    """Unique name of the call."""
     created_s: int
     prompt: QuestionPrompt
     tokens_of: Model
-    """The model that draws; its tokenizer reads them."""
+    """The drawing model, with the tokenizer of the answer."""
     version: tuple[int, int]
-    """The weights that drew the last token, as far as that is known."""
+    """Version and generation of the weights behind the last token, as far as known."""
 
     @property
     def fingerprint(self) -> str:
-        """The name of those weights."""
+        """Name of the weights in `version`, as OpenAI's `system_fingerprint`."""
         return "rftd-{}.{}".format(*self.version)
 
 
 class Answered(Begun, frozen=True, kw_only=True):
-    """What was drawn for a call."""
+    """A complete answer to a call: the responses of all its choices."""
 
     responses: tuple[Response, ...]
 
     @classmethod
     def of(cls, begun: Begun, responses: Sequence[Response]) -> Answered:
-        """The answer that is complete."""
+        """Returns the completed answer, with the version of the last token's weights."""
         last = responses[-1].spans[-1]
-        told = {**msgspec.structs.asdict(begun), "version": (last.version, last.generation)}
-        return cls(**told, responses=tuple(responses))
+        fields = {**msgspec.structs.asdict(begun), "version": (last.version, last.generation)}
+        return cls(**fields, responses=tuple(responses))
 
     @property
     def usage(self) -> dict[str, int]:
-        """The numbers of tokens, as the API counts them."""
-        drawn = sum(len(each.tokens) for each in self.responses)
-        told = len(self.prompt.ids)
-        return {"prompt_tokens": told, "completion_tokens": drawn, "total_tokens": told + drawn}
+        """Token counts under the API's names."""
+        drawn = sum(len(response.tokens) for response in self.responses)
+        prompt_tokens = len(self.prompt.ids)
+        return {"prompt_tokens": prompt_tokens, "completion_tokens": drawn, "total_tokens": prompt_tokens + drawn}
 
 
 class AnswerEvents(Protocol):
-    """Writes one answer as events, to one client."""
+    """Writes one answer as events, for one client."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterable[bytes]:
-        """The events of what was drawn next for a choice; none while it cannot be shown yet."""
+        """Returns the events for the next tokens of a choice; none while no new text is certain."""
         ...
 
     def rest(self, answered: Answered) -> Iterable[bytes]:
-        """The events that are still missing, now that the answer is complete."""
+        """Returns the remaining events of a complete answer."""
         ...
 
 
 def event(body: object) -> bytes:
-    """One server-sent event."""
+    """Encodes one server-sent event."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def named_event(body: Mapping[str, Any]) -> bytes:
-    """One server-sent event that has its type for a name."""
+    """Encodes one server-sent event, named after its type."""
     return b"event: %s\n%s" % (body["type"].encode(), event(body))

@@ -1,4 +1,4 @@
-"""`CallError`: why a call is not answered, as clients of OpenAI's API understand it."""
+"""`CallError`: the reason for a refused or failed call, in the form expected by clients of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from rftd.ops.errors import RftdError
 
 INVALID: Final = "invalid_request_error"
-"""The type of an error that lies in the request."""
+"""Type of an error in the request."""
 SERVER: Final = "server_error"
 
 
@@ -21,34 +21,34 @@ class CallError(RftdError):
     http_status = 400
 
     def __init__(
-        self, status: int, what: str, *, kind: str = INVALID, reason: str | None = None, param: str | None = None
+        self, status: int, problem: str, *, kind: str = INVALID, reason: str | None = None, param: str | None = None
     ) -> None:
-        """`status` is that of HTTP; `kind` and `reason` become the error object's `type` and `code`."""
-        super().__init__(what, field=param)
+        """`status` is the HTTP status; `kind` and `reason` become the error object's `type` and `code`."""
+        super().__init__(problem, field=param)
         self.status = status
         self.kind = kind
         self.reason = reason
 
     def body(self) -> bytes:
-        """The error object, as JSON."""
+        """Returns the error object as JSON."""
         error = {"message": self.what, "type": self.kind, "param": self.field, "code": self.reason}
         return msgspec.json.encode({"error": error})
 
     def as_event(self) -> bytes:
-        """The error object as a server-sent event, for an answer that had begun."""
+        """Returns the error object as a server-sent event, for an answer already begun."""
         return b"data: %s\n\n" % self.body()
 
 
-def unsupported(param: str, what: str) -> CallError:
-    """The error of a parameter that asks for what the engine cannot do."""
-    return CallError(400, what, reason="unsupported_parameter", param=param)
+def unsupported(param: str, problem: str) -> CallError:
+    """Returns the error for a parameter beyond the engine's abilities."""
+    return CallError(400, problem, reason="unsupported_parameter", param=param)
 
 
-def refusal(status: int, what: str) -> tuple[bytes, bytes]:
-    """The media type and body of an answer to what never became a call."""
-    return b"application/json", CallError(status, what, kind=SERVER if status >= 500 else INVALID).body()
+def refusal(status: int, problem: str) -> tuple[bytes, bytes]:
+    """Returns media type and body of the reply to a request refused before it became a call."""
+    return b"application/json", CallError(status, problem, kind=SERVER if status >= 500 else INVALID).body()
 
 
 def bug_in_rftd() -> CallError:
-    """The error of what should not happen; the log has its details."""
+    """Returns the error for an unexpected exception; the log has the details."""
     return CallError(500, "this is a bug in rftd, not in the request", kind=SERVER, reason="RFTD-BUG")

@@ -1,4 +1,4 @@
-"""What a request asks for, whatever API it came by, and the reply with the answer, whatever server sends it."""
+"""The call made by a request, whichever the API, and the reply with its answer, whichever the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rftd.workers.generation.model import Model
 
 T = TypeVar("T")
 Keep: TypeAlias = Callable[[Answered], Awaitable[None]]
-"""Records a complete answer, before the client is told that it is complete."""
+"""Records a complete answer, before the client learns of its completion."""
 
 CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
     "/v1/chat/completions": ChatCall.read,
@@ -31,24 +31,24 @@ CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
 }
 MODELS: Final = "/v1/models"
 READ_ON_LOOP_SIZE_BYTES: Final = 256 * 1024
-"""A larger body is decoded on a thread, for it would hold up everybody else."""
+"""Size above which a body is decoded on a thread, to avoid blocking the event loop."""
 _UNKNOWN: Final = re.compile(r"unknown field `([^`]+)`")
 
 
 class AnswerStream:
-    """Tells a client what is drawn for a call, from its first token on, however late the client came."""
+    """Streams a call's answer to one client from its first token on, however late the client came."""
 
     def __init__(self, call: ModelCall, http: HttpCall) -> None:
         self._call = call
         self._http = http
         self._events: AnswerEvents | None = None
-        self._sent = [0] * call.asked.question.choices
-        """The number of tokens of each choice that went into events."""
+        self._sent = [0] * call.api_call.question.choices
+        """Number of tokens of each choice already sent in events."""
 
     async def follow(self, hang_up: asyncio.Task[None]) -> None:
-        """Returns when the answer is complete or has failed, or the client is gone."""
+        """Sends the answer as it is drawn; returns when the answer is complete or has failed, or the client hung up."""
         news = asyncio.Event()
-        news.set()  # what was drawn before this client came
+        news.set()  # tokens drawn before this client came
         task = self._call.task
         assert task is not None
         self._call.listeners.add(news.set)
@@ -58,15 +58,15 @@ class AnswerStream:
             while not task.done() and not hang_up.done():
                 await news.wait()
                 news.clear()
-                # What is complete is told by `finish`, after it was recorded.
+                # The end of a complete answer is sent by `finish`, after the answer was recorded.
                 if not task.done() and not hang_up.done():
                     await self._send_drawn()
         finally:
             self._call.listeners.discard(news.set)
 
     def finish(self, answered: Answered) -> list[bytes]:
-        """The events that are still missing."""
-        events = self._events or self._call.asked.events(answered)
+        """Returns the remaining events."""
+        events = self._events or self._call.api_call.events(answered)
         return list(events.rest(answered))
 
     async def _send_drawn(self) -> None:
@@ -74,7 +74,7 @@ class AnswerStream:
         if begun is None:
             return
         if self._events is None:
-            self._events = self._call.asked.events(begun)
+            self._events = self._call.api_call.events(begun)
         for index, (tokens, logprobs) in enumerate(self._call.drawn):
             sent = self._sent[index]
             if len(tokens) > sent:
@@ -83,7 +83,7 @@ class AnswerStream:
 
 
 async def call_of(http: HttpCall, body: bytes) -> ApiCall:
-    """The call that a request makes. Raises CallError if its path is none of an API, or its body is malformed."""
+    """Reads the call of a request. Raises CallError for a path outside the APIs, or a malformed body."""
     read = CALLS.get(http.path.rstrip("/"))
     if read is None or http.method != "POST":
         raise CallError(404, f"there is no {http.method} {http.path}", reason="unknown_url")
@@ -92,22 +92,22 @@ async def call_of(http: HttpCall, body: bytes) -> ApiCall:
 
 
 async def reply(http: HttpCall, calls: RolloutCalls, call: ModelCall, keep: Keep, *, ended: CallError) -> None:
-    """Replies with the answer to a call, as it is drawn if a stream is wanted; a client that hangs up cancels it.
+    """Replies with the answer to a call, as it is drawn if a stream is requested; a client that hangs up cancels it.
 
-    The whole answer, or a stream's last events, are sent once `keep` has returned. Raises CallError if there is no
-    answer, which is `ended` if somebody else cancelled the call, and what `keep` raises.
+    The whole answer, or a stream's last events, are sent once `keep` has returned. Raises CallError without an answer,
+    equal to `ended` for a call cancelled elsewhere, and the errors of `keep`.
     """
-    stream = AnswerStream(call, http) if call.asked.stream else None
+    stream = AnswerStream(call, http) if call.api_call.stream else None
     answered = await _answered(http, calls, call, stream, ended)
     if answered is None:
-        return  # nobody is there
-    # Written before it is kept: what cannot be told is no answer.
+        return  # the client hung up
+    # Encoded before it is recorded: an answer that cannot be sent must not be recorded.
     if stream is not None:
         events = stream.finish(answered)
         await keep(answered)
         await http.stream(events)
     else:
-        whole = call.asked.whole(answered)
+        whole = call.api_call.whole(answered)
         await keep(answered)
         await http.answer(whole)
 
@@ -115,7 +115,7 @@ async def reply(http: HttpCall, calls: RolloutCalls, call: ModelCall, keep: Keep
 async def _answered(
     http: HttpCall, calls: RolloutCalls, call: ModelCall, stream: AnswerStream | None, ended: CallError
 ) -> Answered | None:
-    """The answer; None if the client hung up first."""
+    """Waits for the answer; None if the client hung up first."""
     assert call.task is not None
     call.waiting += 1
     hang_up = calls.tasks.create_task(http.hung_up())
@@ -136,25 +136,25 @@ async def _answered(
 
 
 def decoded(read: Callable[[bytes], T], body: bytes) -> T:
-    """What `read` finds in a body. Raises CallError, whatever the body is."""
+    """Decodes a body with `read`. Raises CallError for every malformed body."""
     try:
         return read(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        what, _, place = str(error).partition(" - at `$")
-        unknown = _UNKNOWN.search(what)
-        param = place.rstrip("`").lstrip(".") or (unknown[1] if unknown else None)
-        raise CallError(400, what, param=param, reason="unknown_parameter" if unknown else None) from None
+        problem, _, path = str(error).partition(" - at `$")
+        unknown = _UNKNOWN.search(problem)
+        param = path.rstrip("`").lstrip(".") or (unknown[1] if unknown else None)
+        raise CallError(400, problem, param=param, reason="unknown_parameter" if unknown else None) from None
     except RecursionError:
         raise CallError(400, "the body is nested too deeply") from None
 
 
 def names_models(http: HttpCall) -> bool:
-    """True for a request that asks for the models, or for one of them."""
+    """True for a request for the list of models, or for one model."""
     return http.method == "GET" and (http.path.rstrip("/") + "/").startswith(MODELS + "/")
 
 
 def models_of(model: Model, http: HttpCall) -> bytes:
-    """The list of the one model, or the model of the name that was asked for: it answers to any."""
+    """Returns the list with the one model, or the model under the requested name: any name is accepted."""
     name = http.path.rstrip("/").removeprefix(MODELS).lstrip("/")
     listed = {"id": name or model.name, "object": "model", "created": 0, "owned_by": "rftd"}
     return msgspec.json.encode(listed if name else {"object": "list", "data": [listed]})

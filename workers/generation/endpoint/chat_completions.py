@@ -25,7 +25,7 @@ class NamedTool(msgspec.Struct, frozen=True):
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
-    """A schema by its name. The answer obeys it whether it is `strict` or not."""
+    """A schema with a name. The answer obeys the schema, `strict` or not."""
 
     name: str = ""
     schema: dict[str, Any] | None = None
@@ -34,14 +34,14 @@ class JsonSchema(msgspec.Struct, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """The form that an answer must have: `text`, `json_object` or `json_schema`."""
+    """The requested form of the answer: `text`, `json_object` or `json_schema`."""
 
     type: str
     json_schema: JsonSchema | None = None
 
 
 class ChatRequest(DrawRequest, frozen=True, kw_only=True):
-    """The body of a call. Fields of the last paragraph are taken and have no effect."""
+    """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
@@ -66,61 +66,61 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the chat API."""
 
     question: ChatQuestion
-    given: ChatRequest
+    request: ChatRequest
 
     @classmethod
     def read(cls, body: bytes) -> ChatCall:
-        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
-        given = json_decoder(ChatRequest).decode(body)
-        _refuse_what_cannot_be(given)
-        length = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
-        choice = given.tool_choice
+        """Reads the call from a body. Raises CallError, or msgspec.MsgspecError for a malformed body."""
+        request = json_decoder(ChatRequest).decode(body)
+        _refuse_top_logprobs(request)
+        length = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+        choice = request.tool_choice
         tools = OfferedTools(
-            schemas=tuple(given.tools or ()),
+            schemas=tuple(request.tools or ()),
             choice=choice.function if isinstance(choice, NamedTool) else choice or "auto",
-            parallel=given.parallel_tool_calls is not False,
+            parallel=request.parallel_tool_calls is not False,
         )
-        form = given.response_format or ResponseFormat("text")
+        form = request.response_format or ResponseFormat("text")
         schema = form.json_schema.schema if form.json_schema is not None else None
-        held = held_answer(form.type, schema, tools, "response_format")
-        settings = given.settings(checked_length(length, "max_completion_tokens"), stops_of(given.stop), held)
+        constraint = held_answer(form.type, schema, tools, "response_format")
+        settings = request.settings(checked_length(length, "max_completion_tokens"), stops_of(request.stop), constraint)
         question = ChatQuestion(
-            messages=messages_of(given.messages), tools=tools, settings=settings, choices=given.choices
+            messages=messages_of(request.messages), tools=tools, settings=settings, choices=request.choices
         )
-        return cls(question=question, given=given)
+        return cls(question=question, request=request)
 
     @property
     def stream(self) -> bool:
-        """True if the answer is wanted as events."""
-        return bool(self.given.stream)
+        """True if the client requests the answer as events."""
+        return bool(self.request.stream)
 
     def id_of(self, begun: Begun) -> str:
-        """The id of the answer, as the client sees it."""
+        """Returns the id of the answer in replies to the client."""
         return f"chatcmpl-{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """A `chat.completion`."""
+        """Returns the answer as a `chat.completion`."""
         choices = []
         for index, response in enumerate(answered.responses):
-            said = self.question.said(answered.prompt, response)
-            message: dict[str, Any] = {"role": "assistant", "content": said.text}
-            if said.calls:
-                message["content"] = said.text or None
-                message["tool_calls"] = _calls(answered, index, said)
-            if said.thought is not None:
-                message["reasoning"] = said.thought
+            turn = self.question.assistant_turn(answered.prompt, response)
+            message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+            if turn.calls:
+                message["content"] = turn.text or None
+                message["tool_calls"] = _calls(answered, index, turn)
+            if turn.thought is not None:
+                message["reasoning"] = turn.thought
             logprobs = self.logprobs(answered, response.tokens, response.logprobs)
-            choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": said.finish})
-        head = self.given.head(answered, self.id_of(answered), "chat.completion")
+            choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": turn.finish})
+        head = self.request.head(answered, self.id_of(answered), "chat.completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
     def events(self, begun: Begun) -> ChatEvents:
-        """`chat.completion.chunk`s."""
+        """Returns a writer of `chat.completion.chunk` events."""
         return ChatEvents(self, begun)
 
     def logprobs(self, begun: Begun, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any] | None:
-        """What is told of the log-probabilities of tokens; None if that was not asked for."""
-        if not self.given.logprobs:
+        """Returns the log-probabilities of tokens in the API's form; None if not requested."""
+        if not self.request.logprobs:
             return None
         decode = begun.tokens_of.tokenizer.decode
         listed = []
@@ -131,29 +131,29 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ChoiceEvents:
-    """What one choice's client was told so far."""
+    """The progress of one choice's events."""
 
     def __init__(self, text: ShownText) -> None:
         self.text = text
         self.begun = False
         self.untold: tuple[list[int], list[float]] = ([], [])
-        """The tokens that no event told the log-probabilities of."""
+        """Tokens and log-probabilities not yet sent in an event."""
         self.drawn = 0
 
 
 class ChatEvents:
-    """Implements `AnswerEvents` for the chat API. A tool's call is told when the answer is complete."""
+    """Implements `AnswerEvents` for the chat API. Tool calls are sent when the answer is complete."""
 
     def __init__(self, call: ChatCall, begun: Begun) -> None:
         self._call = call
         self._begun = begun
-        self._head = call.given.head(begun, call.id_of(begun), "chat.completion.chunk")
+        self._head = call.request.head(begun, call.id_of(begun), "chat.completion.chunk")
         self._choices = [
             _ChoiceEvents(call.question.shown(begun.prompt, begun.tokens_of)) for _ in range(call.question.choices)
         ]
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """The text that may be shown, if there is any."""
+        """Yields the event of the text newly certain, if any."""
         choice = self._choices[index]
         choice.drawn += len(tokens)
         choice.untold[0].extend(tokens)
@@ -163,17 +163,17 @@ class ChatEvents:
             yield from self._parts(index, parts)
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """The rest of each choice's text, its calls, why it ended; and the usage."""
+        """Yields the remaining text of each choice, its calls and finish reason; then the usage."""
         for index, response in enumerate(answered.responses):
             choice = self._choices[index]
             choice.untold[0].extend(response.tokens[choice.drawn :])
             choice.untold[1].extend(response.logprobs[choice.drawn :])
-            said = self._call.question.said(answered.prompt, response)
-            yield from self._parts(index, choice.text.rest(said.text, said.thought))
-            for place, call in enumerate(_calls(answered, index, said)):
-                yield self._event(index, {"tool_calls": [{"index": place, **call}]})
-            yield self._event(index, {}, finish=said.finish)
-        if self._call.given.with_usage:
+            turn = self._call.question.assistant_turn(answered.prompt, response)
+            yield from self._parts(index, choice.text.rest(turn.text, turn.thought))
+            for position, call in enumerate(_calls(answered, index, turn)):
+                yield self._event(index, {"tool_calls": [{"index": position, **call}]})
+            yield self._event(index, {}, finish=turn.finish)
+        if self._call.request.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
@@ -182,12 +182,12 @@ class ChatEvents:
         if not choice.begun:
             choice.begun = True
             yield self._event(index, {"role": "assistant", "content": ""})
-        told = self._call.logprobs(self._begun, *choice.untold) if choice.untold[0] else None
+        listed_logprobs = self._call.logprobs(self._begun, *choice.untold) if choice.untold[0] else None
         choice.untold = ([], [])
         if parts.thought:
-            yield self._event(index, {"reasoning": parts.thought}, None if parts.text else told)
-        if parts.text or (told and not parts.thought):
-            yield self._event(index, {"content": parts.text}, told)
+            yield self._event(index, {"reasoning": parts.thought}, None if parts.text else listed_logprobs)
+        if parts.text or (listed_logprobs and not parts.thought):
+            yield self._event(index, {"content": parts.text}, listed_logprobs)
 
     def _event(
         self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
@@ -196,18 +196,18 @@ class ChatEvents:
         return event({**self._head, "choices": [choice]})
 
 
-def _refuse_what_cannot_be(given: ChatRequest) -> None:
-    if given.top_logprobs:
+def _refuse_top_logprobs(request: ChatRequest) -> None:
+    if request.top_logprobs:
         raise unsupported("top_logprobs", "the engine tells the log-probability of the drawn token alone")
 
 
-def _calls(answered: Answered, index: int, said: AssistantTurn) -> list[dict[str, Any]]:
-    """The calls of one choice, each with an id that no other call of the rollout has."""
+def _calls(answered: Answered, index: int, turn: AssistantTurn) -> list[dict[str, Any]]:
+    """Returns the calls of one choice, each with an id unique in the rollout."""
     return [
         {
-            "id": f"call_{answered.id}{index:02}{place:02}",
+            "id": f"call_{answered.id}{index:02}{position:02}",
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments_json},
         }
-        for place, call in enumerate(said.calls)
+        for position, call in enumerate(turn.calls)
     ]

@@ -1,4 +1,4 @@
-"""Messages as the chat API has them, and as a chat template takes them."""
+"""Messages as in the chat API, converted to messages for a chat template."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ToolCallPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a request. Clients send back what they were given with fields of their own, so others are let be."""
+    """A message of a request. Unknown fields are ignored: clients send answers back with fields of their own."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -47,44 +47,44 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
 
 
-def messages_of(given: list[ChatMessage]) -> tuple[Message, ...]:
-    """The conversation. Raises CallError."""
-    if not given:
+def messages_of(messages: list[ChatMessage]) -> tuple[Message, ...]:
+    """Returns the conversation. Raises CallError."""
+    if not messages:
         raise CallError(400, "messages is empty", param="messages")
-    return tuple(_message(each, f"messages[{number}]") for number, each in enumerate(given))
+    return tuple(_message(message, f"messages[{number}]") for number, message in enumerate(messages))
 
 
-def content_text(content: str | list[ContentPart] | None, place: str) -> str:
-    """The text of a content. Raises CallError for parts that are no text."""
+def content_text(content: str | list[ContentPart] | None, path: str) -> str:
+    """Returns the text of a content. Raises CallError for parts other than text."""
     if content is None or isinstance(content, str):
         return content or ""
-    for part in content:
-        if part.type not in _TEXTS:
-            raise unsupported(place, f"{place} has a part of type {part.type!r}; the model reads text alone")
-    return "".join(part.text or "" for part in content)
+    for piece in content:
+        if piece.type not in _TEXTS:
+            raise unsupported(path, f"{path} has a part of type {piece.type!r}; the model reads text alone")
+    return "".join(piece.text or "" for piece in content)
 
 
 def called(name: str, arguments: str, id: str) -> dict[str, Any]:
-    """A tool call as templates take it: arguments that are a JSON object as one."""
-    read: Any = arguments
-    with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # what a model wrote amiss stays as it is
-        read = json_decoder(dict[str, Any]).decode(arguments)
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": read}}
+    """Returns a tool call for a template, with arguments decoded where they are a JSON object."""
+    decoded: Any = arguments
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # a model's malformed JSON stays text
+        decoded = json_decoder(dict[str, Any]).decode(arguments)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": decoded}}
 
 
-def _message(given: ChatMessage, place: str) -> Message:
-    role = ROLES.get(given.role)
+def _message(message: ChatMessage, path: str) -> Message:
+    role = ROLES.get(message.role)
     if role is None:
-        known = ", ".join(ROLES)
-        raise CallError(400, f"{place}.role is {given.role!r}; known: {known}", param=f"{place}.role")
+        role_names = ", ".join(ROLES)
+        raise CallError(400, f"{path}.role is {message.role!r}; known: {role_names}", param=f"{path}.role")
     extra: dict[str, Any] = {}
-    if given.name is not None:
-        extra["name"] = given.name
-    if given.tool_call_id is not None:
-        extra["tool_call_id"] = given.tool_call_id
-    if given.tool_calls:
+    if message.name is not None:
+        extra["name"] = message.name
+    if message.tool_call_id is not None:
+        extra["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
         extra["tool_calls"] = [
-            called(each.function.name, each.function.arguments, each.id) for each in given.tool_calls
+            called(call.function.name, call.function.arguments, call.id) for call in message.tool_calls
         ]
-    content = content_text(given.content, f"{place}.content")
+    content = content_text(message.content, f"{path}.content")
     return Message(role, content, msgspec.json.encode(extra).decode() if extra else "")

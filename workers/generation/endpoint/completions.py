@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: a bare text, or token ids, to be gone on from."""
+"""`POST /v1/completions`: continues a bare text or token ids."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class TextQuestion(msgspec.Struct, frozen=True, kw_only=True):
     settings: DrawSettings
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The ids; they go on from the turn whose ids they begin with, if there is one."""
+        """Returns the ids, as a continuation of the longest earlier turn at their beginning, if any."""
         ids = model.bare_prompt(self.text) if isinstance(self.text, str) else list(self.text)
         return QuestionPrompt(ids, record.longest_prefix(ids))
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """A key that no conversation has: a completion is found by its ids."""
+        """Returns a key unequal to every conversation's: a completion is found by its ids."""
         return digest_of(b"completion", response.text.encode())
 
 
@@ -51,58 +51,60 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the completion API."""
 
     question: TextQuestion
-    given: CompletionRequest
+    request: CompletionRequest
 
     @classmethod
     def read(cls, body: bytes) -> CompletionCall:
-        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
-        given = json_decoder(CompletionRequest).decode(body)
-        if given.best_of not in (None, given.choices):
+        """Reads the call from a body. Raises CallError, or msgspec.MsgspecError for a malformed body."""
+        request = json_decoder(CompletionRequest).decode(body)
+        if request.best_of not in (None, request.choices):
             raise unsupported("best_of", "best_of other than n is not supported")
         for param in ("echo", "suffix"):
-            if getattr(given, param):
+            if getattr(request, param):
                 raise unsupported(param, f"{param} is not supported")
-        if given.logprobs is not None and given.logprobs > 1:
+        if request.logprobs is not None and request.logprobs > 1:
             raise unsupported("logprobs", "the engine tells the log-probability of the drawn token alone")
-        settings = given.settings(checked_length(given.max_tokens, "max_tokens"), stops_of(given.stop))
-        question = TextQuestion(text=_text_of(given.prompt), choices=given.choices, settings=settings)
-        return cls(question=question, given=given)
+        settings = request.settings(checked_length(request.max_tokens, "max_tokens"), stops_of(request.stop))
+        question = TextQuestion(text=_text_of(request.prompt), choices=request.choices, settings=settings)
+        return cls(question=question, request=request)
 
     @property
     def stream(self) -> bool:
-        """True if the answer is wanted as events."""
-        return bool(self.given.stream)
+        """True if the client requests the answer as events."""
+        return bool(self.request.stream)
 
     def id_of(self, begun: Begun) -> str:
-        """The id of the answer, as the client sees it."""
+        """Returns the id of the answer in replies to the client."""
         return f"cmpl-{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """A `text_completion`."""
+        """Returns the answer as a `text_completion`."""
         choices = []
-        for index, each in enumerate(answered.responses):
-            text = text_of(answered.prompt, each, self.question.settings.stop)
-            choices.append(self.choice(index, text, self.logprobs(answered, each.tokens, each.logprobs), each.finish))
-        head = self.given.head(answered, self.id_of(answered), "text_completion")
+        for index, response in enumerate(answered.responses):
+            text = text_of(answered.prompt, response, self.question.settings.stop)
+            choices.append(
+                self.choice(index, text, self.logprobs(answered, response.tokens, response.logprobs), response.finish)
+            )
+        head = self.request.head(answered, self.id_of(answered), "text_completion")
         return msgspec.json.encode({**head, "choices": choices, "usage": answered.usage})
 
     def events(self, begun: Begun) -> CompletionEvents:
-        """`text_completion`s."""
+        """Returns a writer of `text_completion` events."""
         return CompletionEvents(self, begun)
 
     def choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
-        """A choice of the answer, or a part of it."""
+        """Returns a choice of the answer, or a part of a choice."""
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def logprobs(
         self, begun: Begun, tokens: Sequence[int], logprobs: Sequence[float], begin: int = 0
     ) -> dict[str, Any] | None:
-        """What is told of the log-probabilities of tokens, the first of which is at `begin` in the text."""
-        if self.given.logprobs is None:
+        """Returns the log-probabilities of tokens in the API's form, with text offsets counted from `begin`."""
+        if self.request.logprobs is None:
             return None
         texts = [begun.tokens_of.tokenizer.decode([token]) for token in tokens]
-        places = list(accumulate(map(len, texts[:-1]), initial=begin))
-        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": places}
+        offsets = list(accumulate(map(len, texts[:-1]), initial=begin))
+        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": offsets}
 
 
 class CompletionEvents:
@@ -111,51 +113,51 @@ class CompletionEvents:
     def __init__(self, call: CompletionCall, begun: Begun) -> None:
         self._call = call
         self._begun = begun
-        self._head = call.given.head(begun, call.id_of(begun), "text_completion")
+        self._head = call.request.head(begun, call.id_of(begun), "text_completion")
         question = call.question
         self._texts = [
             ShownText(begun.tokens_of.tokenizer.decode, stops=question.settings.stop) for _ in range(question.choices)
         ]
         self._drawn: list[list[tuple[int, float]]] = [[] for _ in range(question.choices)]
-        self._told = [0] * question.choices
-        """The number of tokens of each choice that an event told the log-probabilities of."""
-        self._places = [0] * question.choices
-        """Where the next of them is in the text."""
+        self._sent = [0] * question.choices
+        """Number of tokens of each choice already sent with their log-probabilities."""
+        self._offsets = [0] * question.choices
+        """Text offset of each choice's next token to send."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """The text that may be shown, if there is any."""
+        """Yields the event of the text newly certain, if any."""
         self._drawn[index] += zip(tokens, logprobs, strict=True)
         text = self._texts[index].more(tokens).text
         if text:
             yield self._event(index, text, None)
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """The rest of each choice's text, with why it ended; and the usage."""
+        """Yields the remaining text of each choice with its finish reason; then the usage."""
         for index, response in enumerate(answered.responses):
             self._drawn[index] = list(zip(response.tokens, response.logprobs, strict=True))
             text = text_of(answered.prompt, response, self._call.question.settings.stop)
             yield self._event(index, self._texts[index].rest(text).text, response.finish)
-        if self._call.given.with_usage:
+        if self._call.request.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
     def _event(self, index: int, text: str, finish: str | None) -> bytes:
-        untold = self._drawn[index][self._told[index] :]
-        self._told[index] += len(untold)
+        untold = self._drawn[index][self._sent[index] :]
+        self._sent[index] += len(untold)
         tokens = [token for token, _ in untold]
-        told = self._call.logprobs(self._begun, tokens, [logprob for _, logprob in untold], self._places[index])
-        if told is not None:
-            self._places[index] += sum(map(len, told["tokens"]))
-        return event({**self._head, "choices": [self._call.choice(index, text, told, finish)]})
+        logprobs = self._call.logprobs(self._begun, tokens, [logprob for _, logprob in untold], self._offsets[index])
+        if logprobs is not None:
+            self._offsets[index] += sum(map(len, logprobs["tokens"]))
+        return event({**self._head, "choices": [self._call.choice(index, text, logprobs, finish)]})
 
 
 def _text_of(prompt: str | list[int | str]) -> str | tuple[int, ...]:
     if isinstance(prompt, str):
         return prompt
-    texts = [each for each in prompt if isinstance(each, str)]
+    texts = [text for text in prompt if isinstance(text, str)]
     if not texts:
-        ids = tuple(each for each in prompt if isinstance(each, int))
-        if any(each < 0 for each in ids):
+        ids = tuple(token for token in prompt if isinstance(token, int))
+        if any(token < 0 for token in ids):
             raise CallError(400, "prompt has a negative token id", param="prompt")
         return ids
     if len(texts) > 1:

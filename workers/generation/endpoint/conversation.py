@@ -1,8 +1,8 @@
 """`ChatQuestion`: a conversation to be continued, and its prompt.
 
-A call brings the whole conversation as text. Where it begins as an earlier one that was answered, with that answer,
-its prompt is the earlier ids, drawn ones and all, and the chat template's text for what is new. Text that was drawn is
-never encoded again: other ids of the same text would be trained under log-probabilities of these.
+A call brings the whole conversation as text. If the conversation begins with an earlier one and its answer, the prompt
+consists of the earlier ids, drawn ones included, and the chat template's text for the new messages. Drawn text is never
+encoded again: different ids of equal text would be trained under the log-probabilities of the drawn ids.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from rftd.workers.generation.response import Response
 
 
 class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as the client sees it."""
+    """An answer as sent to the client."""
 
     text: str
     thought: str | None = None
-    """The thought before the answer; None where the model does not think, or nobody looks for it."""
+    """Thought before the answer; None where the model does not think, or no form of thoughts is set."""
     calls: tuple[DrawnToolCall, ...] = ()
     finish: str
     """`stop`, `length` or `tool_calls`."""
 
     @property
     def message(self) -> Message:
-        """The message that a client sends back; what was thought is no part of it."""
+        """The message for a client to send back, without the thought."""
         calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in self.calls]
         return Message("assistant", self.text, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
 
 
 class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's next message is asked for."""
+    """A request for the assistant's next message."""
 
     messages: tuple[Message, ...]
     tools: OfferedTools = OfferedTools()
@@ -53,13 +53,13 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop texts that the client does not see."""
+        """Stop texts hidden from the client."""
         return self.settings.stop
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The ids: those of the longest beginning that was answered, and what the template says after it.
+        """Returns the prompt: the ids of the longest answered beginning, then the template's text after it.
 
-        Raises CallError if the tools cannot be as asked.
+        Raises CallError for an impossible choice of tools.
         """
         form = AnswerForm.of(model.spec)
         beginning = self.tools.beginning(form.tools)
@@ -78,11 +78,11 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return self._prompt(ids, None, beginning, form, following, model)
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """The key of the conversation with this answer."""
-        return _keys(self.tools.shown, (*self.messages, self.said(prompt, response).message))[-1]
+        """Returns the key of the conversation with this answer."""
+        return _keys(self.tools.shown, (*self.messages, self.assistant_turn(prompt, response).message))[-1]
 
     def shown(self, prompt: QuestionPrompt, model: Model) -> ShownText:
-        """The text of an answer while it is drawn."""
+        """Returns a tracker of the answer's text while the answer is drawn."""
         return ShownText(
             prompt.decode or model.tokenizer.decode,
             beginning=prompt.text,
@@ -92,17 +92,18 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             in_thought=prompt.in_thought,
         )
 
-    def said(self, prompt: QuestionPrompt, response: Response) -> AssistantTurn:
-        """The answer as the client sees it."""
+    def assistant_turn(self, prompt: QuestionPrompt, response: Response) -> AssistantTurn:
+        """Splits a response into the thought, text and calls for the client."""
         text = text_of(prompt, response, self.stops)
         thought = None
         if prompt.form.thoughts is not None:
             thought, text = prompt.form.thoughts.split(text, opened=prompt.in_thought)
-            thought = thought or None  # an empty one is shown by nobody
+            thought = thought or None  # an empty thought is not shown
         if self.tools.may_be_called(prompt.form):
             text, calls = prompt.form.tools.split(text, self.tools.parameters)
             if calls:
-                # A form without an end for each call is drawn to the end of all; the client asked for one.
+                # A form without an end mark for each call is drawn to the end of all calls; the client requested a
+                # single one.
                 calls = calls if self.tools.parallel else calls[:1]
                 return AssistantTurn(text=text, thought=thought, calls=calls, finish="tool_calls")
         return AssistantTurn(text=text, thought=thought, finish=response.finish)
@@ -113,37 +114,37 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
         parent: RecordedTurn | None,
         beginning: str,
         form: AnswerForm,
-        told: str,
+        template_text: str,
         model: Model,
     ) -> QuestionPrompt:
         thoughts = form.thoughts
-        if beginning:  # a call, which no thought comes before
+        if beginning:  # a call, never preceded by a thought
             form = replace(form, thoughts=None)
         return QuestionPrompt(
             ids=ids,
             parent=parent,
             text=beginning,
             form=form,
-            in_thought=thoughts is not None and not beginning and (thoughts.always or _thinks(told, thoughts)),
+            in_thought=thoughts is not None and not beginning and (thoughts.always or _thinks(template_text, thoughts)),
             ends=self.tools.stops(form.tools),
             decode=form.decoder(model.tokenizer),
         )
 
 
-def _thinks(told: str, thoughts: ThoughtForm) -> bool:
+def _thinks(template_text: str, thoughts: ThoughtForm) -> bool:
     """True if the template begins a thought for the model."""
-    return told.rstrip().endswith(thoughts.opens)
+    return template_text.rstrip().endswith(thoughts.opens)
 
 
-def _begun(told: str, form: AnswerForm, beginning: str) -> str:
-    """The template's text and what the answer begins with; a thought that the template began is ended before that."""
-    if beginning and form.thoughts is not None and _thinks(told, form.thoughts):
-        return f"{told}{form.thoughts.closes}\n\n{beginning}"
-    return told + beginning
+def _begun(template_text: str, form: AnswerForm, beginning: str) -> str:
+    """Appends the answer's forced beginning to the template's text, after closing a thought begun by the template."""
+    if beginning and form.thoughts is not None and _thinks(template_text, form.thoughts):
+        return f"{template_text}{form.thoughts.closes}\n\n{beginning}"
+    return template_text + beginning
 
 
 def _keys(tools: str, messages: Sequence[Message]) -> list[bytes]:
-    """The key of each beginning of the conversation, by its number of messages."""
+    """Returns the key of each beginning of the conversation, indexed by the number of messages."""
     keys = [digest_of(tools.encode())]
     for message in messages:
         keys.append(digest_of(keys[-1], _identity(message)))
@@ -151,7 +152,7 @@ def _keys(tools: str, messages: Sequence[Message]) -> list[bytes]:
 
 
 def _identity(message: Message) -> bytes:
-    """What makes two messages the same: not the ids of tool calls, which clients may name anew."""
+    """Returns the parts of a message that identify it: not the ids of tool calls, because clients may rename them."""
     extra: dict[str, Any] = json_decoder(dict[str, Any]).decode(message.extra) if message.extra else {}
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in extra.get("tool_calls") or ()]
     return msgspec.json.encode([message.role, message.content, extra.get("name"), calls], order="deterministic")

@@ -1,4 +1,4 @@
-"""`DrawRequest`: the fields that a chat and a bare completion share, and what each of them may be."""
+"""`DrawRequest`: the fields shared by chats and bare completions, with their limits."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rftd.workers.generation.endpoint.offered_tools import OfferedTools
 from rftd.workers.generation.endpoint.question import DrawSettings, HeldAnswer
 
 CHOICES: Final = 64
-"""The most answers of one call."""
+"""Maximum answers of one call."""
 ANY_OBJECT: Final = '{"type":"object"}'
-"""The schema of what a call names `json_object`."""
+"""JSON schema of the response format `json_object`."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """How the events of a stream look."""
+    """Options of a stream's events."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
-    """Has no effect."""
+    """No effect."""
 
 
 class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How answers are drawn and told. `seed` and `user` have no effect: a rollout is drawn by its own seed."""
+    """Settings of the draws and the reply. `seed` and `user` have no effect: a rollout has its own seed."""
 
     model: str = ""
     """Any name: there is one model."""
@@ -43,7 +43,7 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int | None = None
     user: str | None = None
 
-    # Not OpenAI's; vLLM and SGLang take them too.
+    # Extensions of OpenAI's API, shared with vLLM and SGLang.
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -51,18 +51,20 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def choices(self) -> int:
-        """How many answers are asked for. Raises CallError."""
+        """Number of requested answers. Raises CallError."""
         if self.n is not None and not 1 <= self.n <= CHOICES:
             raise CallError(400, f"n is {self.n}; it must be from 1 to {CHOICES}", param="n")
         return self.n or 1
 
     @property
     def with_usage(self) -> bool:
-        """True if the last event tells the numbers of tokens."""
+        """True if the last event has the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def settings(self, max_tokens: int | None, stops: tuple[str, ...], held: HeldAnswer | None = None) -> DrawSettings:
-        """How the tokens are to be drawn. Raises CallError."""
+    def settings(
+        self, max_tokens: int | None, stops: tuple[str, ...], constraint: HeldAnswer | None = None
+    ) -> DrawSettings:
+        """Returns the sampling settings of the call. Raises CallError."""
         if self.frequency_penalty:
             raise unsupported("frequency_penalty", "the engine draws without frequency_penalty; use repetition_penalty")
         return DrawSettings(
@@ -76,11 +78,13 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             min_tokens=self.min_tokens,
             max_tokens=max_tokens,
             stop=stops,
-            held=held,
+            held=constraint,
         )
 
     def head(self, begun: Begun, id: str, kind: str) -> dict[str, Any]:
-        """What every object of an answer begins with; a stream's say that their usage is not told yet."""
+        """Returns the first fields of every object of an answer; in a stream with usage, `usage` is null until the last
+        event.
+        """
         head: dict[str, Any] = {
             "id": id,
             "object": kind,
@@ -92,14 +96,14 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def checked_length(tokens: int | None, param: str) -> int | None:
-    """The most tokens that are asked for. Raises CallError."""
+    """Returns the requested maximum of tokens. Raises CallError if it is below 1."""
     if tokens is not None and tokens < 1:
         raise CallError(400, f"{param} is {tokens}; it must be at least 1", param=param)
     return tokens
 
 
 def held_answer(kind: str, schema: dict[str, Any] | None, tools: OfferedTools, param: str) -> HeldAnswer | None:
-    """The form that the answer to a call is held to; None for any text. Raises CallError, which names `param`."""
+    """Returns the constraint on a call's answer; None for any text. Raises CallError naming `param`."""
     if kind == "text":
         return None
     if kind not in ("json_object", "json_schema"):
@@ -112,14 +116,14 @@ def held_answer(kind: str, schema: dict[str, Any] | None, tools: OfferedTools, p
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The stop texts in a request."""
-    given = [stop] if isinstance(stop, str) else stop or []
-    return tuple(each for each in given if each)
+    """Returns the stop texts of a request, without empty ones."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    return tuple(text for text in stops if text)
 
 
-def _biases_of(given: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
-    if given is None:
+def _biases_of(biases: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+    if biases is None:
         return None
-    if not all(key.isascii() and key.isdigit() for key in given):
+    if not all(key.isascii() and key.isdigit() for key in biases):
         raise CallError(400, "logit_bias has a key that is no token id", param="logit_bias")
-    return tuple((int(key), value) for key, value in given.items())
+    return tuple((int(key), bias) for key, bias in biases.items())

@@ -1,4 +1,4 @@
-"""`HttpCall`: one request for an API, as ASGI has it: its body within limits, its hang-up, and the reply."""
+"""`HttpCall`: one request for an API in ASGI's form: its body within limits, its hang-up, and the reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rftd.ops import limits
 from rftd.workers.generation.endpoint.call_error import CallError
 
 THROWN_AWAY_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
-"""A client that is refused while it still sends would not see why; beyond this it is cut off."""
+"""Bytes read and discarded from a refused client still sending, to let the client see the reason; then it is cut off.
+"""
 
 
 class HttpCall:
@@ -26,32 +27,34 @@ class HttpCall:
         self._send = send
         self._read = False
         self.status = 200
-        """The status of the reply, once that has begun."""
+        """HTTP status of the reply, once begun."""
         self.replied = False
         """True once the reply has begun."""
-        self._telling = False
-        """True while the reply is events, of which more may come."""
+        self._streaming = False
+        """True while the reply is an unfinished stream of events."""
         self._gone = False
         """True once the client hung up."""
 
     @property
     def key(self) -> bytes:
-        """The key that it carries, where OpenAI's or Anthropic's clients put it; empty without one."""
-        scheme, _, given = self.headers.get(b"authorization", b"").partition(b" ")
-        return given.strip() if scheme.lower() == b"bearer" else self.headers.get(b"x-api-key", b"").strip()
+        """The key in the header of OpenAI's or Anthropic's clients; empty without one."""
+        scheme, _, token = self.headers.get(b"authorization", b"").partition(b" ")
+        return token.strip() if scheme.lower() == b"bearer" else self.headers.get(b"x-api-key", b"").strip()
 
     async def body(self) -> bytes:
-        """The whole body. Raises CallError if it is over the limit, or does not come in `limits.ENDPOINT_BODY_S`."""
+        """Reads the whole body. Raises CallError if it exceeds the limit, or arrives later than
+        `limits.ENDPOINT_BODY_S`.
+        """
         try:
             async with asyncio.timeout(limits.ENDPOINT_BODY_S):
                 return await self._received()
         except TimeoutError:
-            self._read = True  # nobody waits for the rest of it again
-            what = f"the body did not arrive within {limits.ENDPOINT_BODY_S:g} s"
-            raise CallError(408, what, reason="request_timeout") from None
+            self._read = True  # never wait again for the rest
+            problem = f"the body did not arrive within {limits.ENDPOINT_BODY_S:g} s"
+            raise CallError(408, problem, reason="request_timeout") from None
 
     async def _received(self) -> bytes:
-        kept = bytearray()
+        body = bytearray()
         size_bytes = 0
         while not self._read:
             message = await self._receive()
@@ -61,15 +64,15 @@ class HttpCall:
             chunk = message.get("body", b"")
             size_bytes += len(chunk)
             if size_bytes <= limits.ENDPOINT_BODY_SIZE_BYTES:
-                kept += chunk
+                body += chunk
             self._read = not message.get("more_body", False) or size_bytes > THROWN_AWAY_SIZE_BYTES
         if size_bytes > limits.ENDPOINT_BODY_SIZE_BYTES:
-            what = f"a body of {size_bytes} bytes or more is over the limit of {limits.ENDPOINT_BODY_SIZE_BYTES}"
-            raise CallError(413, what, reason="request_too_large")
-        return bytes(kept)
+            problem = f"a body of {size_bytes} bytes or more is over the limit of {limits.ENDPOINT_BODY_SIZE_BYTES}"
+            raise CallError(413, problem, reason="request_too_large")
+        return bytes(body)
 
     async def hung_up(self) -> None:
-        """Returns when the client is gone. The body must have been read."""
+        """Returns when the client hung up. The body must have been read."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -77,7 +80,7 @@ class HttpCall:
                 return
 
     async def answer(self, body: bytes, *, media_type: bytes = b"application/json") -> None:
-        """Replies with a text, which is JSON unless it is said to be another."""
+        """Replies with a body of JSON, or of another media type."""
         await self._whole(200, body, media_type)
 
     async def stream(self, events: Iterable[bytes]) -> None:
@@ -89,23 +92,23 @@ class HttpCall:
         """Sends server-sent events; the reply begins with the first."""
         for event in events:
             if not self.replied:
-                self._telling = True
+                self._streaming = True
                 await self._start(200, b"text/event-stream; charset=utf-8")
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
         """Ends a reply of events."""
-        self._telling = False
+        self._streaming = False
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, error: CallError) -> None:
-        """Replies with an error object, as the last event of a reply that has begun as events; not to who is gone."""
+        """Replies with an error object, in a stream as its last event; does nothing once the client hung up."""
         if not self.replied:
             with contextlib.suppress(CallError):
-                await self.body()  # what the client still sends
+                await self.body()  # the unread part of the body
         if self._gone:
             return
-        if self._telling:
+        if self._streaming:
             await self.stream([error.as_event()])
         elif not self.replied:
             await self._whole(error.status, error.body())

@@ -1,4 +1,4 @@
-"""`OfferedTools`: the tools of a call, in whichever API's words, and whether one of them must be called."""
+"""`OfferedTools`: the tools of a call, independent of its API, and whether one must be called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.workers.generation.endpoint.tool_calls import Parameters, ToolForm
 
 
 class FunctionSchema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What can be called; the template is given all that is said of it."""
+    """A callable function, shown completely to the template."""
 
     name: str
     description: str | None = None
@@ -21,47 +21,47 @@ class FunctionSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
-    """A tool as the chat API has it: templates know this form."""
+    """A tool in the chat API's form, known to templates."""
 
     type: Literal["function"]
     function: FunctionSchema
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be called, and how."""
+    """The callable tools, and the rules for calling them."""
 
     schemas: tuple[ToolSchema, ...] = ()
     choice: Literal["none", "auto", "required"] | FunctionSchema = "auto"
-    """A tool that is named must be called."""
+    """`none`, `auto`, `required`, or the one tool to be called."""
     parallel: bool = True
-    """Several calls may be made in one answer."""
+    """True: an answer may have several calls."""
 
     @property
     def shown(self) -> str:
-        """A JSON list for the chat template; empty without any."""
+        """JSON list of the tools for the chat template; empty without tools."""
         return msgspec.json.encode(self.schemas).decode() if self.schemas else ""
 
     @property
     def parameters(self) -> Parameters:
-        """The arguments of each."""
-        return {each.function.name: each.function.parameters or {} for each in self.schemas}
+        """JSON schema of each tool's arguments, by the tool's name."""
+        return {schema.function.name: schema.function.parameters or {} for schema in self.schemas}
 
     def may_be_called(self, form: AnswerForm) -> bool:
-        """True if calls are looked for in the answer."""
+        """True if the answer is searched for calls."""
         return bool(self.schemas) and self.choice != "none" and (form.auto or self.choice != "auto")
 
     def stops(self, form: ToolForm) -> tuple[str, ...]:
-        """The texts that end an answer that may hold one call. An engine cannot stop at a special token as text."""
+        """Returns the texts ending an answer limited to one call. An engine cannot stop at a special token as text."""
         return (form.closes,) if self.schemas and not self.parallel and form.closes and not form.special else ()
 
     def beginning(self, form: ToolForm) -> str:
-        """What the answer is made to begin with. Raises CallError if a tool is demanded that is not there."""
+        """Returns the forced beginning of the answer. Raises CallError if a required tool does not exist."""
         names = [schema.function.name for schema in self.schemas]
         if isinstance(self.choice, FunctionSchema):
             if self.choice.name not in names:
-                known = ", ".join(names) or "none"
-                what = f"tool_choice names {self.choice.name!r}; the tools are: {known}"
-                raise CallError(400, what, param="tool_choice")
+                tool_names = ", ".join(names) or "none"
+                problem = f"tool_choice names {self.choice.name!r}; the tools are: {tool_names}"
+                raise CallError(400, problem, param="tool_choice")
             return form.begin(self.choice.name)
         if self.choice != "required":
             return ""

@@ -1,4 +1,4 @@
-"""`Question`: what a call asks, whatever API it came by."""
+"""`Question`: the content of a call, independent of its API."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rftd.workers.generation.response import Response
 
 
 class HeldAnswer(msgspec.Struct, frozen=True):
-    """The form that an answer is held to."""
+    """A constraint on the answer's form."""
 
     json_schema: str
-    """As text."""
+    """JSON schema as text."""
     param: str
-    """The call's name for it."""
+    """Name of the call's parameter for the constraint."""
 
 
 class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call wants its tokens drawn; None is what the experiment says."""
+    """Sampling settings of a call; None stands for the experiment's setting."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -38,33 +38,37 @@ class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     held: HeldAnswer | None = None
-    """None: the answer is any text."""
+    """Constraint on the answer; None: any text."""
 
     def over(self, base: SamplingSpec, *, lengths_only: bool) -> SamplingSpec:
-        """The experiment's settings with those of the call; `lengths_only` takes of these its limit and stops alone."""
+        """Returns the experiment's settings overridden by the call's; `lengths_only` overrides only the limit and the
+        stops.
+        """
         changed: dict[str, Any] = {} if lengths_only else dict(msgspec.structs.asdict(self))
         changed.pop("held", None)
         changed["max_tokens"] = self.max_tokens
         changed["stop"] = (*base.stop, *self.stop)
-        return msgspec.structs.replace(base, **{name: each for name, each in changed.items() if each is not None})
+        return msgspec.structs.replace(
+            base, **{name: setting for name, setting in changed.items() if setting is not None}
+        )
 
 
 class QuestionPrompt(msgspec.Struct, frozen=True):
-    """The ids to ask with."""
+    """The prompt of a question, with the rules for reading its answer."""
 
     ids: Sequence[int]
     parent: RecordedTurn | None
-    """The turn whose ids they begin with."""
+    """Earlier turn with ids equal to the beginning of the prompt."""
     text: str = ""
-    """What the answer is made to begin with: the last of `ids`, and the first of what the client sees."""
+    """Forced beginning of the answer: the last of `ids`, and the first text for the client."""
     form: AnswerForm = AnswerForm()
-    """The form by which the answer is taken apart."""
+    """Form for splitting the answer."""
     in_thought: bool = False
-    """The answer begins within a thought."""
+    """True: the answer begins within a thought."""
     ends: tuple[str, ...] = ()
-    """More texts that end the answer."""
+    """Additional stop texts."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """The decoder of the answer's text from the drawn ids; None: the text is the response's."""
+    """Decoder of the answer's text from the drawn ids; None: the response's own text."""
 
 
 class Question(Protocol):
@@ -72,25 +76,25 @@ class Question(Protocol):
 
     @property
     def choices(self) -> int:
-        """How many answers are drawn."""
+        """Number of answers to draw."""
         ...
 
     @property
     def settings(self) -> DrawSettings:
-        """How the tokens are to be drawn."""
+        """Sampling settings of the call."""
         ...
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
-        """The ids; they go on from an earlier turn's where the call says that it came before."""
+        """Returns the prompt, continuing the ids of an earlier turn that the call repeats."""
         ...
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """The key under which a later call finds this answer."""
+        """Returns the key under which a later call finds this answer."""
         ...
 
 
 def text_of(prompt: QuestionPrompt, response: Response, stops: Sequence[str]) -> str:
-    """What the client sees of an answer: it ends before the stop text that ended it."""
+    """Returns an answer's text for the client, cut before the stop text that ended the answer."""
     drawn = response.text if prompt.decode is None else prompt.decode(response.tokens)
     text = prompt.text + drawn
     if response.finish == "stop":
@@ -100,9 +104,9 @@ def text_of(prompt: QuestionPrompt, response: Response, stops: Sequence[str]) ->
 
 
 def digest_of(*parts: bytes) -> bytes:
-    """A key for parts in their order."""
+    """Returns a key for parts in their order."""
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
+    for piece in parts:
+        digest.update(len(piece).to_bytes(8, "big"))
+        digest.update(piece)
     return digest.digest()

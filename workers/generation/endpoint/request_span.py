@@ -1,4 +1,4 @@
-"""`RequestSpan`: the span of one HTTP request for a model: in the caller's trace, else in that of the rollout."""
+"""`RequestSpan`: the trace span of one HTTP request for a model, in the caller's trace or else in the rollout's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rftd.workers.generation.endpoint.http_call import HttpCall
 
 
 class RequestSpan:
-    """A span around an answer, or nothing where that is not traced."""
+    """A span around an answer; without effect where nothing is traced."""
 
     def __init__(self, http: HttpCall, tracer: Tracer | None, rollout: TraceSpan | None) -> None:
-        """`rollout` is the span of the rollout that the request belongs to, if it does and that is traced."""
+        """`rollout` is the span of the request's rollout, if any and traced."""
         self._http = http
         self._span = None if tracer is None else _begun(http, tracer, rollout)
 
     async def around(self, answer: Awaitable[None]) -> None:
-        """Awaits the answer. Raises what it raises."""
+        """Awaits the answer within the span. Raises the answer's errors."""
         span = self._span
         if span is None:
             await answer
@@ -44,7 +44,7 @@ class RequestSpan:
 def _begun(http: HttpCall, tracer: Tracer, rollout: TraceSpan | None) -> TraceSpan | None:
     path = http.path.rstrip("/")
     method = names.http_method(http.method)
-    # A path of no API is what strangers write.
+    # Paths outside the APIs are arbitrary text from clients, so they stay out of the span's name.
     name = f"{method} {path}" if path in CALLS else method
     caller = parsed(http.headers.get(b"traceparent", b"").decode("latin-1"))
     span: TraceSpan | None = None

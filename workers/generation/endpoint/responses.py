@@ -1,6 +1,6 @@
-"""`POST /v1/responses`, in the part that agents use: messages, calls of functions and their results, streams.
+"""`POST /v1/responses`: the part in use by agents: messages, calls of functions and their results, streams.
 
-Nothing is stored: a request brings the whole conversation, as agents send it that do not use `previous_response_id`.
+Nothing is stored: a request brings the whole conversation, as agents without `previous_response_id` send it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from rftd.workers.generation.endpoint.shown_text import ShownParts
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, a call that was made, or its result. Items are sent back with fields of their own."""
+    """A message, a call, or a call's result. Unknown fields are ignored: clients send items back with fields of their
+    own.
+    """
 
     type: str = "message"
     role: str = ""
@@ -35,7 +37,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that may be called."""
+    """A callable function."""
 
     type: str
     name: str = ""
@@ -51,7 +53,7 @@ class NamedFunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, frozen=True):
-    """The form that an answer must have: `text`, `json_object` or `json_schema`."""
+    """The requested form of the answer: `text`, `json_object` or `json_schema`."""
 
     type: str
     name: str = ""
@@ -61,14 +63,14 @@ class TextFormat(msgspec.Struct, frozen=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True):
-    """How an answer's text is to be."""
+    """Options of an answer's text."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a call. Fields of the last paragraph are taken and have no effect."""
+    """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     input: str | list[InputItem]
     model: str = ""
@@ -100,7 +102,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def form(self) -> TextFormat:
-        """The form of the answer."""
+        """Requested form of the answer."""
         return (self.text.format if self.text is not None else None) or TextFormat("text")
 
 
@@ -108,49 +110,49 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the responses API."""
 
     question: ChatQuestion
-    given: ResponsesRequest
+    request: ResponsesRequest
 
     @classmethod
     def read(cls, body: bytes) -> ResponsesCall:
-        """The call in a body. Raises CallError, or msgspec.MsgspecError for what is malformed."""
-        given = json_decoder(ResponsesRequest).decode(body)
+        """Reads the call from a body. Raises CallError, or msgspec.MsgspecError for a malformed body."""
+        request = json_decoder(ResponsesRequest).decode(body)
         for param in ("previous_response_id", "conversation", "background"):
-            if getattr(given, param):
+            if getattr(request, param):
                 raise unsupported(param, f"{param} is not supported: nothing is kept but the record of the rollout")
-        form = given.form
-        tools = _tools_of(given)
+        form = request.form
+        tools = _tools_of(request)
         settings = DrawSettings(
-            temperature=given.temperature,
-            top_p=given.top_p,
-            max_tokens=checked_length(given.max_output_tokens, "max_output_tokens"),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=checked_length(request.max_output_tokens, "max_output_tokens"),
             held=held_answer(form.type, form.schema, tools, "text.format"),
         )
-        question = ChatQuestion(messages=_messages_of(given), tools=tools, settings=settings)
-        return cls(question=question, given=given)
+        question = ChatQuestion(messages=_messages_of(request), tools=tools, settings=settings)
+        return cls(question=question, request=request)
 
     @property
     def stream(self) -> bool:
-        """True if the answer is wanted as events."""
-        return bool(self.given.stream)
+        """True if the client requests the answer as events."""
+        return bool(self.request.stream)
 
     def id_of(self, begun: Begun) -> str:
-        """The id of the answer, as the client sees it."""
+        """Returns the id of the answer in replies to the client."""
         return f"resp_{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """A `response`."""
-        said = self.question.said(answered.prompt, answered.responses[0])
-        return msgspec.json.encode(self.complete(answered, items_of(answered, said)))
+        """Returns the answer as a `response`."""
+        turn = self.question.assistant_turn(answered.prompt, answered.responses[0])
+        return msgspec.json.encode(self.complete(answered, items_of(answered, turn)))
 
     def events(self, begun: Begun) -> ResponseEvents:
-        """The items of a response, as they are drawn."""
+        """Returns a writer of the response's items as they are drawn."""
         return ResponseEvents(self, begun)
 
     def complete(self, answered: Answered, output: list[dict[str, Any]]) -> dict[str, Any]:
-        """A response with its items."""
+        """Returns a finished response with its items."""
         cut = answered.responses[0].finish == "length"
         usage = answered.usage
-        told = {
+        token_counts = {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": usage["completion_tokens"],
@@ -161,11 +163,11 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         }
-        return {**self.begun(answered), **ended, "output": output, "usage": told}
+        return {**self.begun(answered), **ended, "output": output, "usage": token_counts}
 
     def begun(self, begun: Begun) -> dict[str, Any]:
-        """A response of which nothing is told yet."""
-        given = self.given
+        """Returns a response without items, for the start of a stream."""
+        request = self.request
         return {
             "id": self.id_of(begun),
             "object": "response",
@@ -173,49 +175,49 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
             "status": "in_progress",
             "error": None,
             "incomplete_details": None,
-            "instructions": given.instructions,
-            "max_output_tokens": given.max_output_tokens,
-            "metadata": given.metadata or {},
-            "model": given.model,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
+            "model": request.model,
             "output": [],
-            "parallel_tool_calls": given.parallel_tool_calls is not False,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "temperature": given.temperature,
-            "top_p": given.top_p,
-            "text": {"format": msgspec.to_builtins(given.form)},
-            "tool_choice": given.tool_choice or "auto",
-            "tools": [{"strict": False, **msgspec.to_builtins(tool)} for tool in given.tools or ()],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "text": {"format": msgspec.to_builtins(request.form)},
+            "tool_choice": request.tool_choice or "auto",
+            "tools": [{"strict": False, **msgspec.to_builtins(tool)} for tool in request.tools or ()],
             "truncation": "disabled",
             "usage": None,
         }
 
 
-def items_of(begun: Begun, said: AssistantTurn) -> list[dict[str, Any]]:
-    """The items of an output: what was thought, what was said, what was called."""
-    items: list[dict[str, Any]] = []
-    if said.thought is not None:
-        thought = {"type": "reasoning_text", "text": said.thought}
+def items_of(begun: Begun, turn: AssistantTurn) -> list[dict[str, Any]]:
+    """Returns the output's items: the thought, the message, the calls."""
+    output: list[dict[str, Any]] = []
+    if turn.thought is not None:
+        thought = {"type": "reasoning_text", "text": turn.thought}
         head = {"id": f"rs_{begun.id}", "type": "reasoning", "status": "completed", "summary": []}
-        items.append({**head, "content": [thought]})
-    if said.text or not said.calls:
-        part = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+        output.append({**head, "content": [thought]})
+    if turn.text or not turn.calls:
+        content = {"type": "output_text", "text": turn.text, "annotations": [], "logprobs": []}
         head = {"id": f"msg_{begun.id}", "type": "message", "status": "completed", "role": "assistant"}
-        items.append({**head, "content": [part]})
-    for place, call in enumerate(said.calls):
-        item = {
-            "id": f"fc_{begun.id}{place:02}",
+        output.append({**head, "content": [content]})
+    for position, call in enumerate(turn.calls):
+        function_call = {
+            "id": f"fc_{begun.id}{position:02}",
             "type": "function_call",
             "status": "completed",
-            "call_id": f"call_{begun.id}{place:02}",
+            "call_id": f"call_{begun.id}{position:02}",
             "name": call.name,
             "arguments": call.arguments_json,
         }
-        items.append(item)
-    return items
+        output.append(function_call)
+    return output
 
 
 class ResponseEvents:
-    """Implements `AnswerEvents` for the responses API: each event is numbered. A call is told when it is complete."""
+    """Implements `AnswerEvents` for the responses API, with numbered events. Calls are sent when complete."""
 
     def __init__(self, call: ResponsesCall, begun: Begun) -> None:
         self._call = call
@@ -223,25 +225,25 @@ class ResponseEvents:
         self._text = call.question.shown(begun.prompt, begun.tokens_of)
         self._number = 0
         self._items = 0
-        """The items that were begun."""
+        """Number of items begun."""
         self._open: dict[str, Any] | None = None
-        """The one that is told, complete as far as it was."""
+        """The open item, with the text sent so far; None without one."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """The deltas of thought and text."""
+        """Yields the deltas of thought and text."""
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """The events of what is missing of thought and text, of the calls, and of the whole response."""
-        said = self._call.question.said(answered.prompt, answered.responses[0])
-        items = items_of(answered, said)
+        """Yields the events for the remaining thought and text, the calls, and the whole response."""
+        turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
+        output = items_of(answered, turn)
         yield from self._start()
-        yield from self._parts(self._text.rest(said.text, said.thought))
+        yield from self._parts(self._text.rest(turn.text, turn.thought))
         yield from self._end()
-        # An empty thought, an empty answer and calls are items of which nothing was told yet.
-        for item in items[self._items :]:
-            yield from self._whole(item)
-        response = self._call.complete(answered, items)
+        # An empty thought, an empty answer and calls are items without any event so far.
+        for output_item in output[self._items :]:
+            yield from self._whole(output_item)
+        response = self._call.complete(answered, output)
         yield self._event({"type": f"response.{response['status']}", "response": response})
 
     def _event(self, body: dict[str, Any]) -> bytes:
@@ -262,7 +264,7 @@ class ResponseEvents:
                 yield from self._delta(text)
 
     def _within(self, kind: str) -> Iterator[bytes]:
-        """Begins an item of this type unless it is the one that is told."""
+        """Begins an item of this type unless one is open already."""
         if self._open is not None and self._open["type"] == kind:
             return
         yield from self._end()
@@ -273,107 +275,116 @@ class ResponseEvents:
         assert self._open is not None
         return {"output_index": self._items - 1, "item_id": self._open["id"]}
 
-    def _begin(self, item: dict[str, Any]) -> Iterator[bytes]:
-        """An item, and its empty part."""
-        self._open = item
+    def _begin(self, output_item: dict[str, Any]) -> Iterator[bytes]:
+        """Yields the events for a new item and its empty part."""
+        self._open = output_item
         self._items += 1
-        begun = {**item, "status": "in_progress", "content": []}
+        begun = {**output_item, "status": "in_progress", "content": []}
         yield self._event({"type": "response.output_item.added", "output_index": self._items - 1, "item": begun})
-        part = {"type": "response.content_part.added", **self._at(), "content_index": 0, "part": item["content"][0]}
-        yield self._event(part)
+        part_event = {
+            "type": "response.content_part.added",
+            **self._at(),
+            "content_index": 0,
+            "part": output_item["content"][0],
+        }
+        yield self._event(part_event)
 
     def _delta(self, text: str) -> Iterator[bytes]:
         assert self._open is not None
-        (part,) = self._open["content"]
-        self._open = {**self._open, "content": [{**part, "text": part["text"] + text}]}
-        yield self._event({"type": f"response.{part['type']}.delta", **self._text_at(part), "delta": text})
+        (content,) = self._open["content"]
+        self._open = {**self._open, "content": [{**content, "text": content["text"] + text}]}
+        yield self._event({"type": f"response.{content['type']}.delta", **self._text_at(content), "delta": text})
 
-    def _text_at(self, part: dict[str, Any]) -> dict[str, Any]:
+    def _text_at(self, content: dict[str, Any]) -> dict[str, Any]:
         at = {**self._at(), "content_index": 0}
-        return {**at, "logprobs": []} if "logprobs" in part else at
+        return {**at, "logprobs": []} if "logprobs" in content else at
 
     def _end(self) -> Iterator[bytes]:
-        """Ends the item that is told."""
-        item = self._open
-        if item is None:
+        """Yields the events that end the open item."""
+        output_item = self._open
+        if output_item is None:
             return
-        (part,) = item["content"]
-        yield self._event({"type": f"response.{part['type']}.done", **self._text_at(part), "text": part["text"]})
-        yield self._event({"type": "response.content_part.done", **self._at(), "content_index": 0, "part": part})
-        yield self._event({"type": "response.output_item.done", "output_index": self._items - 1, "item": item})
+        (content,) = output_item["content"]
+        yield self._event(
+            {"type": f"response.{content['type']}.done", **self._text_at(content), "text": content["text"]}
+        )
+        yield self._event({"type": "response.content_part.done", **self._at(), "content_index": 0, "part": content})
+        yield self._event({"type": "response.output_item.done", "output_index": self._items - 1, "item": output_item})
         self._open = None
 
-    def _whole(self, item: dict[str, Any]) -> Iterator[bytes]:
-        """An item that is told in one step."""
-        if item["type"] != "function_call":
-            yield from self._begin(item)
+    def _whole(self, output_item: dict[str, Any]) -> Iterator[bytes]:
+        """Yields the events of an item sent in one step."""
+        if output_item["type"] != "function_call":
+            yield from self._begin(output_item)
             yield from self._delta("")
             yield from self._end()
             return
-        place = self._items
+        position = self._items
         self._items += 1
-        begun = {**item, "status": "in_progress", "arguments": ""}
-        yield self._event({"type": "response.output_item.added", "output_index": place, "item": begun})
-        at = {"output_index": place, "item_id": item["id"]}
-        arguments = item["arguments"]
+        begun = {**output_item, "status": "in_progress", "arguments": ""}
+        yield self._event({"type": "response.output_item.added", "output_index": position, "item": begun})
+        at = {"output_index": position, "item_id": output_item["id"]}
+        arguments = output_item["arguments"]
         kind = "response.function_call_arguments"
         yield self._event({"type": f"{kind}.delta", **at, "delta": arguments})
-        yield self._event({"type": f"{kind}.done", **at, "name": item["name"], "arguments": arguments})
-        yield self._event({"type": "response.output_item.done", "output_index": place, "item": item})
+        yield self._event({"type": f"{kind}.done", **at, "name": output_item["name"], "arguments": arguments})
+        yield self._event({"type": "response.output_item.done", "output_index": position, "item": output_item})
 
 
-def _messages_of(given: ResponsesRequest) -> tuple[Message, ...]:
-    """The conversation. What an assistant said and called between two others' messages is one message."""
-    messages = [Message("system", given.instructions)] if given.instructions else []
-    if isinstance(given.input, str):
-        return (*messages, Message("user", given.input))
-    said = ""
+def _messages_of(request: ResponsesRequest) -> tuple[Message, ...]:
+    """Returns the conversation; an assistant's text and calls between two other messages become one message."""
+    messages = [Message("system", request.instructions)] if request.instructions else []
+    if isinstance(request.input, str):
+        return (*messages, Message("user", request.input))
+    text = ""
     calls: list[dict[str, Any]] = []
     spoke = False
-    for number, item in enumerate(given.input):
-        place = f"input[{number}]"
-        assistant = item.type == "function_call" or (item.type == "message" and item.role == "assistant")
-        if spoke and not assistant and item.type != "reasoning":
-            messages.append(_assistant(said, calls))
-            said = ""
+    for number, input_item in enumerate(request.input):
+        path = f"input[{number}]"
+        assistant = input_item.type == "function_call" or (
+            input_item.type == "message" and input_item.role == "assistant"
+        )
+        if spoke and not assistant and input_item.type != "reasoning":
+            messages.append(_assistant(text, calls))
+            text = ""
             calls = []
             spoke = False
-        if item.type == "reasoning":
-            continue  # the model has none but in its text
-        if item.type == "function_call":
-            calls.append(called(item.name, item.arguments, item.call_id))
-        elif item.type == "function_call_output":
-            extra = msgspec.json.encode({"tool_call_id": item.call_id}).decode()
-            messages.append(Message("tool", content_text(item.output, f"{place}.output"), extra))
-        elif item.type != "message":
-            raise unsupported(f"{place}.type", f"{place} is of type {item.type!r}, which is not supported")
+        if input_item.type == "reasoning":
+            continue  # the model's thoughts exist only within its text
+        if input_item.type == "function_call":
+            calls.append(called(input_item.name, input_item.arguments, input_item.call_id))
+        elif input_item.type == "function_call_output":
+            extra = msgspec.json.encode({"tool_call_id": input_item.call_id}).decode()
+            messages.append(Message("tool", content_text(input_item.output, f"{path}.output"), extra))
+        elif input_item.type != "message":
+            raise unsupported(f"{path}.type", f"{path} is of type {input_item.type!r}, which is not supported")
         elif assistant:
-            said += content_text(item.content, f"{place}.content")
-        elif item.role in ROLES:
-            messages.append(Message(ROLES[item.role], content_text(item.content, f"{place}.content")))
+            text += content_text(input_item.content, f"{path}.content")
+        elif input_item.role in ROLES:
+            messages.append(Message(ROLES[input_item.role], content_text(input_item.content, f"{path}.content")))
         else:
-            raise CallError(400, f"{place}.role is {item.role!r}", param=f"{place}.role")
+            raise CallError(400, f"{path}.role is {input_item.role!r}", param=f"{path}.role")
         spoke = spoke or assistant
     if spoke:
-        messages.append(_assistant(said, calls))
+        messages.append(_assistant(text, calls))
     if not messages:
         raise CallError(400, "input is empty", param="input")
     return tuple(messages)
 
 
-def _assistant(said: str, calls: list[dict[str, Any]]) -> Message:
-    return Message("assistant", said, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
+def _assistant(text: str, calls: list[dict[str, Any]]) -> Message:
+    return Message("assistant", text, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
 
 
-def _tools_of(given: ResponsesRequest) -> OfferedTools:
+def _tools_of(request: ResponsesRequest) -> OfferedTools:
     listed = []
-    for number, tool in enumerate(given.tools or ()):
+    for number, tool in enumerate(request.tools or ()):
         if tool.type != "function":
             raise unsupported(f"tools[{number}].type", f"a tool of type {tool.type!r} is not supported")
         listed.append(ToolSchema("function", FunctionSchema(tool.name, tool.description, tool.parameters)))
-    choice = given.tool_choice
+    choice = request.tool_choice
     return OfferedTools(
         schemas=tuple(listed),
         choice=FunctionSchema(choice.name) if isinstance(choice, NamedFunctionTool) else choice or "auto",
-        parallel=given.parallel_tool_calls is not False,
+        parallel=request.parallel_tool_calls is not False,
     )

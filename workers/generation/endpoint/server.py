@@ -1,7 +1,7 @@
-"""`ModelEndpoint`: the HTTP server of an explorer, and a capability for each rollout that asks for one.
+"""`ModelEndpoint`: the HTTP server of an explorer, with a capability for each rollout that needs one.
 
-It listens on loopback from the first rollout on. A key is random, is known to one rollout's program, opens that
-rollout's calls and no others, and opens nothing once the rollout is over. It is kept as a digest, and never logged.
+The server listens on loopback from the first such rollout on. A key is random, known to one rollout's program, opens
+that rollout's calls alone, and is invalid once the rollout is over. Only its digest is stored, and it is never logged.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ KEY_SIZE_BYTES: Final = 32
 
 
 class CallApp:
-    """Answers requests. All of it happens on one event loop."""
+    """ASGI application for model calls. Everything runs on one event loop."""
 
     def __init__(self, calls_of: Callable[[bytes], RolloutCalls], tracer: Tracer | None = None) -> None:
-        """`calls_of` gives what a key opens, and raises CallError if it opens nothing."""
+        """`calls_of` returns the calls for a key, and raises CallError for an invalid key."""
         self._calls_of = calls_of
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answers one request."""
         if scope["type"] != "http":
             return
         http = HttpCall(scope, receive, send)
@@ -57,12 +57,12 @@ class CallApp:
         except CallError as error:
             await http.refuse(error)
         except Exception as bug:
-            # The details stay in the log: a traceback in an answer would tell the agent of our files.
+            # The details stay in the log: a traceback in an answer would show the agent this project's files.
             logger().error("endpoint.bug", path=http.path, error=repr(bug), exc_info=bug)
             await http.refuse(bug_in_rftd())
 
     async def _answer(self, http: HttpCall) -> None:
-        # Whoever may not ask is told so first, whatever the path and the body.
+        # The key is checked first, whatever the path and the body.
         calls = self._calls_of(http.key)
         await RequestSpan(http, self._tracer, calls.span).around(self._reply(http, calls))
 
@@ -71,8 +71,8 @@ class CallApp:
         if names_models(http):
             await http.answer(models_of(calls.model, http))
             return
-        asked = await call_of(http, body)
-        call = calls.enter(asked, _repetition(http.path.rstrip("/"), body, http.headers))
+        api_call = await call_of(http, body)
+        call = calls.enter(api_call, _repetition(http.path.rstrip("/"), body, http.headers))
 
         async def deliver(answered: Answered) -> None:
             calls.deliver(call, answered)
@@ -81,7 +81,7 @@ class CallApp:
 
 
 def no_rollout() -> CallError:
-    """The error of a key that opens nothing: the same whether it did before, for that is nobody's business."""
+    """Returns the error for an invalid key: equal for keys of ended rollouts, whose former validity stays hidden."""
     return CallError(401, "this key belongs to no rollout that is under way", reason="invalid_api_key")
 
 
@@ -95,54 +95,54 @@ def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repet
 
 
 class ServedModel:
-    """A model over HTTP, for one rollout and while the block runs: `async with model.served() as served`."""
+    """A model over HTTP, for one rollout and the duration of a block: `async with model.served() as served`."""
 
     def __init__(self, endpoint: ModelEndpoint, model: Model, bounds: CallBounds, *, lengths_only: bool) -> None:
         self._endpoint = endpoint
-        self._asked = (model, bounds, lengths_only)
+        self._parameters = (model, bounds, lengths_only)
         self._calls: RolloutCalls | None = None
         self._key = Secret("")
 
     async def __aenter__(self) -> Self:
-        model, bounds, lengths_only = self._asked
+        model, bounds, lengths_only = self._parameters
         endpoint = self._endpoint
-        # Asked here: on the endpoint's loop another span is open, or none.
+        # The span is read here: on the endpoint's loop another span is active, or none.
         opening = endpoint.open(model, bounds, lengths_only=lengths_only, span=current())
-        self._calls, self._key = await endpoint.here(opening)
+        self._calls, self._key = await endpoint.on_endpoint_loop(opening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._endpoint.here(self._endpoint.end(self._key, self._opened))
+        await self._endpoint.on_endpoint_loop(self._endpoint.end(self._key, self._opened))
 
     @property
     def base_url(self) -> str:
-        """What clients call the base URL, with its `/v1`."""
+        """Base URL for clients, including `/v1`."""
         return self._endpoint.base_url
 
     @property
     def api_key(self) -> str:
-        """The key of this rollout."""
+        """Key of this rollout."""
         return self._key.reveal()
 
     @property
     def turns(self) -> Sequence[Response]:
-        """The answers of the conversation that was asked last, for rewards; empty if nothing was asked."""
+        """Responses of the conversation with the newest call, for rewards; empty without calls."""
         return self._opened.record.turns
 
     @property
     def failure(self) -> RolloutError | None:
-        """Why the model could not answer the newest call; None if it did, or the prompt did not fit."""
+        """Reason why the newest call failed; None if the model answered or the prompt was too long."""
         return self._opened.failure
 
     @property
     def cut(self) -> Response | None:
-        """The response to the newest prompt if that did not fit."""
+        """Response to the newest prompt if the prompt was too long."""
         return self._opened.cut
 
     def results(self, reward: RewardResult, *, cut: Response | None = None) -> list[RolloutResult]:
-        """All that was drawn, with this reward, as steps of a rollout: what a workflow returns.
+        """Returns everything drawn as steps of a rollout with this reward, the return value of a workflow.
 
-        `cut` is given where the rollout ended with a prompt that did not fit, and earns nothing.
+        `cut` is the response to an overlong prompt, if the rollout ended with one and earns nothing.
         """
         return self._opened.record.results(reward, cut=cut)
 
@@ -153,13 +153,13 @@ class ServedModel:
 
 
 class ModelEndpoint:
-    """Serves models of rollouts. Made on the event loop that it runs on; rollouts may be on other threads."""
+    """Serves models of rollouts over HTTP. Made on its event loop; rollouts may run on other threads."""
 
     def __init__(self, *, clock: Clock, random_bytes: Callable[[int], bytes], tracer: Tracer | None = None) -> None:
-        """`random_bytes` gives so many bytes that nobody can guess. A caller's trace goes on by the `tracer`."""
+        """`random_bytes` returns a number of unguessable bytes. The `tracer` continues a caller's trace."""
         self._tracer = tracer
         self.base_url = ""
-        """The address, once a rollout has asked for it."""
+        """Base URL of the server, once a rollout has opened a capability."""
         self._clock = clock
         self._random_bytes = random_bytes
         self._loop = asyncio.get_running_loop()
@@ -167,14 +167,14 @@ class ModelEndpoint:
         self._up = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._rollouts: dict[bytes, RolloutCalls] = {}
-        """By the digest of the key, so that looking one up takes as long whatever its characters are."""
+        """Calls by the digest of the key: a lookup takes equal time whatever the key's characters are."""
 
     async def run(self) -> None:
-        """Serves until it is cancelled."""
+        """Serves until cancelled."""
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
         app = CallApp(self.calls_of, self._tracer)
-        # The group is the outer one: requests under way when the endpoint ends still need it.
+        # The task group is the outer context: requests under way at the endpoint's end still need it.
         async with (
             asyncio.TaskGroup() as tasks,
             serving_http(app, bound, keep_alive_s=limits.ENDPOINT_KEEP_ALIVE_S, refusal=refusal),
@@ -185,11 +185,11 @@ class ModelEndpoint:
             await asyncio.Event().wait()
 
     def of(self, model: Model, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> ServedModel:
-        """A capability for the rollout that `model` is of; `Model.served` says more."""
+        """Returns a capability for the rollout of `model`; see `Model.served`."""
         return ServedModel(self, model, bounds or CallBounds(), lengths_only=lengths_only)
 
-    async def here(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does the work on the endpoint's loop, whichever loop asks."""
+    async def on_endpoint_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the endpoint's loop, from whichever loop the caller is on."""
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -197,7 +197,7 @@ class ModelEndpoint:
     async def open(
         self, model: Model, bounds: CallBounds, *, lengths_only: bool, span: TraceSpan | None = None
     ) -> tuple[RolloutCalls, Secret]:
-        """The calls of a new capability, and its key. `span` is that of the rollout, where it is traced."""
+        """Opens a capability, and returns its calls and key. `span` is the rollout's, where the rollout is traced."""
         self._wanted.set()
         await self._up.wait()
         assert self._tasks is not None
@@ -207,12 +207,12 @@ class ModelEndpoint:
         return calls, Secret(key)
 
     async def end(self, key: Secret, calls: RolloutCalls) -> None:
-        """Ends a capability: what is under way is cancelled, and its key opens nothing."""
+        """Ends a capability: cancels the calls under way and invalidates the key."""
         self._rollouts.pop(_digest(key.reveal().encode()), None)
         await calls.end()
 
     def calls_of(self, key: bytes) -> RolloutCalls:
-        """The calls that a key opens. Raises CallError if it opens none."""
+        """Returns the calls for a key. Raises CallError for an invalid key."""
         calls = self._rollouts.get(_digest(key))
         if calls is None:
             raise no_rollout()

@@ -240,7 +240,9 @@ class ConversationServer:
         assert self._tasks is not None
         bounds = CallBounds()
         model = self._model()
-        calls = RolloutCalls(model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, place=self._place)
+        calls = RolloutCalls(
+            model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, draw_block=self._place
+        )
         calls.record = KeptTurns(self._history)
         choices = api_call.question.choices
 

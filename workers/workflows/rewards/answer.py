@@ -21,18 +21,20 @@ _ALIKE: Final = (
     ("\\mathbb{R}", "(-\\infty, \\infty)"),
 )
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
-"""Soft hyphens, joiners, direction and byte order marks: nobody sees them, and some tokenizers write them."""
+"""Soft hyphens, joiners, direction and byte order marks: invisible characters written by some tokenizers."""
 _DEPTH: Final = 3
-"""Members of members of an answer; deeper ones are text."""
+"""Nesting depth of an answer's members; deeper members are compared as text."""
 
 
 def visible(text: str) -> str:
-    """The text without characters that nobody sees."""
+    """Returns the text without invisible characters."""
     return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def truth_of(reference: str) -> str:
-    """The truth in a dataset's answer: after the last `####` (GSM8K), else the last boxed one, else all of it."""
+    """Returns the truth in a dataset's answer: after the last `####` (GSM8K), else the last boxed text, else
+    everything.
+    """
     if "####" in reference:
         return reference.rpartition("####")[2].strip()
     boxed = last_boxed(reference)
@@ -40,9 +42,11 @@ def truth_of(reference: str) -> str:
 
 
 def answer_of(response: str) -> str | None:
-    """The answer that a response marks: the last `<answer>`, else the last boxed one, else after `####`; else None."""
+    """Returns a response's marked answer: the last `<answer>`, else the last box, else after `####`; None without
+    marks.
+    """
     tagged = last_tagged(response, "answer")
-    # What was only thought is no answer: a model weighs several numbers before it gives one.
+    # The thought is not searched: a model weighs several numbers before answering.
     text = response.rpartition("</think>")[2] if tagged is None else tagged
     boxed = last_boxed(text)
     if boxed is not None:
@@ -54,7 +58,7 @@ def answer_of(response: str) -> str | None:
 
 
 def finished_answer_of(response: str) -> str | None:
-    """The answer that a response marks from its beginning to its end; None where nothing says that it is whole."""
+    """Returns the marked answer of a response that is marked to its end; None where the end is not certain."""
     answer = answer_of(response)
     text = response.rpartition("</think>")[2]
     if last_tagged(response, "answer") is None and last_boxed(text) is None and "####" in text:
@@ -64,14 +68,14 @@ def finished_answer_of(response: str) -> str | None:
 
 
 def last_tagged(text: str, tag: str) -> str | None:
-    """The text in the last complete `<tag>...</tag>`; None without one."""
+    """Returns the text in the last complete `<tag>...</tag>`; None without one."""
     head, closed, _ = text.rpartition(f"</{tag}>")
     _, opened, inner = head.rpartition(f"<{tag}>")
     return inner if closed and opened else None
 
 
 def last_boxed(text: str) -> str | None:
-    """The text in the last complete `\\boxed{...}`, whose braces may nest; None without one."""
+    r"""Returns the text in the last complete `\boxed{...}`, with nested braces; None without one."""
     boxes = {match.start(1) for match in _BOX.finditer(text)}
     if not boxes:
         return None
@@ -86,44 +90,48 @@ def last_boxed(text: str) -> str | None:
 
 
 def agree(answer: str, truth: str) -> bool:
-    """True if two answers are the same number, expression or collection, or the same text up to case and spacing.
+    """True if two answers are the same number, expression or collection, or equal texts up to case and spacing.
 
-    A truth that is a number wants it worked out: 12 * 12 is not 144. A unit may be missing, but not be another one.
+    A numeric truth requires a number: 12 * 12 does not agree with 144. A unit may be missing, but must not differ.
     """
     return _same(visible(answer), visible(truth), _DEPTH)
 
 
 def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
-    """1 if the response's answer agrees with the truth, else 0.
+    """Returns 1 if the response's answer agrees with the truth, else 0.
 
-    A wordy answer counts if just one number is in it: "so she pays 18 dollars a day" agrees with 18. A response that
-    marks no answer counts by the words after its last "answer is", else by its last sentence with a number. One that
-    was cut at its limit counts by an answer that it marked to the end: its last words may be half a number.
+    A wordy answer counts if it has just one number: "so she pays 18 dollars a day" agrees with 18. A response without a
+    marked answer counts by the words after its last "answer is", else by its last sentence with a number. A response
+    cut at its limit counts only by an answer marked to the end: its last words may be half a number.
     """
     response = visible(response)
     expected = truth_of(visible(truth))
     marked = finished_answer_of(response) if cut else answer_of(response)
     if cut and marked is None:
         return 0.0
-    said = response.rpartition("</think>")[2] if marked is None else marked
-    if agree(said, expected):
+    claimed = response.rpartition("</think>")[2] if marked is None else marked
+    if agree(claimed, expected):
         return 1.0
-    words = closing(said) if marked is None else announced(said) or said
-    if words is not said and agree(words, expected):
+    words = closing(claimed) if marked is None else announced(claimed) or claimed
+    if words is not claimed and agree(words, expected):
         return 1.0
-    wanted = parse_quantity(expected)
-    found = None if wanted is None else only_quantity(words)
-    return 1.0 if wanted is not None and found is not None and found.agrees(wanted) else 0.0
+    expected_quantity = parse_quantity(expected)
+    only_number = None if expected_quantity is None else only_quantity(words)
+    return (
+        1.0
+        if expected_quantity is not None and only_number is not None and only_number.agrees(expected_quantity)
+        else 0.0
+    )
 
 
 def _is_quantity(answer: str, expected: Quantity) -> bool:
-    given = parse_quantity(answer) or parse_quantity(unwrapped(value_side(plain(answer))))
-    if given is None and "=" in answer:
-        # An equation counts by its right side if the left is that: 9 * 2 = 18, but not 9 + 2 = 18.
-        left, _, right = plain(answer).rpartition("=")
-        worked = parse_quantity(right)
-        given = worked if worked is not None and value_of(left) == worked.value else None
-    return given is not None and given.agrees(expected)
+    quantity = parse_quantity(answer) or parse_quantity(unwrapped(value_side(plain(answer))))
+    if quantity is None and "=" in answer:
+        # An equation counts by its right side if the left side equals it: 9 * 2 = 18, but not 9 + 2 = 18.
+        left_side, _, right = plain(answer).rpartition("=")
+        right_value = parse_quantity(right)
+        quantity = right_value if right_value is not None and value_of(left_side) == right_value.value else None
+    return quantity is not None and quantity.agrees(expected)
 
 
 def _same(answer: str, truth: str, depth: int) -> bool:
@@ -133,30 +141,30 @@ def _same(answer: str, truth: str, depth: int) -> bool:
     if _text(answer) == _text(truth):
         return True
     bare, unit = measured(_simple(answer))
-    wanted_bare, wanted_unit = measured(_simple(truth))
-    if (unit or wanted_unit) and same_unit(unit, wanted_unit) and same_expression(bare, wanted_bare):
+    truth_bare, truth_unit = measured(_simple(truth))
+    if (unit or truth_unit) and same_unit(unit, truth_unit) and same_expression(bare, truth_bare):
         return True
     answer = unwrapped(_simple(answer))
     truth = unwrapped(_simple(truth))
     if same_choice(answer, truth) or same_expression(answer, truth):
         return True
-    given = value_side(answer)
-    wanted = value_side(truth)
-    # One of the two may leave the name out: y = 2x and 2x.
-    one_named = (given == answer) != (wanted == truth)
-    if same_equation(answer, truth) or (one_named and same_expression(given, wanted)):
+    answer_value = value_side(answer)
+    truth_value = value_side(truth)
+    # Only one of the two may omit the name: y = 2x and 2x.
+    one_named = (answer_value == answer) != (truth_value == truth)
+    if same_equation(answer, truth) or (one_named and same_expression(answer_value, truth_value)):
         return True
     if depth == 0:
         return False
     if one_named:
-        answer = given
-        truth = wanted
+        answer = answer_value
+        truth = truth_value
     return same_collection(answer, truth, lambda ours, theirs: _same(ours, theirs, depth - 1))
 
 
 def _simple(text: str) -> str:
-    for written, meant in _ALIKE:
-        text = text.replace(written, meant)
+    for spelling, normal_form in _ALIKE:
+        text = text.replace(spelling, normal_form)
     return plain(text).strip(" .*`")
 
 

@@ -9,22 +9,22 @@ from fractions import Fraction
 from typing import Final
 
 EXPONENT: Final = 256
-"""Larger exponents, and higher roots, give no value."""
+"""Largest exponent, and largest index of a root; beyond, a value is undefined."""
 BITS: Final = 4096
-"""Larger numbers are no values."""
+"""Largest size of numerator and denominator in bits; beyond, a value is undefined."""
 PRECISION: Final = decimal.Context(prec=60, Emax=9999, Emin=-9999, traps=[decimal.InvalidOperation, decimal.Overflow])
-"""The context that everything here is to be called in."""
+"""Decimal context for all functions here."""
 _CLOSE: Final = Decimal("1e-45")
 
 Number = Fraction | Decimal
 
 
 class Undefined(Exception):
-    """There is no value, or only one beyond the bounds."""
+    """There is no value within the bounds."""
 
 
 def same_value(left: Number, right: Number) -> bool:
-    """True if two values are equal, or their first 45 digits if one is a root."""
+    """True if two values are equal, or agree in their first 45 digits if either is a decimal."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     with decimal.localcontext(PRECISION):
@@ -34,46 +34,46 @@ def same_value(left: Number, right: Number) -> bool:
 
 
 def opaque(text: str) -> Fraction:
-    """A value between 0 and 1 that stands for what a text names, and for nothing else."""
+    """Returns a value between 0 and 1 standing for a name, unequal to other names' values."""
     digest = hashlib.sha256(text.encode()).digest()
     return Fraction(int.from_bytes(digest[:8], "big") + 1, 2**64)
 
 
-def _bounded(value: Number) -> Number:
-    if isinstance(value, Fraction):
-        if value.numerator.bit_length() > BITS or value.denominator.bit_length() > BITS:
+def _bounded(number: Number) -> Number:
+    if isinstance(number, Fraction):
+        if number.numerator.bit_length() > BITS or number.denominator.bit_length() > BITS:
             raise Undefined
-    elif not value.is_finite():
+    elif not number.is_finite():
         raise Undefined
-    return value
+    return number
 
 
-def as_decimal(value: Number) -> Decimal:
-    """The value with 60 digits."""
-    if isinstance(value, Decimal):
-        return value
-    return Decimal(value.numerator) / Decimal(value.denominator)
+def as_decimal(number: Number) -> Decimal:
+    """Returns the number with 60 digits."""
+    if isinstance(number, Decimal):
+        return number
+    return Decimal(number.numerator) / Decimal(number.denominator)
 
 
 def total(left: Number, right: Number) -> Number:
-    """The sum. Raises Undefined beyond the bounds."""
+    """Returns the sum. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return _bounded(left + right)
     return _guarded("+", left, right)
 
 
 def product(left: Number, right: Number) -> Number:
-    """The product. Raises Undefined beyond the bounds."""
+    """Returns the product. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return _bounded(left * right)
     return _guarded("*", left, right)
 
 
-def inverse(value: Number) -> Number:
-    """The reciprocal of the value. Raises Undefined for 0."""
-    if not value:
+def inverse(number: Number) -> Number:
+    """Returns the reciprocal. Raises Undefined for 0."""
+    if not number:
         raise Undefined
-    return 1 / value
+    return 1 / number
 
 
 def _guarded(sign: str, left: Number, right: Number) -> Number:
@@ -81,23 +81,23 @@ def _guarded(sign: str, left: Number, right: Number) -> Number:
     far = as_decimal(right)
     try:
         if sign == "+":
-            value = near + far
-            # What is left of two equal roots is nothing, not the last digit of their difference.
-            return Decimal(0) if abs(value) <= _CLOSE * max(abs(near), abs(far)) else value
+            summed = near + far
+            # The difference of two equal roots is 0, not the last digit of their rounding errors.
+            return Decimal(0) if abs(summed) <= _CLOSE * max(abs(near), abs(far)) else summed
         return _bounded(near * far if sign == "*" else near**far)
     except decimal.DecimalException as error:
         raise Undefined from error
 
 
 def raised(base: Number, power: Number) -> Number:
-    """The power. Raises Undefined where there is no real one, or beyond the bounds."""
+    """Returns the power. Raises Undefined without a real power, or beyond the bounds."""
     if isinstance(power, Fraction) and power.denominator == 1:
         times = power.numerator
         if abs(times) > EXPONENT or (not base and times <= 0):
             raise Undefined
         if isinstance(base, Fraction):
             size = max(base.numerator.bit_length(), base.denominator.bit_length())
-            # Before the power is computed: what a model wrote may be 9^9^9.
+            # Checked before the power is computed: a model may write 9^9^9.
             if size * abs(times) > BITS:
                 raise Undefined
             return Fraction(base**times)
@@ -110,35 +110,37 @@ def raised(base: Number, power: Number) -> Number:
     return _guarded("^", base, power)
 
 
-def rooted(value: Number, index: Number) -> Number:
-    """The real root, exact if it is rational. Raises Undefined if there is none, or the index is not 2 or more."""
+def rooted(number: Number, index: Number) -> Number:
+    """Returns the real root, exact if rational. Raises Undefined without a real root, or for an index other than 2, 3,
+    ...
+    """
     if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= EXPONENT:
         raise Undefined
     odd = index.numerator % 2 == 1
-    if value < 0:
+    if number < 0:
         if not odd:
             raise Undefined
-        return -rooted(-value, index)
-    if not value:
+        return -rooted(-number, index)
+    if not number:
         return Fraction(0)
-    if isinstance(value, Fraction):
-        top = _whole_root(value.numerator, index.numerator)
-        bottom = _whole_root(value.denominator, index.numerator)
+    if isinstance(number, Fraction):
+        top = _whole_root(number.numerator, index.numerator)
+        bottom = _whole_root(number.denominator, index.numerator)
         if top is not None and bottom is not None:
             return Fraction(top, bottom)
-    return _guarded("^", value, Fraction(1, index.numerator))
+    return _guarded("^", number, Fraction(1, index.numerator))
 
 
-def _whole_root(value: int, index: int) -> int | None:
-    """The exact root of a positive whole number; None if it has none."""
+def _whole_root(number: int, index: int) -> int | None:
+    """Returns the exact root of a positive whole number; None without one."""
     low = 1
-    high = 1 << (value.bit_length() // index + 1)
+    high = 1 << (number.bit_length() // index + 1)
     while low <= high:
         middle = (low + high) // 2
         power = int(middle**index)
-        if power == value:
+        if power == number:
             return middle
-        if power < value:
+        if power < number:
             low = middle + 1
         else:
             high = middle - 1

@@ -1,6 +1,6 @@
 """Answers of several members, compared member by member: lists, sets, pairs, intervals, unions, relations and choices.
 
-The members of a set or a bare list may come in any order; those of what stands in round or square brackets may not.
+The members of a set or a bare list may come in any order; members in round or square brackets may not.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 MEMBERS: Final = 16
-"""Longer lists are text."""
+"""Maximum members of a collection; longer lists are text."""
 COLLECTION_CHARS: Final = 1000
-"""Longer texts are no lists."""
+"""Maximum characters of a collection; longer texts are not lists."""
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
 _AND: Final = re.compile(r"\s*(?:\\text\{,? ?(?:and|or),? ?\}|(?:,\s*)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|;)\s*")
@@ -47,15 +47,15 @@ Same = Callable[[str, str], bool]
 
 def same_choice(answer: str, truth: str) -> bool:
     """True if the truth is the letter of a choice, and the answer names that letter: `(A)`, `A`, `A. Paris`."""
-    wanted = _CHOICE.fullmatch(truth)
-    if wanted is None:
+    letter = _CHOICE.fullmatch(truth)
+    if letter is None:
         return False
     named = _CHOICE.fullmatch(answer) or _NAMED_CHOICE.fullmatch(answer)
-    return named is not None and wanted[1] in named.groups()
+    return named is not None and letter[1] in named.groups()
 
 
 def value_side(text: str) -> str:
-    """The value in an equation of names: the 5 in `x = 5`, the pair in `(x, y) = (1, 2)`; any other text as it is."""
+    """Returns the value in an equation of names: 5 in `x = 5`, the pair in `(x, y) = (1, 2)`; other texts unchanged."""
     sides = _RELATION.split(_relations(text))
     name = sides[0].strip()
     if len(sides) == 2 and "=" in text and (_NAME.fullmatch(name) or _NAMES.fullmatch(name)):
@@ -64,14 +64,14 @@ def value_side(text: str) -> str:
 
 
 def same_collection(answer: str, truth: str, same: Same) -> bool:
-    """True if two plain texts are collections of one kind with the same members, by `same`."""
+    """True if two plain texts are collections of one kind with equal members, compared by `same`."""
     if len(answer) > COLLECTION_CHARS or len(truth) > COLLECTION_CHARS:
         return False
     answer = _merged(_MEMBER_OF.sub("", _braces(answer), count=1))
     truth = _merged(_MEMBER_OF.sub("", _braces(truth), count=1))
     answer, truth = _as_intervals(answer, truth)
     if truth[:1] != answer[:1] and "{" in (answer[:1], truth[:1]):
-        # A set may be given without its braces.
+        # A set may be written without its braces.
         answer = _without_braces(answer)
         truth = _without_braces(truth)
     for split, alike in ((_union, _in_any_order), (_listed, _in_any_order), (_related, _in_order)):
@@ -83,15 +83,15 @@ def same_collection(answer: str, truth: str, same: Same) -> bool:
 
 
 def _as_intervals(answer: str, truth: str) -> tuple[str, str]:
-    """Both texts; where one is a relation and the other an interval, the relation as intervals too."""
+    """Returns both texts, a relation rewritten as intervals if the other text is an interval."""
     if bool(_RELATION.search(_relations(answer))) == bool(_RELATION.search(_relations(truth))):
         return answer, truth
     return _solutions(answer) or answer, _solutions(truth) or truth
 
 
 def _solutions(text: str) -> str:
-    """The intervals that `x < 1 or x > 2` describes; empty if the text is not of that form."""
-    intervals = [_interval(part) for part in _OR.split(text)]
+    """Returns the intervals of `x < 1 or x > 2`; empty for a text of another form."""
+    intervals = [_interval(relation) for relation in _OR.split(text)]
     return " \\cup ".join(intervals) if all(intervals) else ""
 
 
@@ -124,41 +124,43 @@ def _bracketed(answer: str, truth: str, same: Same) -> bool:
 
 
 def _in_order(ours: list[str], theirs: list[str], same: Same) -> bool:
-    return len(ours) == len(theirs) and all(same(left, right) for left, right in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        same(member, counterpart) for member, counterpart in zip(ours, theirs, strict=True)
+    )
 
 
 def _in_any_order(ours: list[str], theirs: list[str], same: Same) -> bool:
     if len(ours) != len(theirs):
         return False
-    left = list(theirs)
+    unmatched = list(theirs)
     for member in ours:
-        found = next((index for index, other in enumerate(left) if same(member, other)), None)
-        if found is None:
+        match = next((index for index, candidate in enumerate(unmatched) if same(member, candidate)), None)
+        if match is None:
             return False
-        del left[found]
+        del unmatched[match]
     return True
 
 
 def _as_sets(ours: list[str], theirs: list[str], same: Same) -> bool:
-    return all(any(same(left, right) for right in theirs) for left in ours) and all(
-        any(same(left, right) for left in ours) for right in theirs
+    return all(any(same(member, counterpart) for counterpart in theirs) for member in ours) and all(
+        any(same(member, counterpart) for member in ours) for counterpart in theirs
     )
 
 
 def _union(text: str) -> list[str]:
-    return [part.strip() for part in _UNION.split(text)]
+    return [subset.strip() for subset in _UNION.split(text)]
 
 
 def _merged(text: str) -> str:
-    """A union of sets that are written out as one such set; any other text as it is."""
-    parts = [(part, _without_braces(part)) for part in _union(text)]
-    if len(parts) < 2 or any(part == members for part, members in parts):
+    """Returns a union of explicit sets as one set; other texts unchanged."""
+    subsets = [(subset, _without_braces(subset)) for subset in _union(text)]
+    if len(subsets) < 2 or any(subset == members for subset, members in subsets):
         return text
-    return "{" + ", ".join(member for _, members in parts for member in _parts(members)) + "}"
+    return "{" + ", ".join(member for _, members in subsets for member in _parts(members)) + "}"
 
 
 def _listed(text: str) -> list[str]:
-    """The members of a bare list, both signs of a plus-minus written out."""
+    """Returns the members of a bare list, with both signs of a plus-minus written out."""
     if "\\pm" in text or "±" in text:
         text = text.replace("±", "\\pm ")
         if text.count("\\pm") > 1:
@@ -168,13 +170,13 @@ def _listed(text: str) -> list[str]:
 
 
 def _related(text: str) -> list[str]:
-    """Both sides and the relation between them, `x < 5` and `5 > x` alike."""
+    """Returns the sides and signs of a relation, equal for `x < 5` and `5 > x`."""
     sides, signs = _ascending(text)
     return [*sides, *signs]
 
 
 def _ascending(text: str) -> tuple[list[str], list[str]]:
-    """The sides of a relation and the signs between them, from the least to the greatest."""
+    """Returns the sides of a relation and the signs between them, from the least to the greatest."""
     text = _relations(text)
     signs = _RELATION.findall(text)
     if not signs:
@@ -186,8 +188,8 @@ def _ascending(text: str) -> tuple[list[str], list[str]]:
 
 
 def _relations(text: str) -> str:
-    for written, sign in _RELATIONS:
-        text = re.sub(re.escape(written) + ("(?![A-Za-z])" if written[0] == "\\" else ""), sign, text)
+    for spelling, sign in _RELATIONS:
+        text = re.sub(re.escape(spelling) + ("(?![A-Za-z])" if spelling[0] == "\\" else ""), sign, text)
     return text
 
 
@@ -200,7 +202,7 @@ def _braces(text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts between commas outside brackets."""
+    """Returns the parts between commas outside brackets."""
     depth = 0
     commas: list[int] = []
     for index, character in enumerate(text):
@@ -210,14 +212,14 @@ def _parts(text: str) -> list[str]:
             depth -= 1
         elif character == "," and depth == 0:
             commas.append(index)
-    # Where a space follows some commas, the others are inside numbers: 1,000, 2,000.
+    # If a space follows only some commas, the others are inside numbers: 1,000, 2,000.
     spaced = [index for index in commas if text[index + 1 : index + 2] == " "]
     bounds = [-1, *(spaced or commas), len(text)]
     return [text[start + 1 : end].strip() for start, end in itertools.pairwise(bounds)]
 
 
 def _enclosed(text: str) -> bool:
-    """True if the first bracket is closed by the last: not so in `(1,2),(3,4)`."""
+    """True if the last bracket closes the first: not so in `(1,2),(3,4)`."""
     depth = 0
     for index, character in enumerate(text):
         if character in _OPENING:

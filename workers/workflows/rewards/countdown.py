@@ -1,4 +1,4 @@
-"""Countdown: an expression of given numbers, each used once, that has a given value."""
+"""Countdown: an expression using given numbers once each, with a target value."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ _NUMBERS: Final = ("numbers", "nums")
 _PLAIN: Final = re.compile(r"[-+*/()\d\s]+", re.ASCII)
 _TARGET: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?", re.ASCII)
 _OTHER: Final = re.compile(r"\*\s*\*|/\s*/|[\d)]\s*\(|\)\s*\d", re.ASCII)
-"""Powers, whole quotients and products without a sign are none of the four operations."""
+"""Powers, whole quotients and products without a sign, excluded from the four operations."""
 
 
 class CountdownReward:
-    """1 for an expression in the last `<answer>` that uses each number once and has the value; 0.1 for another there.
+    """1 for an expression in the last `<answer>` using each number once to reach the target; 0.1 for another answer.
 
     The truth is `{"target": 24, "numbers": [3, 8]}` as JSON, or the target alone beside a column `numbers` or `nums`.
     The expression has whole numbers, + - * / and brackets; it is computed exactly, and never run as code.
     """
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
-        """`accuracy`: 0 or 1, and `format_score`: 0.1 for an answer that is wrong. Raises DataError."""
-        target, numbers = _asked(truth, task)
+        """Returns `accuracy`: 0 or 1, and `format_score`: 0.1 for a wrong answer in tags. Raises DataError for a
+        malformed row.
+        """
+        target, numbers = _target_and_numbers(truth, task)
         answer = last_tagged(visible(response), "answer")
         if answer is None:
             return RewardResult.of(accuracy=0.0, format_score=0.0)
@@ -45,23 +47,23 @@ def solves(expression: str, target: Fraction, numbers: Sequence[int]) -> bool:
     """True if the expression uses each of the numbers once, and has the target's value."""
     if not _PLAIN.fullmatch(expression) or _OTHER.search(expression):
         return False
-    # A number of more digits than any that is given is none of them, and would be dear to read.
+    # A number with more digits than the longest given one matches none, and would be expensive to read.
     longest = max((len(str(number)) for number in numbers), default=0)
     used = re.findall(r"\d+", expression, re.ASCII)
-    if any(len(each) > longest for each in used) or Counter(map(int, used)) != Counter(numbers):
+    if any(len(digits) > longest for digits in used) or Counter(map(int, used)) != Counter(numbers):
         return False
     return value_of(expression) == target
 
 
-def _asked(truth: str, task: Task) -> tuple[Fraction, list[int]]:
-    """The target and the numbers of a row."""
+def _target_and_numbers(truth: str, task: Task) -> tuple[Fraction, list[int]]:
+    """Reads the target and the numbers of a row."""
     try:
-        asked: Any = json.loads(truth)
-        given = asked if isinstance(asked, dict) else {**task.raw, "target": asked}
-        target = str(given["target"])
-        if not _TARGET.fullmatch(target):  # an exponent could ask for a number that no machine holds
+        decoded: Any = json.loads(truth)
+        columns = decoded if isinstance(decoded, dict) else {**task.raw, "target": decoded}
+        target = str(columns["target"])
+        if not _TARGET.fullmatch(target):  # an exponent could demand a number beyond any memory
             raise ValueError
-        numbers = next(given[name] for name in _NUMBERS if name in given)
+        numbers = next(columns[name] for name in _NUMBERS if name in columns)
         if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
             raise ValueError
         return Fraction(target), list(numbers)

@@ -1,6 +1,6 @@
-"""Elementary functions with 60 digits, and those that have no value here as what they are of.
+"""Elementary functions with 60 digits; uncomputed functions have opaque values depending on name and argument.
 
-The power series are reduced to small arguments first, so that a fixed number of terms suffices.
+The power series are reduced to small arguments first, so a fixed number of terms suffices.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rftd.workers.workflows.rewards.arithmetic import Number, Undefined, as_deci
 PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640629")
 EULER: Final = Decimal("2.71828182845904523536028747135266249775724709369995957496696762772407663035")
 LARGEST: Final = 9999
-"""Arguments beyond it have lost too many digits."""
+"""Largest argument; larger ones have lost too many digits."""
 COUNTED: Final = 64
-"""Factorials and binomials of larger numbers are no values."""
+"""Largest argument of factorials and binomials; larger ones have opaque values."""
 _NOTHING: Final = Decimal("1e-50")
 
 
 def value_at(name: str, inner: Number, base: Number | None = None) -> Number:
-    """The value of a function, whose logarithm's base may be given; what is not computed stands for itself.
+    """Returns the value of a function, a logarithm perhaps with a base; an opaque value for an uncomputed function.
 
-    Raises Undefined where there is no real value.
+    Raises Undefined without a real value.
     """
     if name in ("log", "ln", "lg"):
         return _logarithm(name, inner, base)
@@ -42,17 +42,17 @@ def value_at(name: str, inner: Number, base: Number | None = None) -> Number:
         raise Undefined from error
 
 
-def factorial_of(value: Number) -> Number:
-    """The factorial of a small whole number; of anything else what stands for it."""
-    if isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= COUNTED:
-        return Fraction(factorial(value.numerator))
-    return opaque(f"factorial {as_decimal(value):.40e}")
+def factorial_of(number: Number) -> Number:
+    """Returns the factorial of a small whole number; an opaque value for other numbers."""
+    if isinstance(number, Fraction) and number.denominator == 1 and 0 <= number <= COUNTED:
+        return Fraction(factorial(number.numerator))
+    return opaque(f"factorial {as_decimal(number):.40e}")
 
 
 def binomial_of(top: Number, bottom: Number) -> Number:
-    """The binomial coefficient of small whole numbers; of anything else what stands for it."""
+    """Returns the binomial coefficient of small whole numbers; an opaque value for other numbers."""
     whole = all(
-        isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= COUNTED for value in (top, bottom)
+        isinstance(number, Fraction) and number.denominator == 1 and 0 <= number <= COUNTED for number in (top, bottom)
     )
     if whole:
         return Fraction(comb(int(top), int(bottom)))
@@ -62,25 +62,25 @@ def binomial_of(top: Number, bottom: Number) -> Number:
 def _logarithm(name: str, inner: Number, base: Number | None) -> Number:
     if inner <= 0 or (base is not None and (base <= 0 or base == 1)):
         raise Undefined
-    value = as_decimal(inner).ln()
+    natural = as_decimal(inner).ln()
     if base is not None:
-        return product(value, inverse(as_decimal(base).ln()))
-    # Of a logarithm that names no base its laws hold, and no value is known: it is 2 of 100 to some only.
-    return value if name == "ln" else product(value, opaque(name))
+        return product(natural, inverse(as_decimal(base).ln()))
+    # A logarithm without a base obeys the laws of logarithms but has no known value: log 100 is 2 only in base 10.
+    return natural if name == "ln" else product(natural, opaque(name))
 
 
 def _sine(argument: Decimal) -> Decimal:
     turned = argument.remainder_near(2 * PI)
-    # sin 3a = 3 sin a - 4 sin^3 a, five times: a is below 0.013 then, and 16 terms have 60 digits.
+    # sin 3a = 3 sin a - 4 sin^3 a, five times: a is below 0.013 then, and 16 terms give 60 digits.
     small = turned / 243
     term = small
-    value = small
+    sine = small
     for number in range(1, 16):
         term = -term * small * small / (2 * number * (2 * number + 1))
-        value += term
+        sine += term
     for _ in range(5):
-        value = 3 * value - 4 * value**3
-    return Decimal(0) if abs(value) <= _NOTHING else value
+        sine = 3 * sine - 4 * sine**3
+    return Decimal(0) if abs(sine) <= _NOTHING else sine
 
 
 def _cosine(argument: Decimal) -> Decimal:

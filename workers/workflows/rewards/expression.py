@@ -1,9 +1,9 @@
-"""Expressions with variables, compared by value: 2x+2 = 2(x+1), \\frac{\\sqrt{2}}{2} = \\frac{1}{\\sqrt{2}}.
+r"""Expressions with variables, compared by value: 2x+2 = 2(x+1), \frac{\sqrt{2}}{2} = \frac{1}{\sqrt{2}}.
 
-Two expressions are held to be one if they have the same value, or none, wherever some fixed points put their variables
-(polynomial identity testing: Schwartz, Journal of the ACM 27(4), 1980). Rational arithmetic is exact; roots, pi, e and
-functions such as sin have 60 digits. Nothing is evaluated as code; the length, the depth and the size of every number
-are bounded, and what cannot be read is no expression.
+Two expressions count as equal if their values agree, or are both undefined, at several fixed points (polynomial
+identity testing: Schwartz, Journal of the ACM 27(4), 1980). Rational arithmetic is exact; roots, pi, e and functions
+such as sin have 60 digits. Nothing is evaluated as code; the length, the depth and the size of every number are
+bounded, and unreadable text is not an expression.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rftd.workers.workflows.rewards.arithmetic import (
 from rftd.workers.workflows.rewards.elementary import EULER, PI, binomial_of, factorial_of, value_at
 
 EXPRESSION_CHARS: Final = 256
-"""Longer texts are no expressions."""
+"""Maximum characters of an expression; longer texts are unreadable."""
 POINTS: Final = 5
-"""The number of points at which expressions are compared; variables are negative at some of them."""
+"""Number of points for comparing expressions; variables are negative at some of them."""
 DEPTH: Final = 24
 _TOKEN: Final = re.compile(
     r" *(?:(?P<number>[0-9]{1,64}(?:\.[0-9]{1,64})?|\.[0-9]{1,64})|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)"
@@ -100,12 +100,12 @@ _NORMAL: Final = (
 
 
 class Unreadable(Exception):
-    """The text is no expression that is read here."""
+    """The text is not a readable expression."""
 
 
 def same_expression(left: str, right: str) -> bool:
-    """True if two plain texts are expressions of the same value everywhere; False also where one cannot be read."""
-    known = False
+    """True if two plain texts are expressions of equal value everywhere; False also if either is unreadable."""
+    compared = False
     try:
         ours = _tokens(left)
         theirs = _tokens(right)
@@ -113,24 +113,24 @@ def same_expression(left: str, right: str) -> bool:
             same = _same_at(ours, theirs, point)
             if same is False:
                 return False
-            known = known or same is True
+            compared = compared or same is True
     except Unreadable:
         return False
-    return known
+    return compared
 
 
 def same_equation(left: str, right: str) -> bool:
-    """True if two plain equations, each of two sides and the second of several variables, say the same.
+    """True if two plain equations are equivalent; each has two sides, and the second has several variables.
 
-    Their differences of sides are then multiples of each other by one number: 3x - y = 2 is y = 3x - 2.
+    The differences of their sides are then multiples of each other by one number: 3x - y = 2 is y = 3x - 2.
     """
-    known = 0
+    compared = 0
     factor: Number | None = None
     try:
         ours = _difference(left)
         theirs = _difference(right)
         if len(_variables(theirs)) < 2:
-            # x = 4 is a solution, and 2x = 8 is none yet.
+            # x = 4 is a solution; 2x = 8 is not solved yet.
             return False
         for point in range(POINTS):
             near = _at(ours, point)
@@ -144,24 +144,24 @@ def same_equation(left: str, right: str) -> bool:
             if not ratio or (factor is not None and not same_value(ratio, factor)):
                 return False
             factor = ratio
-            known += 1
+            compared += 1
     except (Unreadable, Undefined):
         return False
-    # Any two have one factor at one point.
-    return known > 2
+    # At a single point any two expressions have a common factor.
+    return compared > 2
 
 
 def value_of(text: str) -> Fraction | None:
-    """The exact value of a plain text that is arithmetic without variables; None for any other."""
+    """Returns the exact value of plain arithmetic without variables; None for other texts."""
     try:
         tokens = _tokens(text)
         if _variables(tokens):
             return None
         with decimal.localcontext(PRECISION):
-            value = _Reader(tokens, 0).whole()
+            number = _Reader(tokens, 0).whole()
     except (Unreadable, Undefined):
         return None
-    return value if isinstance(value, Fraction) else None
+    return number if isinstance(number, Fraction) else None
 
 
 def _difference(equation: str) -> list[str]:
@@ -176,11 +176,11 @@ def _variables(tokens: list[str]) -> set[str]:
 
 
 def _same_at(ours: list[str], theirs: list[str], point: int) -> bool | None:
-    left = _at(ours, point)
-    right = _at(theirs, point)
-    if left is None or right is None:
-        return None if left is right else False
-    return same_value(left, right)
+    our_value = _at(ours, point)
+    their_value = _at(theirs, point)
+    if our_value is None or their_value is None:
+        return None if our_value is their_value else False
+    return same_value(our_value, their_value)
 
 
 def _at(tokens: list[str], point: int) -> Number | None:
@@ -194,8 +194,8 @@ def _at(tokens: list[str], point: int) -> Number | None:
 def _tokens(text: str) -> list[str]:
     if len(text) > EXPRESSION_CHARS:
         raise Unreadable
-    for written, normal in _NORMAL:
-        text = text.replace(written, normal)
+    for spelling, normal in _NORMAL:
+        text = text.replace(spelling, normal)
     splits = _SHOWS_MATHEMATICS.search(text) is not None
     tokens: list[str] = []
     at = 0
@@ -208,7 +208,7 @@ def _tokens(text: str) -> list[str]:
         if match["word"] and token in _FUNCTIONS | {"sqrt", "pi"}:
             tokens.append("\\" + token)
         elif match["word"] and len(token) > 1:
-            # `2ab` is a product; a word is a word, and one with its letters in another order is another.
+            # `2ab` is a product; a word is not, because its value must change with the order of its letters.
             if not splits or len(token) > 3:
                 raise Unreadable
             tokens.extend(token)
@@ -229,17 +229,17 @@ class _Reader:
         self._depth = 0
 
     def whole(self) -> Number:
-        value = self._sum()
+        number = self._sum()
         if self._at < len(self._tokens):
             raise Unreadable
-        return value
+        return number
 
     def _next(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
-    def _take(self, wanted: str = "") -> str:
+    def _take(self, expected: str = "") -> str:
         token = self._next()
-        if not token or (wanted and token != wanted):
+        if not token or (expected and token != expected):
             raise Unreadable
         self._at += 1
         return token
@@ -248,12 +248,12 @@ class _Reader:
         self._depth += 1
         if self._depth > DEPTH:
             raise Unreadable
-        value = product(self._sign(), self._term())
+        number = product(self._sign(), self._term())
         while self._next() in ("+", "-"):
             sign = self._sign()
-            value = total(value, product(sign, self._term()))
+            number = total(number, product(sign, self._term()))
         self._depth -= 1
-        return value
+        return number
 
     def _sign(self) -> Fraction:
         if self._next() not in ("+", "-"):
@@ -261,24 +261,24 @@ class _Reader:
         return Fraction(-1 if self._take() == "-" else 1)
 
     def _term(self) -> Number:
-        value = self._power()
+        number = self._power()
         divided = False
         while True:
             if self._next() in _TIMES:
                 self._take()
-                value = product(value, self._power())
+                number = product(number, self._power())
                 divided = False
             elif self._next() == "/":
                 self._take()
-                value = product(value, inverse(self._power()))
+                number = product(number, inverse(self._power()))
                 divided = True
             elif self._next() and (self._next()[0].isalpha() or self._next()[0] in "\\({"):
-                # 1/2x is half an x to some and the inverse of 2x to others.
+                # 1/2x is ambiguous: half of x, or the inverse of 2x.
                 if divided:
                     raise Unreadable
-                value = product(value, self._power())
+                number = product(number, self._power())
             else:
-                return value
+                return number
 
     def _power(self) -> Number:
         base = self._counted()
@@ -289,41 +289,41 @@ class _Reader:
         return raised(base, product(sign, self._counted()))
 
     def _counted(self) -> Number:
-        value = self._base()
+        number = self._base()
         while self._next() == "!":
             self._take()
-            value = factorial_of(value)
-        return value
+            number = factorial_of(number)
+        return number
 
     def _base(self) -> Number:
-        read = self._take()
-        if read[0].isdigit() or read[0] == ".":
-            return Fraction(read)
-        if read in _OPENING:
-            value = self._sum()
-            self._take(_OPENING[read])
-            return value
-        if read == "|":
-            value = self._sum()
+        symbol = self._take()
+        if symbol[0].isdigit() or symbol[0] == ".":
+            return Fraction(symbol)
+        if symbol in _OPENING:
+            number = self._sum()
+            self._take(_OPENING[symbol])
+            return number
+        if symbol == "|":
+            number = self._sum()
             self._take("|")
-            return value if value >= 0 else -value
-        if read == "\\frac":
+            return number if number >= 0 else -number
+        if symbol == "\\frac":
             top = self._argument()
             return product(top, inverse(self._argument()))
-        if read == "\\binom":
+        if symbol == "\\binom":
             chosen_from = self._argument()
             return binomial_of(chosen_from, self._argument())
-        if read == "\\sqrt":
+        if symbol == "\\sqrt":
             return self._root()
-        name = read.removeprefix("\\")
-        if read[0] == "\\" and name in _FUNCTIONS:
+        name = symbol.removeprefix("\\")
+        if symbol[0] == "\\" and name in _FUNCTIONS:
             return self._function(name)
-        if read.isalpha() or name in _LETTERS:
+        if symbol.isalpha() or name in _LETTERS:
             return self._variable(name)
         raise Unreadable
 
     def _argument(self) -> Number:
-        """A group, or one digit of what follows: `\\frac12` is a half."""
+        r"""Reads a group, or one digit of the following token: `\frac12` is a half."""
         token = self._next()
         if token.isdigit() and len(token) > 1:
             self._tokens = [*self._tokens[: self._at], token[0], token[1:], *self._tokens[self._at + 1 :]]
@@ -347,12 +347,12 @@ class _Reader:
             self._take()
             power = self._argument()
         if power < 0:
-            # An inverse function to some, an inverse value to others.
+            # Ambiguous: an inverse function, or an inverse value.
             raise Unreadable
         bracketed = self._next() in _OPENING
         inner = self._base()
         if not bracketed:
-            # sin 2x is the sine of all of it, sin x cos x is a product.
+            # sin 2x is the sine of 2x; sin x cos x is a product.
             while self._next() and (self._next().isalpha() or self._next()[1:] in _LETTERS):
                 inner = product(inner, self._base())
             if self._next() == "^":
@@ -371,7 +371,9 @@ class _Reader:
             else:
                 name += "_" + self._take()
         digest = hashlib.sha256(f"{name} {self._point}".encode()).digest()
-        value = Fraction(int.from_bytes(digest[:4], "big") % 9973 + 2, int.from_bytes(digest[4:6], "big") % 997 + 97)
-        # All positive where roots have values, all negative where a root of a square shows, else mixed.
+        magnitude = Fraction(
+            int.from_bytes(digest[:4], "big") % 9973 + 2, int.from_bytes(digest[4:6], "big") % 997 + 97
+        )
+        # All positive where roots have values, all negative to expose the root of a square, else mixed.
         negative = self._point == 2 or (self._point > 2 and digest[6] % 2 == 1)
-        return -value if negative else value
+        return -magnitude if negative else magnitude

@@ -1,7 +1,7 @@
-"""`LineProcess`: a Python module in a process of its own that answers lines of JSON, one for one.
+"""`LineProcess`: a Python module in a separate process, answering lines of JSON one for one.
 
-It reads what models wrote. It has an environment that is made for it, without keys and without what an experiment gives
-its explorers, and Python takes no settings from there.
+The module reads text written by models. Its environment is minimal, without keys and without the experiment's variables
+for explorers, and Python takes no settings from variables.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _NAMES: Final = frozenset(
 )
 _FAMILIES: Final = ("LC_*", "OMP_*", "MKL_*")
 ANSWER_S: Final = 600.0
-"""A process that has not answered for so long is ended; the first answer may have to wait for a model to be read."""
+"""Seconds without an answer until a process is killed; the first answer may wait for a model to load."""
 
 
 def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an explorer's environment that processes of its rewards have: what a computation needs."""
-    found = {name: value for name, value in environ.items() if name in _NAMES or matches(name, _FAMILIES)}
-    return {"PATH": os.defpath, **found}
+    """Returns the part of an explorer's environment passed to processes of rewards: the variables needed for computing."""
+    environment = {name: setting for name, setting in environ.items() if name in _NAMES or matches(name, _FAMILIES)}
+    return {"PATH": os.defpath, **environment}
 
 
 class ProcessEnded(Exception):
-    """The process ended instead of answering; `status` is its exit status, or minus the signal that ended it."""
+    """The process ended instead of answering; `status` is its exit status, or minus the number of the ending signal."""
 
     def __init__(self, module: str, status: int, *, why: str = "") -> None:
         super().__init__(f"the process of {module} ended with status {status}{why}")
@@ -41,18 +41,18 @@ class ProcessEnded(Exception):
 
 
 class LineProcess:
-    """Starts the module when it is first asked, and again after it ended. Not for two threads at once."""
+    """Starts the module at the first request, and again after its end. Not for two threads at once."""
 
     def __init__(self, module: str, *, timeout_s: float = ANSWER_S) -> None:
-        """Without an answer within `timeout_s` the process is killed."""
+        """Kills the process after `timeout_s` seconds without an answer."""
         self.environ: Mapping[str, str] = {"PATH": os.defpath}
-        """The environment that it is started with."""
+        """Environment of the process at its start."""
         self._module = module
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, asked: Any) -> Any:
-        """The answer to one line. Raises ProcessEnded if there is none."""
+    def ask(self, request: Any) -> Any:
+        """Sends one line and returns its answer. Raises ProcessEnded if the process ends first."""
         process = self._process or self._started()
         assert process.stdin is not None and process.stdout is not None
         late = threading.Event()
@@ -61,12 +61,12 @@ class LineProcess:
             late.set()
             process.kill()
 
-        # A pipe has no time-out; ending the process ends the reading.
+        # A pipe has no time-out; killing the process ends the read.
         timer = threading.Timer(self._timeout_s, end)
         timer.daemon = True
         timer.start()
         try:
-            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except BrokenPipeError:
@@ -81,7 +81,7 @@ class LineProcess:
 
     def _started(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            # -I: neither a file of the folder that the explorer runs in nor a variable must choose what it imports.
+            # -I: neither a file in the explorer's working folder nor a variable may decide what the process imports.
             [sys.executable, "-I", "-m", self._module],
             env=dict(self.environ),
             stdin=subprocess.PIPE,
@@ -90,12 +90,12 @@ class LineProcess:
             text=True,
             encoding="utf-8",
         )
-        # It ends with its input, but not while it computes.
+        # The process ends with its input, but not while computing.
         weakref.finalize(self, _end, self._process)
         return self._process
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    # Leaving the context closes its pipes and waits for it.
+    # Leaving the context closes the pipes and waits for the process.
     with process:
         process.kill()

@@ -1,4 +1,4 @@
-"""`LlmJudgeReward`: the verdict of an auxiliary model, and the questions that it is asked."""
+"""`LlmJudgeReward`: the verdict of an auxiliary model, and the judge's prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.workflows.rewards.reward import RewardResult
 
 VERDICT: Final = "Verdict:"
-"""The last line of a judge's answer begins with this word, and goes on with a number alone."""
+"""First word of the last line of a judge's answer, followed by a number alone."""
 
 _PLACE: Final = re.compile(r"\{(question|truth|response)\}")
 _LAST_LINE: Final = re.compile(rf"(?:^|\n){VERDICT} ([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*\Z")
@@ -24,10 +24,10 @@ _SHOWN_CHARS: Final = 200
 
 
 class JudgePrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to a judge, and the range of the number that it answers with."""
+    """A judge's prompt, and the range of its verdict."""
 
     text: str
-    """`{question}`, `{truth}` and `{response}` stand for what is judged."""
+    """Text with `{question}`, `{truth}` and `{response}` as placeholders for the judged texts."""
     lowest: float = 0.0
     highest: float = 1.0
 
@@ -78,8 +78,9 @@ class LlmJudgeReward:
     def __init__(
         self, *, judge: str = "", prompt: str = "correctness", text: str = "", lowest: float = 0.0, highest: float = 1.0
     ) -> None:
-        """`judge` names an auxiliary model, by default the first; `text` is asked in place of a known `prompt`, and
-        its verdict lies between `lowest` and `highest`."""
+        """`judge` names an auxiliary model, by default the first; `text` replaces a known `prompt`, with a verdict
+        between `lowest` and `highest`.
+        """
         self.check_arguments(prompt=prompt, text=text, lowest=lowest, highest=highest)
         self._judge = judge
         self._prompt = JudgePrompt(text=text, lowest=lowest, highest=highest) if text else JUDGE_PROMPTS[prompt]
@@ -88,7 +89,7 @@ class LlmJudgeReward:
     def check_arguments(
         *, prompt: str = "correctness", text: str = "", lowest: float = 0.0, highest: float = 1.0, **_: object
     ) -> None:
-        """Raises ConfigError for a prompt that nobody wrote, one that shows no response, or an empty range."""
+        """Raises ConfigError for an unknown prompt, a text without the response, or an empty range."""
         if not text and prompt not in JUDGE_PROMPTS:
             raise ConfigError(
                 f"there is no prompt {prompt!r}", field="prompt", fix=f"one of {', '.join(JUDGE_PROMPTS)}, or text"
@@ -103,26 +104,26 @@ class LlmJudgeReward:
     async def score(
         self, response: str, truth: str, task: Task, *, auxiliary_models: Sequence[AuxiliaryModel]
     ) -> RewardResult:
-        """`judge`: the verdict as a share of its range, 0 to 1. Raises RolloutError if there is none."""
+        """Returns `judge`: the verdict as a share of its range, 0 to 1. Raises RolloutError without a verdict."""
         judge = self._chosen(auxiliary_models)
         parts = {"question": task.prompt, "truth": truth, "response": response}
-        # In one pass, so that a response which writes {truth} is not told it.
-        asked = _PLACE.sub(lambda place: parts[place[1]], self._prompt.text)
-        answer = await judge.chat([Message("user", asked)])
+        # Replaced in one pass, so that a response containing {truth} does not receive the truth.
+        question = _PLACE.sub(lambda place: parts[place[1]], self._prompt.text)
+        answer = await judge.chat([Message("user", question)])
         verdict = self.verdict(answer.text, judge.name)
         low = self._prompt.lowest
         return RewardResult.of(judge=(verdict - low) / (self._prompt.highest - low))
 
     def verdict(self, text: str, judge: str) -> float:
-        """The number on the last line of a judge's answer. Raises RolloutError if it has none, or one out of range."""
-        found = _LAST_LINE.search(text)
-        if found is None:
+        """Returns the number on the last line of a judge's answer. Raises RolloutError if missing or out of range."""
+        match = _LAST_LINE.search(text)
+        if match is None:
             end = text.strip()[-_SHOWN_CHARS:]
             raise RolloutError(
                 f"the judge {judge!r} gave no verdict: its answer ends with {end!r}",
                 fix=f"ask for a last line '{VERDICT} N', and leave the judge max_response_tokens to come to it",
             )
-        number = float(found[1])
+        number = float(match[1])
         if not self._prompt.lowest <= number <= self._prompt.highest:
             raise RolloutError(
                 f"the judge {judge!r} gave the verdict {number:g}, which is not between {self._prompt.lowest:g} and "
@@ -135,9 +136,9 @@ class LlmJudgeReward:
         for model in models:
             if self._judge in ("", model.name):
                 return model
-        known = ", ".join(model.name for model in models) or "none"
+        model_names = ", ".join(model.name for model in models) or "none"
         raise RolloutError(
-            f"no auxiliary model is named {self._judge!r}: there is {known}",
+            f"no auxiliary model is named {self._judge!r}: there is {model_names}",
             field="explorer.auxiliary_models",
             fix="add the judge there",
         )

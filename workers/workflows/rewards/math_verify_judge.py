@@ -1,8 +1,8 @@
-"""The process in which math-verify judges: lines of [truth, answer, seconds] in, a line with 1 or 0 for each out.
+"""The process running math-verify: lines of [truth, answer, seconds] in, a line with 1 or 0 for each out.
 
-Started by `math_verify_reward`. The library bounds its time by signals, which works in a main thread only, and hands
-what a model wrote to a computer algebra system. So it runs in a process of its own, with its timeouts off: a timer ends
-the process where judging takes longer, and the memory is bounded.
+Started by `math_verify_reward`. The library bounds its time by signals, which work in a main thread only, and hands
+text written by a model to a computer algebra system. It therefore runs in a separate process, with its timeouts off: a
+timer ends the process if judging takes longer, and the memory is bounded.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ MEMORY_BYTES: Final = 4 << 30
 
 
 def main() -> None:
-    """Judges until the input ends."""
-    with contextlib.suppress(ValueError, OSError):  # where a lower bound stands already
+    """Judges line by line until the input ends."""
+    with contextlib.suppress(ValueError, OSError):  # if a lower limit is set already
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     from math_verify import parse, verify
 
-    # It says at each call that its timeouts are off.
+    # The library would log a warning about its disabled timeouts at each call.
     logging.disable(logging.CRITICAL)
     for line in sys.stdin:
         truth, answer, seconds = json.loads(line)
-        # Processor time, so that a busy machine changes no reward. Its signal ends this process, in library code too.
+        # Processor time, so that a busy machine changes no reward. The timer's signal ends this process, in library
+        # code too.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         same = verify(parse(truth, parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,4 +1,4 @@
-"""1 if math-verify holds the answer for the truth; for MATH-like sets, whose answers need a computer algebra system."""
+"""1 if math-verify accepts the answer; for MATH-like datasets, whose answers need a computer algebra system."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView, was
 from rftd.workers.workflows.rewards.words import closing
 
 ANSWER_CHARS: Final = 1000
-"""Longer answers and truths are not judged."""
+"""Maximum characters of answers and truths; longer ones are not judged."""
 LONGEST_S: Final = 60
 
 
 class MathVerifyReward:
-    """Hands the marked answer, else the closing words, to math-verify in a process of its own, one after the other.
+    """Passes the marked answer, else the closing words, to math-verify in a separate process, one at a time.
 
     An answer that takes longer than `timeout_s` seconds of processor time, or is longer than 1,000 characters, counts
     as wrong.
@@ -36,11 +36,11 @@ class MathVerifyReward:
         self._judge.process.environ = environ
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
-        """`accuracy`: 0 or 1, and as a remark `judge_gave_up`: 1 where the answer was too long or took too long."""
+        """Returns `accuracy`: 0 or 1, and the remark `judge_gave_up`: 1 if the answer was too long or took too long."""
         response = visible(response)
         cut = was_cut(rollout)
         marked = finished_answer_of(response) if cut else answer_of(response)
-        if cut and marked is None:  # the last words of what was cut may be half an answer
+        if cut and marked is None:  # the last words of a cut response may be half an answer
             return RewardResult(value=0.0, parts={"accuracy": 0.0, "judge_gave_up": 0.0})
         answer = closing(response) if marked is None else _boxed(marked)
         gold = _boxed(truth_of(visible(truth)))
@@ -54,7 +54,7 @@ def _boxed(text: str) -> str:
 
 
 class _Judge:
-    """A process that judges; a new one after one that was ended."""
+    """The judging process, replaced after its end."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -63,7 +63,7 @@ class _Judge:
         self.process = LineProcess("rftd.workers.workflows.rewards.math_verify_judge")
 
     def accepts(self, truth: str, answer: str) -> bool | None:
-        """True if math-verify accepts the answer; None if it took too long. Raises ProcessEnded for another end."""
+        """True if math-verify accepts the answer; None if it took too long. Raises ProcessEnded for another exit."""
         try:
             with self._lock:
                 return bool(self.process.ask([truth, answer, self._seconds]))

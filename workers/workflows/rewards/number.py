@@ -1,7 +1,7 @@
-"""Numbers in text, compared by value: 1,000 = 1000, 1/2 = 0.5 = \\frac{1}{2}, 4\\frac{2}{3} = 14/3, 3e4 = 30000.
+r"""Numbers in text, compared by value: 1,000 = 1000, 1/2 = 0.5 = \frac{1}{2}, 4\frac{2}{3} = 14/3, 3e4 = 30000.
 
-Exact fractions, no floats and no evaluation; every pattern is linear in the text, which a model wrote, and digits and
-exponents are bounded.
+Exact fractions, no floats and no evaluation; every pattern is linear in the model's text, and digits and exponents are
+bounded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from rftd.workers.workflows.rewards.unit import conversion, same_unit
 
 DIGITS: Final = 64
-"""Longer digit strings are text: exact arithmetic on what a model wrote is bounded. Exponents have three digits."""
+"""Maximum digits of a number: exact arithmetic on a model's text must be bounded. Exponents have up to three digits."""
 NUMBER_CHARS: Final = 256
-"""Longer texts are no number with a unit."""
+"""Maximum characters of a number with a unit."""
 _UNSIGNED: Final = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3}){1,20}(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _AMOUNT: Final = re.compile(
     rf"(?:^(?P<lead>[-+]) |(?P<sign>[-+]))?(?:(?P<whole>[0-9]+) (?P<part>[0-9]+)/(?P<of>[0-9]+)"
@@ -42,7 +42,7 @@ _UNIT: Final = re.compile(
 )
 _SCALES: Final = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE: Final = re.compile(rf"[ {{}}]*(?:\\text\{{ ?)?({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
-# Words that make another number, or none, of the one beside them: five squared, five and a half, five or six.
+# Words that change the number beside them: five squared, five and a half, five or six.
 _READS_ON: Final = re.compile(
     r"\b(?:or|not|plus|minus|negative|squared?|cubed?|root|pi|sqrt|base|modulo|sin|cos|tan|log|ln|exp|twice|double|triple|factorial|point|half|halves|thirds?|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths?|"
@@ -52,7 +52,7 @@ _READS_ON: Final = re.compile(
 _MEASURED: Final = re.compile(r"\b(?:square [a-z]{2,}|[a-z]{2,} (?:squared|cubed))\b", re.IGNORECASE)
 _LETTER: Final = re.compile(r"(?<![A-Za-z'’\\])[A-Za-z](?![A-Za-z'’])")
 _UNIT_LETTERS: Final = frozenset("mgshlLJNWVKCFa")
-# `\\ ` in a matrix ends a row and is no space.
+# `\\ ` in a matrix ends a row and is not a space.
 _NOISE: Final = re.compile(
     r"\\(?:left|right)(?![A-Za-z])|(?<!\\)\\[!,;: ()\[\]]|\\?\$|[€£¥]|\*\*(?![0-9(])|(?<![0-9)])\*\*|\{,\}"
 )
@@ -62,33 +62,33 @@ _WRAPPER: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox|rm)\{(
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A number, and the currency or unit beside it as it was written; empty without one."""
+    """A number, and the written currency or unit beside it; empty without one."""
 
     value: Fraction
     unit: str = ""
 
-    def agrees(self, other: Quantity) -> bool:
-        """True if the values are equal and the units, where both have one, do not clash or are converted."""
-        if self.value == other.value and same_unit(self.unit, other.unit):
+    def agrees(self, expected: Quantity) -> bool:
+        """True if the values are equal, converted if necessary, and the units, where both have one, do not clash."""
+        if self.value == expected.value and same_unit(self.unit, expected.unit):
             return True
-        factor = conversion(self.unit, other.unit)
-        return factor is not None and self.value * factor == other.value
+        factor = conversion(self.unit, expected.unit)
+        return factor is not None and self.value * factor == expected.value
 
 
 def plain(text: str) -> str:
-    """The text without what does not change its meaning: dollar signs, LaTeX spacing, double spaces."""
+    """Returns the text without meaningless parts: dollar signs, LaTeX spacing, double spaces."""
     text = text.replace("−", "-").replace("{,}", ",")
     text = _LIST_SPACE.sub(", ", _APART.sub(" ", text))
     return " ".join(_NOISE.sub("", text).split())
 
 
 def unwrapped(text: str) -> str:
-    """The text with the words in `\\text{...}` and its like as plain words."""
+    r"""Returns the text with the words in `\text{...}` and similar commands as plain words."""
     return _WRAPPER.sub(r"\1", text)
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """The number and unit that a whole text is, perhaps in parentheses; None if it is anything else."""
+    """Parses a whole text as a number with a unit, perhaps in parentheses; None for other texts."""
     if len(text) > NUMBER_CHARS:
         return None
     currency = currency_of(text)
@@ -102,47 +102,47 @@ def parse_quantity(text: str) -> Quantity | None:
 
 
 def numerals(text: str) -> str:
-    """The plain text with LaTeX fractions as 1/2, mixed numbers as 4 2/3 and powers of ten as 3e4."""
+    """Returns the plain text with LaTeX fractions as 1/2, mixed numbers as 4 2/3 and powers of ten as 3e4."""
     text = _LATEX_FRACTION.sub(_division, _MIXED_GAP.sub(" ", text))
     text = _RAISED_TEN.sub(lambda m: f"10^{{{m[1].translate(_RAISED)}}}", plain(text))
     return _POWER_OF_TEN.sub(_scientific, text)
 
 
 def amounts(text: str) -> list[re.Match[str]]:
-    """The numbers in a text of numerals, two at most: a caller wants to know whether there is just one."""
+    """Returns the first two numbers in a text of numerals, enough to know whether there is just one."""
     return list(itertools.islice(_AMOUNT.finditer(text), 2))
 
 
 def unit_after(text: str) -> str:
-    """The unit that a text begins with; empty without one."""
+    """Returns the unit at the beginning of a text; empty without one."""
     match = _UNIT.match(text)
     return match[0] if match else ""
 
 
 def quantity_of(match: re.Match[str], unit: str, currency: str = "") -> Quantity | None:
-    """The number that a match of `amounts` is, with what follows as its unit; None if that is no unit."""
-    value = _value(match)
-    if value is None:
+    """Returns the number matched by `amounts` with the text after it as unit; None if that text is not a unit."""
+    number = _value(match)
+    if number is None:
         return None
     scale = _SCALE.match(unit)
     if scale is not None:
-        value *= _SCALES[scale[1].lower()]
+        number *= _SCALES[scale[1].lower()]
         unit = unit[: scale.start(1)] + unit[scale.end() :]
         unit = unit.rstrip()
     if unit and (_UNIT.fullmatch(unit) is None or changes_number(unit)):
         return None
-    return Quantity(value, f"{currency} {unit}".strip())
+    return Quantity(number, f"{currency} {unit}".strip())
 
 
 def changes_number(words: str) -> bool:
-    """True if words beside a number make it another one, or stand for one themselves."""
+    """True if words beside a number change the number, or are numbers themselves."""
     if _READS_ON.search(_MEASURED.sub(" ", words)):
         return True
     return any(letter not in _UNIT_LETTERS for letter in _LETTER.findall(words))
 
 
 def currency_of(text: str) -> str:
-    """The sign of a currency in a text; a pair of dollar signs is mathematics, not money."""
+    """Returns the currency sign in a text; a pair of dollar signs is mathematics, not money."""
     for sign in "€£¥":
         if sign in text:
             return sign
@@ -167,14 +167,14 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if any(group is not None and len(group) > DIGITS for group in match.groups()):
         return None
     if match["whole"] is not None:
-        part = _quotient(match["part"], match["of"])
-        value = None if part is None else int(match["whole"]) + part
+        fraction = _quotient(match["part"], match["of"])
+        number = None if fraction is None else int(match["whole"]) + fraction
     elif match["scaled"] is not None:
-        value = _quotient(match["scaled"], None)
-        value = None if value is None else value * Fraction(10) ** int(match["power"])
+        number = _quotient(match["scaled"], None)
+        number = None if number is None else number * Fraction(10) ** int(match["power"])
     else:
-        value = _quotient(match["top"], match["bottom"])
-    return -value if value is not None and "-" in (match["lead"], match["sign"]) else value
+        number = _quotient(match["top"], match["bottom"])
+    return -number if number is not None and "-" in (match["lead"], match["sign"]) else number
 
 
 def _quotient(top: str, bottom: str | None) -> Fraction | None:

@@ -1,4 +1,4 @@
-"""Every reward by name; importing this imports none of them."""
+"""Every reward by name; importing this module imports no reward."""
 
 from __future__ import annotations
 

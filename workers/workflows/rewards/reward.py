@@ -1,4 +1,4 @@
-"""`Reward`: what a response is worth, given the truth; `RolloutView`: the rollout that it scores."""
+"""`Reward`: the seam that scores responses; `RolloutView`: the scored rollout."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from rftd.workers.generation.response import Response
 
 
 class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A reward and what it is made of."""
+    """A reward and its named parts."""
 
     value: float
     parts: dict[str, float] = {}
-    """Named summands or remarks; they become metrics of the rollout."""
+    """Named summands or remarks; become metrics of the rollout."""
 
     @classmethod
     def of(cls, **parts: float) -> RewardResult:
-        """The sum of the parts."""
+        """Returns a reward equal to the sum of its parts."""
         return cls(value=sum(parts.values()), parts=parts)
 
 
 @runtime_checkable
 class ProcessReward(Protocol):
-    """A reward that starts a process."""
+    """A reward with a process of its own."""
 
     def start_with(self, environ: Mapping[str, str]) -> None:
-        """Takes the environment of its process, before the first response is scored."""
+        """Sets the environment of the reward's process, before the first response is scored."""
         ...
 
 
 class Reward(Protocol):
     """Scores one response.
 
-    Built-in ones are quick and pure and run on the event loop, but for those whose class says `blocks = True`; these
-    and a third party's run on a thread, so they may block, but two calls of one may run at once. Whatever it raises
-    fails the rollout. One that names a fourth parameter `rollout` is given a `RolloutView` by it, as a keyword; one
-    that names `auxiliary_models` is given those of the experiment, asks them in a coroutine `async def score`, which
-    runs on an event loop and never blocks.
+    Built-in rewards are quick and pure and run on the event loop, except classes with `blocks = True`; these and
+    third-party rewards run on threads, so they may block, but two calls of one reward may run at once. Any exception
+    fails the rollout. A reward with a fourth parameter `rollout` receives a `RolloutView` as a keyword; a reward with
+    `auxiliary_models` receives the experiment's, and calls them in a coroutine `async def score`, which runs on an
+    event loop and must never block.
     """
 
     def score(
         self, response: str, truth: str, task: Task
     ) -> RewardResult | Mapping[str, float] | float | Awaitable[RewardResult | Mapping[str, float] | float]:
-        """The reward of a whole response, its `reply_prefix` included; of a mapping the sum counts."""
+        """Returns the reward of a whole response, its `reply_prefix` included; a mapping counts by its sum."""
         ...
 
 
 class RolloutView(msgspec.Struct, frozen=True):
-    """The model's answers so far, the scored one last; at least one."""
+    """The model's answers so far, the scored answer last; at least one."""
 
     turns: tuple[Response, ...]
 
     @property
     def response_tokens(self) -> int:
-        """The number of tokens that the model drew for the scored answer."""
+        """Number of tokens drawn by the model for the scored answer."""
         return len(self.turns[-1].tokens)
 
     @property
     def finish(self) -> str:
-        """Why the scored answer ended: `stop`, or `length` where it was cut at its limit."""
+        """Finish reason of the scored answer: `stop`, or `length` if cut at its limit."""
         return self.turns[-1].finish
 
     @property
     def drawn_tokens(self) -> int:
-        """The number of tokens that the model drew in all turns."""
+        """Number of tokens drawn by the model in all turns."""
         return sum(len(turn.tokens) for turn in self.turns)
 
 
 def was_cut(rollout: RolloutView | None) -> bool:
-    """True if the scored answer ended at its length limit; of a text alone nobody knows."""
+    """True if the scored answer ended at its length limit; False for a text alone."""
     return rollout is not None and rollout.finish == "length"

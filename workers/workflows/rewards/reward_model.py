@@ -1,4 +1,4 @@
-"""The score of a reward model: a folder that transformers opens with `AutoModelForSequenceClassification`."""
+"""The score of a reward model in a folder for transformers' `AutoModelForSequenceClassification`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROCESS: Final = "rftd.workers.workflows.rewards.reward_model_process"
 
 
 class RewardModel:
-    """Scores the conversation that ends with the response.
+    """Scores the conversation ending with the response.
 
-    The model lies in a process of its own; answers that wait while it computes are scored as one batch, of `batch_size`
-    at most.
+    The model is in a separate process; responses that wait while it computes are scored as one batch of at most
+    `batch_size`.
     """
 
     blocks: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class RewardModel:
         self._model = {"path": path, "device": device}
         self._batch_size = batch_size
         self._process = LineProcess(_PROCESS)
-        self._asking = threading.Lock()
+        self._process_lock = threading.Lock()
         self._waiting_lock = threading.Lock()
         self._waiting: list[_Scoring] = []
 
@@ -48,53 +48,53 @@ class RewardModel:
 
     @staticmethod
     def check_arguments(*, path: str, **_: object) -> None:
-        """Raises DataError if `path` is no folder that transformers opens as a model with one score."""
+        """Raises DataError unless `path` is a folder with a transformers model of one score."""
         check_scoring_model(Path(path), field="path")
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
-        """`reward_model`: the model's one output. Raises RuntimeError, in the process's words, if it gives none."""
+        """Returns `reward_model`: the model's one output. Raises RuntimeError, in the process's words, without one."""
         messages = [message.as_dict() for message in task.messages]
         if task.system_prompt and task.messages[0].role != "system":
             messages.insert(0, {"role": "system", "content": task.system_prompt})
-        asked = _Scoring([*messages, {"role": "assistant", "content": response}])
+        scoring = _Scoring([*messages, {"role": "assistant", "content": response}])
         with self._waiting_lock:
-            self._waiting.append(asked)
-        while asked.answer is None:
-            # Whoever gets the turn asks for all that wait; those who were asked for find their answers.
-            with self._asking:
-                if asked.answer is None:
-                    self._ask()
-        if isinstance(asked.answer, str):
-            raise RuntimeError(asked.answer)
-        return RewardResult.of(reward_model=asked.answer)
+            self._waiting.append(scoring)
+        while scoring.answer is None:
+            # The thread with the lock scores all waiting responses; the other threads find their answers.
+            with self._process_lock:
+                if scoring.answer is None:
+                    self._score_waiting()
+        if isinstance(scoring.answer, str):
+            raise RuntimeError(scoring.answer)
+        return RewardResult.of(reward_model=scoring.answer)
 
-    def _ask(self) -> None:
+    def _score_waiting(self) -> None:
         with self._waiting_lock:
             batch = self._waiting[: self._batch_size]
             del self._waiting[: self._batch_size]
-        given = self._given(batch)
-        if "error" in given and len(batch) > 1:
-            # What one of them has wrong is not the others' failure.
-            for each in batch:
-                alone = self._given([each])
-                each.answer = alone["error"] if "error" in alone else alone["scores"][0]
+        reply = self._answers(batch)
+        if "error" in reply and len(batch) > 1:
+            # A malformed conversation must not fail the others of its batch.
+            for scoring in batch:
+                separate_reply = self._answers([scoring])
+                scoring.answer = separate_reply["error"] if "error" in separate_reply else separate_reply["scores"][0]
             return
-        answers = [given["error"]] if "error" in given else given["scores"]
-        for each, answer in zip(batch, answers, strict=True):
-            each.answer = answer
+        answers = [reply["error"]] if "error" in reply else reply["scores"]
+        for scoring, answer in zip(batch, answers, strict=True):
+            scoring.answer = answer
 
-    def _given(self, batch: list[_Scoring]) -> dict[str, Any]:
+    def _answers(self, batch: list[_Scoring]) -> dict[str, Any]:
         try:
-            given: dict[str, Any] = self._process.ask(
-                {**self._model, "conversations": [each.conversation for each in batch]}
+            reply: dict[str, Any] = self._process.ask(
+                {**self._model, "conversations": [scoring.conversation for scoring in batch]}
             )
         except Exception as error:
-            given = {"error": str(error)}
-        return given
+            reply = {"error": str(error)}
+        return reply
 
 
 class _Scoring:
-    """A conversation to score, and the score or what went wrong once there is one."""
+    """A conversation to score, with the score or the error once known."""
 
     def __init__(self, conversation: list[dict[str, Any]]) -> None:
         self.conversation = conversation

@@ -1,7 +1,7 @@
-"""The process of a reward model: lines with conversations in, a line with a score for each, or the error, out.
+"""The process of a reward model: lines with conversations in, a line with their scores, or the error, out.
 
-Started by `reward_model`. Conversations are written by the tokenizer's chat template; without one the messages before
-the response, and the response, are the two texts of a pair.
+Started by `reward_model`. Conversations are written by the tokenizer's chat template; without one, the messages before
+the response and the response are the two texts of a pair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ModelScorer:
     """A model and its tokenizer on a device."""
 
     def __init__(self, path: str, device: str) -> None:
-        """Raises ValueError, in words, if the folder holds another kind of model, or weights are missing from it."""
+        """Raises ValueError, with a readable message, if the folder has another kind of model, or lacks weights."""
         # Standard error is the log of the worker that started this process.
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
@@ -40,17 +40,17 @@ class ModelScorer:
 
     @torch.inference_mode()
     def scores(self, conversations: list[list[dict[str, Any]]]) -> list[float]:
-        """A score for each conversation. Raises ValueError for outputs that are no scores."""
+        """Returns a score for each conversation. Raises ValueError for outputs other than finite scores."""
         inputs = self._encoded(conversations).to(self._model.device)
-        most = getattr(self._model.config, "max_position_embeddings", None)
+        max_tokens = getattr(self._model.config, "max_position_embeddings", None)
         length = inputs["input_ids"].shape[1]
-        if most is not None and length > most:
-            raise ValueError(f"a conversation of {length} tokens is longer than the reward model's {most}")
+        if max_tokens is not None and length > max_tokens:
+            raise ValueError(f"a conversation of {length} tokens is longer than the reward model's {max_tokens}")
         logits = self._model(**inputs).logits
         if logits.shape != (len(conversations), 1):
-            given = list(logits.shape)
-            wanted = [len(conversations), 1]
-            raise ValueError(f"the reward model gave outputs of shape {given}, not {wanted}: one score each")
+            shape = list(logits.shape)
+            expected_shape = [len(conversations), 1]
+            raise ValueError(f"the reward model gave outputs of shape {shape}, not {expected_shape}: one score each")
         scores: list[float] = logits[:, 0].float().tolist()
         if wrong := [score for score in scores if not math.isfinite(score)]:
             raise ValueError(f"the reward model gave {wrong[0]}, no finite score")
@@ -59,30 +59,32 @@ class ModelScorer:
     def _encoded(self, conversations: list[list[dict[str, Any]]]) -> Any:
         if self._tokenizer.chat_template:
             with bounded():
-                texts = [self._tokenizer.apply_chat_template(each, tokenize=False) for each in conversations]
+                texts = [
+                    self._tokenizer.apply_chat_template(conversation, tokenize=False) for conversation in conversations
+                ]
             return self._tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
-        before = ["\n".join(message["content"] for message in each[:-1]) for each in conversations]
+        before = ["\n".join(message["content"] for message in conversation[:-1]) for conversation in conversations]
         return self._tokenizer(
-            before, [each[-1]["content"] for each in conversations], padding=True, return_tensors="pt"
+            before, [conversation[-1]["content"] for conversation in conversations], padding=True, return_tensors="pt"
         )
 
 
 def main() -> None:
     """Scores until the input ends; the model is loaded with the first line."""
     answers = sys.stdout
-    # What libraries print is no answer.
+    # Text printed by libraries must not mix with the answers.
     sys.stdout = sys.stderr
     scorer: ModelScorer | None = None
     for line in sys.stdin:
-        asked = json.loads(line)
-        given: dict[str, Any]
+        request = json.loads(line)
+        reply: dict[str, Any]
         try:
             if scorer is None:
-                scorer = ModelScorer(asked["path"], asked["device"])
-            given = {"scores": scorer.scores(asked["conversations"])}
+                scorer = ModelScorer(request["path"], request["device"])
+            reply = {"scores": scorer.scores(request["conversations"])}
         except Exception as error:
-            given = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(given) + "\n")
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
 

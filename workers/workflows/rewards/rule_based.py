@@ -17,15 +17,15 @@ _TURN: Final = re.compile(r"</think>\s*<answer>")
 
 
 class FormatReward:
-    """+0.1 if the response is exactly tags on lines of their own around think and answer, else -0.1."""
+    """+0.1 if the response consists of think and answer tags on separate lines, else -0.1."""
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
-        """`format_score`: 0.1 or -0.1."""
+        """Returns `format_score`: 0.1 or -0.1."""
         return RewardResult.of(format_score=FORMAT_REWARD if tags_on_lines(response) else -FORMAT_REWARD)
 
 
 def tags_on_lines(response: str) -> bool:
-    """True for `<think>\\n...\\n</think>\\n<answer>\\n...\\n</answer>` and nothing around it."""
+    r"""True for `<think>\n...\n</think>\n<answer>\n...\n</answer>` with nothing around it."""
     head = "<think>\n"
     tail = "\n</answer>"
     turn = "\n</think>\n<answer>\n"
@@ -45,22 +45,22 @@ def tags_at_end(response: str) -> bool:
 
 
 class AccuracyReward:
-    """Finds the answer in tags, a box, after `####` or in the closing words, and compares it by value."""
+    """Finds the answer in tags, a box, after `####` or in the closing words, and compares by value."""
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
-        """`accuracy`: 0 or 1."""
+        """Returns `accuracy`: 0 or 1."""
         return RewardResult.of(accuracy=accuracy(response, truth, cut=was_cut(rollout)))
 
 
 class MathBoxedReward:
-    """0 or 1 for the last `\\boxed{...}`; `with_think` takes `format_score_coef` off where no thinking is tagged."""
+    r"""0 or 1 for the last `\boxed{...}`; `with_think` subtracts `format_score_coef` without a tagged thought."""
 
     def __init__(self, *, with_think: bool = False, format_score_coef: float = 0.1) -> None:
         self._with_think = with_think
         self._format_score_coef = format_score_coef
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:
-        """`accuracy`: 0 or 1, and `format_score`: 0 or minus the coefficient."""
+        """Returns `accuracy`: 0 or 1, and `format_score`: 0 or minus the coefficient."""
         boxed = last_boxed(response)
         right = boxed is not None and agree(boxed, truth_of(truth))
         missing = self._with_think and not _thinks(response)
@@ -78,7 +78,7 @@ class MathReward:
     """-0.1 to 1.1: the reward of `math_workflow`. A right number without tags still counts."""
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
-        """`accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
+        """Returns `accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
         return RewardResult.of(
             accuracy=accuracy(response, truth, cut=was_cut(rollout)),
             format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
@@ -86,10 +86,10 @@ class MathReward:
 
 
 class MathDapoReward:
-    """The accuracy, less a penalty for the last `cache_length` tokens before `max_response_length`: DAPO's reward.
+    """DAPO's reward: the accuracy, less a penalty for the last `cache_length` tokens before `max_response_length`.
 
-    The penalty rises evenly to `penalty_factor`; it is off unless `enable_overlong_penalty` is true.
-    Source: Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.4.
+    The penalty rises evenly to `penalty_factor`; it is off unless `enable_overlong_penalty` is true. Source: Yu et al.
+    2025, DAPO, arXiv 2503.14476, section 3.4.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class MathDapoReward:
             "max_response_length": max_response_length,
             "cache_length": cache_length,
         }
-        for name, value in lengths.items():
-            if enable_overlong_penalty and value is None:
+        for name, number in lengths.items():
+            if enable_overlong_penalty and number is None:
                 fix = "write it, or enable_overlong_penalty: false"
                 raise ConfigError(f"{name} is not given, and the penalty for length needs it", field=name, fix=fix)
         self._penalizes = bool(enable_overlong_penalty)
@@ -114,11 +114,11 @@ class MathDapoReward:
         self._max_response_length = max_response_length or 0
         self._cache_length = cache_length or 1
         if self._penalizes and self._cache_length >= self._max_response_length:
-            what = f"cache_length is {self._cache_length}, and max_response_length {self._max_response_length}"
-            raise ConfigError(what, field="cache_length", fix="write a cache_length below max_response_length")
+            problem = f"cache_length is {self._cache_length}, and max_response_length {self._max_response_length}"
+            raise ConfigError(problem, field="cache_length", fix="write a cache_length below max_response_length")
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
-        """`accuracy`: 0 or 1, and `format_score`: 0 to minus the penalty's factor."""
+        """Returns `accuracy`: 0 or 1, and `format_score`: 0 to minus the penalty's factor."""
         right = accuracy(response, truth, cut=was_cut(rollout))
         tokens = rollout.response_tokens if self._penalizes and rollout is not None else 0
         over = tokens - (self._max_response_length - self._cache_length)
@@ -128,9 +128,9 @@ class MathDapoReward:
 
 
 class ExactMatchReward:
-    """Compares the texts without the white space around them; what `make demo` trains with."""
+    """Compares the texts without surrounding white space; the reward of `make demo`."""
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
-        """`accuracy`: 0 or 1; 0 for a response that was cut at its limit, and so is not all that it would say."""
+        """Returns `accuracy`: 0 or 1; 0 for a response cut at its limit, and therefore incomplete."""
         same = visible(response).strip() == visible(truth).strip()
         return RewardResult.of(accuracy=1.0 if same and not was_cut(rollout) else 0.0)

@@ -1,4 +1,4 @@
-"""Units beside numbers, which may clash or be converted: 5 km is not 5 cm; 18 is 18 dollars."""
+"""Units beside numbers, which may clash or be converted: 5 km differs from 5 cm; 18 equals 18 dollars."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SIZES: Final = {
     "money": {"cent": Fraction("0.01"), "dollar": Fraction(1)},
     "share": {"percent": Fraction("0.01"), "": Fraction(1)},
 }
-"""Units that are exact multiples of each other, by what they measure; the empty one is a bare number."""
+"""Units that are exact multiples of each other, by quantity; the empty unit is a bare number."""
 _CANONICAL: Final = {name: unit for unit, names in _NAMES.items() for name in names.split()}
 _AREA: Final = re.compile(r"\b(?:square|sq)\.? ([a-z]+)")
 _VOLUME: Final = re.compile(r"\bcubic ([a-z]+)")
@@ -55,13 +55,13 @@ _AFTERWARDS: Final = {"squared": "^2", "cubed": "^3", "²": "^2", "³": "^3"}
 _WORD: Final = re.compile(r"[a-z]+(?:\^[23])?|[$€£¥¢%°/]")
 _KNOWN: Final = {unit + power for unit in {*_NAMES, "unit"} for power in ("", "^2", "^3")}
 _SET_IN_TEXT: Final = re.compile(r"(?<=.)\\(?:text|mathrm|textrm|mbox)\{[^{}0-9]*\}(?:\^(?:\{[23]\}|[23])|[²³])?$")
-# They say nothing of the unit: 18 in total, 5 apples left.
+# Words without information about the unit: 18 in total, 5 apples left.
 _FILLERS: Final = re.compile(r"\bin (?:total|all)\b|\b(?:total|altogether|overall|left|remaining|more|each|of|the)\b")
 _CHANGES: Final = frozenset("/")
 
 
 def same_unit(left: str, right: str) -> bool:
-    """False where both name a unit and neither only says more about the other's: dollars a day are dollars."""
+    """False if the texts name different units and neither merely extends the other: dollars a day are dollars."""
     if not left or not right:
         return True
     ours = unit_words(left)
@@ -71,31 +71,31 @@ def same_unit(left: str, right: str) -> bool:
     ours = _read_pound(ours, theirs)
     theirs = _read_pound(theirs, ours)
     if ours <= theirs or theirs <= ours:
-        # Miles are no miles per hour, but days are school days.
+        # Miles differ from miles per hour, but days match school days.
         return not (ours ^ theirs) & _CHANGES
     return False
 
 
 def conversion(left: str, right: str) -> Fraction | None:
-    """The number of the right unit that one of the left is; None if they do not measure the same, or none is known."""
+    """Returns how many right units are one left unit; None if they measure different quantities or are unknown."""
     ours = unit_words(left)
     theirs = unit_words(right)
     if len(ours) > 1 or len(theirs) > 1:
         return None
-    one = "".join(ours)
-    other = "".join(theirs)
-    sizes = next((sizes for sizes in _SIZES.values() if one in sizes and other in sizes), None)
-    return None if sizes is None else sizes[one] / sizes[other]
+    our_unit = "".join(ours)
+    their_unit = "".join(theirs)
+    sizes = next((sizes for sizes in _SIZES.values() if our_unit in sizes and their_unit in sizes), None)
+    return None if sizes is None else sizes[our_unit] / sizes[their_unit]
 
 
 def _read_pound(ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
-    """A pound is money beside money, and else a weight."""
-    meant = theirs & {"sterling", "lb"}
-    return ours - {"pound"} | meant if "pound" in ours and meant else ours
+    """Resolves a pound: money beside money, else a weight."""
+    other_pounds = theirs & {"sterling", "lb"}
+    return ours - {"pound"} | other_pounds if "pound" in ours and other_pounds else ours
 
 
 def measured(text: str) -> tuple[str, str]:
-    """An expression and the unit behind it, `2\\sqrt{3}\\text{ cm}`; without a known one all and nothing."""
+    r"""Splits an expression from the unit behind it, `2\sqrt{3}\text{ cm}`; without a known unit, the unit is empty."""
     match = _SET_IN_TEXT.search(text)
     if match is None or not unit_words(match[0]) & _KNOWN:
         return text, ""
@@ -103,7 +103,7 @@ def measured(text: str) -> tuple[str, str]:
 
 
 def unit_words(text: str) -> frozenset[str]:
-    """The words of a unit in one spelling: `sq. meters` is {m^2}, `km per hour` is {km, /, hour}."""
+    """Returns the words of a unit in one spelling: `sq. meters` is {m^2}, `km per hour` is {km, /, hour}."""
     text = re.sub(r"\\(?:text|mathrm|textrm|mbox|rm)|[{}\\]", " ", text.casefold())
     text = _FILLERS.sub(" ", text.replace("mph", "mile/hour"))
     text = re.sub(r"\bper\b", "/", text)

@@ -1,4 +1,4 @@
-"""The one number in words, and the words in which an unmarked response closes."""
+"""The one number in words, and the closing words of a response without a marked answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rftd.workers.workflows.rewards.number import (
 )
 
 WORDS_CHARS: Final = 1000
-"""Longer texts are no words around one number; of a longer response its end counts."""
-# Not inside a word or an expression: of `x2`, `3.14.15`, `2+3`, `\sqrt{2}` and `52_8` no part is a number of its own.
+"""Maximum characters around one number; of a longer response the end counts."""
+# Not inside a word or an expression: `x2`, `3.14.15`, `2+3`, `\sqrt{2}` and `52_8` contain no separate number.
 _ALONE_BEFORE: Final = re.compile(r"(?:^|\s)[(\"*]*$|[A-Za-z][.:]$")
 _ALONE_AFTER: Final = re.compile(r"$|\s|[.,;:!?)\"'*]+(?=\s|$)")
 _NO_WORDS: Final = re.compile(r"[0-9\\^_{}\[\]*+<>|=≤≥≠√π×·]|(?<![A-Za-z])/|/(?![A-Za-z])")
@@ -31,30 +31,31 @@ _VARIABLE: Final = re.compile(r"(?<![A-Za-z\\])([A-Za-z]) ?=")
 
 
 def only_quantity(text: str) -> Quantity | None:
-    """The number that stands in words, "so she pays 18 dollars", with its unit; None if they have more than one.
+    """Returns the one number in words, "so she pays 18 dollars", with its unit; None for several numbers.
 
-    None too if what stands around it is more than words: signs of mathematics, variables, words that change a number.
+    None also if the text around the number has more than words: signs of mathematics, variables, words that change a
+    number.
     """
     if len(text) > WORDS_CHARS:
         return None
     currency = currency_of(text)
     text = unwrapped(numerals(text)).strip()
-    found = amounts(text)
-    if len(found) != 1:
+    matches = amounts(text)
+    if len(matches) != 1:
         return None
-    match = found[0]
+    match = matches[0]
     before = text[: match.start()]
     after = text[match.end() :]
-    # A unit may run on into words, "18 dollars a day for all", so one that says too much is looked at as words.
+    # A unit may run on into words, "18 dollars a day for all", so a unit with too many words is examined as words.
     unit = unit_after(after)
     if _ALONE_AFTER.match(after[len(unit) :]) is None and unit.startswith(" "):
-        # It ends within a word, "18 a day at the farmer's": up to there it may be one.
+        # The match ends within a word, "18 a day at the farmer's": the words before that may be the unit.
         unit = unit.rpartition(" ")[0]
     quantity = quantity_of(match, unit, currency)
     if quantity is None or _ALONE_AFTER.match(after[len(unit) :]) is None:
         return None
     if not before.strip() and after.startswith("!"):
-        # A factorial, where no words make it an exclamation.
+        # A factorial, because no words make the mark an exclamation.
         return None
     equals = _EQUALS.fullmatch(before)
     if equals is not None:
@@ -62,26 +63,30 @@ def only_quantity(text: str) -> Quantity | None:
         alone = True
     else:
         alone = _ALONE_BEFORE.search(before) is not None and not changes_number(_PROPER.sub(" ", before))
-    rest = after[len(unit) :]
-    if not alone or _NO_WORDS.search(before + " " + rest) or _NEGATED.search(before + " " + unit + " " + rest):
+    after_unit = after[len(unit) :]
+    if (
+        not alone
+        or _NO_WORDS.search(before + " " + after_unit)
+        or _NEGATED.search(before + " " + unit + " " + after_unit)
+    ):
         return None
-    return None if changes_number(_PROPER.sub(" ", rest)) else quantity
+    return None if changes_number(_PROPER.sub(" ", after_unit)) else quantity
 
 
 def announced(response: str) -> str | None:
-    """The words after the last "answer is" near a text's end; None without them."""
+    """Returns the words after the last "answer is" near a text's end; None without them."""
     response = _end(response)
-    said = list(_ANSWER.finditer(response))
-    if not said:
+    matches = list(_ANSWER.finditer(response))
+    if not matches:
         return None
-    lines = response[said[-1].end() :].strip().splitlines()
+    lines = response[matches[-1].end() :].strip().splitlines()
     return _SENTENCE.split(lines[0])[0] if lines else ""
 
 
 def closing(response: str) -> str:
-    """The words in which an unmarked response gives its answer.
+    """Returns the words in which a response without a marked answer gives its answer.
 
-    Those after the last "answer is", else its last sentence with a digit, of an equation the right side.
+    The words after the last "answer is", else the last sentence with a digit; of an equation, the right side.
     """
     words = announced(response)
     if words is not None:
@@ -96,5 +101,5 @@ def closing(response: str) -> str:
 
 
 def _end(text: str) -> str:
-    # The first word of an end may have lost its beginning.
+    # The first word of the cut end may be incomplete.
     return text if len(text) <= WORDS_CHARS else text[-WORDS_CHARS:].partition(" ")[2]
