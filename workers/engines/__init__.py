@@ -1,12 +1,12 @@
-"""The engines: one folder for each, with the half that generates and the half that trains.
+"""The engines: one folder for each, with a generating and a training half.
 
-fake/      answers without a model, and weights that are a digest of what was trained
+fake/      answers without a model, and weights equal to a digest of the training data
 torch/     this machine: continuous batching, and training on one device or several ranks
-vllm/      generation by vLLM, in processes of its own
-verl/      training of a model spread over the ranks of a process group, by verl's FSDP2 or Megatron
+vllm/      generation by vLLM, in separate processes
+verl/      training of a model sharded over the ranks of a process group, by verl's FSDP2 or Megatron
 learner/   the learner of engines with a model in their own processes, over a small backend: torch's and verl's
-ranks/     an engine of many processes, and checkpoints that they write in parts
-tinker/    a service that generates and trains
-external   a model of a service, which is measured
-contract/  the checks that every engine passes, to be run by its own tests
+ranks/     an engine of many processes, and checkpoints written in parts
+tinker/    a remote service for generation and training
+external   a model behind a service, for evaluation only
+contract/  the checks passed by every engine, to be run by the engine's own tests
 """

@@ -1,6 +1,6 @@
-"""The engine `external`: a model that somebody serves over OpenAI's API. It can be measured, and never be trained on.
+"""The engine `external`: a model served elsewhere over OpenAI's API. It can be evaluated, but never trained.
 
-A service answers in text. Its answers have no log-probabilities, and tokens that only count them: those of the
+A service answers in text. Its answers have no log-probabilities, and tokens serve only for counting: tokens of the
 tokenizer in the model's folder, where the experiment names one, else the bytes of the text.
 """
 
@@ -36,18 +36,18 @@ _FIELD: Final = "model.external_model"
 
 
 class ExternalArgs(ServiceArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments of the engine: where the model is, from `model.external_model`, and how it is asked."""
+    """Arguments of the engine: the model's address, from `model.external_model`, and the service's settings."""
 
     model_name: str = ""
-    """The model's name at the service."""
+    """Name of the model at the service."""
     base_url_env: str = ""
-    """The environment variable with the service's address, up to `/v1`."""
+    """Environment variable with the service's address, up to `/v1`."""
     api_key_env: str = ""
-    """The environment variable with the key; empty: the service wants none."""
+    """Environment variable with the key; empty: no key required."""
 
 
 class ExternalEngine:
-    """Implements `RolloutEngine` by the answers of a service, for conversations alone."""
+    """Implements `RolloutEngine` by calls of a service, for conversations only."""
 
     def __init__(
         self,
@@ -60,11 +60,12 @@ class ExternalEngine:
         reach: ReachSpec = OWNERS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """At most `slots` questions are under way at a time. `reach` is the experiment's; `transport` stands for the
-        network in tests."""
+        """Allows at most `slots` requests at a time. `reach` is the experiment's; tests replace the network by
+        `transport`.
+        """
         spec = _spec(arguments, slots)
         self._service = ModelService(
-            spec, arguments, address, clock=clock, subject=_known(arguments), reach=reach, transport=transport
+            spec, arguments, address, clock=clock, subject=_subject(arguments), reach=reach, transport=transport
         )
         self._tokenizer = tokenizer
         self._random = SystemRandom()
@@ -76,13 +77,13 @@ class ExternalEngine:
 
     @property
     def version(self) -> tuple[int, int]:
-        """The version that was loaded last: it names the service's model, whatever that is."""
+        """Version announced last, standing for the service's model, whatever the model is."""
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The service's answer to the request's conversation, in as many tries as its budget allows.
+        """Returns the service's answer to the request's conversation, with retries within the budget.
 
-        Raises RolloutError if there is no conversation, if the service refuses, or if it was busy for too long.
+        Raises RolloutError without a conversation, if the service refuses, or if it was busy for too long.
         """
         if not request.messages:
             raise RolloutError(
@@ -98,13 +99,13 @@ class ExternalEngine:
             raise
         finally:
             self._running -= 1
-        # An answer has a token: an empty one its end.
+        # An answer has at least one token: an empty answer its end.
         tokens = tuple(self._tokenizer.encode(answer.text) or self._tokenizer.eos_ids[:1] or (0,))
         self._requests += 1
         self._tokens += len(tokens)
         return Generation(
             tokens=tokens,
-            # Nobody knows them. What is measured is not trained, so nobody reads them either.
+            # Unknown to the service. Evaluated answers are never trained, so nothing reads these numbers.
             logprobs=(0.0,) * len(tokens),
             processed_logprobs=(0.0,) * len(tokens) if request.sampling.processed_logprobs else (),
             spans=(Span(*self._version, 0, len(tokens)),),
@@ -113,7 +114,7 @@ class ExternalEngine:
         )
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Takes the version as the service's name. Raises ConfigError once the service has refused the key."""
+        """Takes the announced version for the service's model. Raises ConfigError once the service refused the key."""
         if self._refused is not None:
             raise self._refused
         self._version = (weights.version, weights.generation)
@@ -137,14 +138,14 @@ def _spec(arguments: ExternalArgs, slots: int) -> AuxiliarySpec:
     )
 
 
-def _known(arguments: ExternalArgs) -> ServiceModel:
+def _subject(arguments: ExternalArgs) -> ServiceModel:
     return ServiceModel(f"the external model {arguments.model_name!r}", _FIELD)
 
 
 async def _open(opening: EngineOpening[ExternalArgs]) -> RolloutEngine:
     arguments = opening.arguments
     spec = _spec(arguments, opening.slots)
-    address = service_address(spec, os.environ, _known(arguments), reach=opening.reach)
+    address = service_address(spec, os.environ, _subject(arguments), reach=opening.reach)
     tokenizer = await asyncio.to_thread(external_tokenizer, opening.model)
     return ExternalEngine(arguments, address, tokenizer, slots=opening.slots, clock=opening.clock, reach=opening.reach)
 

@@ -1,4 +1,4 @@
-"""The contracts of engines as checks, for engines of ours and of third parties.
+"""The contracts of engines as checks, for built-in and third-party engines.
 
 rollout/  the checks of rollout engines
 trainer   the checks of trainer engines

@@ -1,7 +1,7 @@
-"""The contract of trainer engines as checks that any test runner can call: for engines of ours and of third parties.
+"""The contract of trainer engines as checks for any test runner, for built-in and third-party engines.
 
-A check is a function of the `TrainerBench`, which opens engines by their registered name. `CHECKS` are what every
-engine promises, `MODEL_CHECKS` what one promises that trains the model of its folder. With pytest's
+A check is a function of the `TrainerBench`, which opens engines by their registered name. `CHECKS` are promises of
+every engine, `MODEL_CHECKS` promises of an engine training the model of its folder. With pytest's
 `register_assert_rewrite` of this module a failed check shows its values.
 """
 
@@ -26,7 +26,7 @@ from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.tensor_bytes import Weights
 
 _XXH3: Final = "0" * 32
-"""A digest in the form of what channels hold."""
+"""An example digest in the channels' form."""
 
 
 class TrainerBench:
@@ -43,7 +43,7 @@ class TrainerBench:
     ) -> None:
         """`folder` is empty; `model`: the folder of the base model, else the tiny Qwen2 of the demo.
 
-        `kl_coef`: of the stages; 0 for an engine that has no reference.
+        `kl_coef`: of the stages; 0 for an engine without a reference model.
         """
         self.folder = folder
         self.kl_coef = kl_coef
@@ -53,7 +53,7 @@ class TrainerBench:
         self._folders = 0
 
     def stage(self, name: str = "rft", *, kl_coef: float | None = None) -> StageSpec:
-        """A stage of GRPO, or of supervised training if it is called `sft`."""
+        """Returns a stage of GRPO, or of supervised training if named `sft`."""
         sft = name == "sft"
         kl_coef = self.kl_coef if kl_coef is None else kl_coef
         return StageSpec(
@@ -75,7 +75,7 @@ class TrainerBench:
         )
 
     def opened(self, stage: StageSpec, model: Path | None = None) -> TrainerEngine:
-        """An engine of an experiment of that stage alone; `close` closes it."""
+        """Opens an engine for an experiment with one stage; `close` closes the engine."""
         engine = make_engine(stage.trainer)
         self._open.callback(engine.close)
         experiment = ExperimentSpec(project="contract", name="n", job_dir="/nowhere", stages=(stage,), config={})
@@ -83,12 +83,12 @@ class TrainerBench:
         return engine
 
     def new_folder(self) -> Path:
-        """A folder that was not there."""
+        """Returns the path of a folder not yet existing."""
         self._folders += 1
         return self.folder / f"{self._folders}"
 
     def close(self) -> None:
-        """Closes all engines that were opened since the last time."""
+        """Closes all engines opened since the last call."""
         self._open.close()
 
 
@@ -96,7 +96,7 @@ Check: TypeAlias = Callable[[TrainerBench], None]
 
 
 def make_batch(step: int, *, repeat: int = 4) -> TrainBatch:
-    """Rollouts of four prompts: a response that begins with token 50 has the advantage 1, others -1."""
+    """Returns rollouts of four prompts: responses beginning with token 50 have advantage 1, others -1."""
     rng = np.random.default_rng(step % repeat)
     samples = []
     for group in range(4):
@@ -118,7 +118,7 @@ def make_batch(step: int, *, repeat: int = 4) -> TrainBatch:
 
 
 def trained(engine: TrainerEngine, stage: StageSpec, steps: range) -> list[str]:
-    """The checksums after each of the steps; the stage begins with step 1."""
+    """Trains the steps and returns the checksum after each; step 1 begins the stage."""
     if steps.start == 1:
         engine.begin_stage(stage)
     checksums = []
@@ -129,31 +129,31 @@ def trained(engine: TrainerEngine, stage: StageSpec, steps: range) -> list[str]:
 
 
 def equal_batches_make_equal_weights(bench: TrainerBench) -> None:
-    """Bit for bit on an engine that says so; and each step changes them."""
+    """Equal batches give equal weights, bit for bit on a deterministic engine; and each step changes them."""
     stage = bench.stage()
-    one = bench.opened(stage)
-    two = bench.opened(stage)
-    assert one.checksum() == two.checksum()
-    assert one.sha256() == two.sha256()
-    history = trained(one, stage, range(1, 5))
+    first = bench.opened(stage)
+    second = bench.opened(stage)
+    assert first.checksum() == second.checksum()
+    assert first.sha256() == second.sha256()
+    history = trained(first, stage, range(1, 5))
     assert len(set(history)) == 4
-    assert form_of(one.sha256()) in ("sha256", "tensors", "name")
-    if one.deterministic:
-        assert trained(two, stage, range(1, 5)) == history
-        assert one.sha256() == two.sha256()
+    assert form_of(first.sha256()) in ("sha256", "tensors", "name")
+    if first.deterministic:
+        assert trained(second, stage, range(1, 5)) == history
+        assert first.sha256() == second.sha256()
 
 
 def an_engine_says_what_its_bits_depend_on(bench: TrainerBench) -> None:
-    """The answer is plain text, the same each time: nothing else can be recorded and compared."""
+    """`environment` returns plain text, equal each time: nothing else can be recorded and compared."""
     stage = bench.stage()
-    found = bench.opened(stage).environment()
-    assert found
-    assert found == bench.opened(stage).environment()
-    assert all(type(value) is str and value for value in found.values())
+    environment = bench.opened(stage).environment()
+    assert environment
+    assert environment == bench.opened(stage).environment()
+    assert all(type(text) is str and text for text in environment.values())
 
 
 def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
-    """The run continues from a checkpoint in the middle of a stage, with and without the folder for transformers."""
+    """A run continues from a checkpoint in the middle of a stage, with and without the folder for transformers."""
     stage = bench.stage()
     whole = trained(bench.opened(stage), stage, range(1, 7))
     first = bench.opened(stage)
@@ -171,7 +171,7 @@ def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
 
 
 def another_stage_takes_the_weights_only(bench: TrainerBench) -> None:
-    """Its optimizer is fresh, whether the engine went on or was opened again."""
+    """A new stage has a fresh optimizer, whether the engine continued or was opened again."""
     stage = bench.stage("sft")
     after = bench.stage("rft")
     first = bench.opened(stage)
@@ -189,7 +189,7 @@ def another_stage_takes_the_weights_only(bench: TrainerBench) -> None:
 
 
 def exports_name_their_checksum(bench: TrainerBench) -> None:
-    """What explorers verify is what the engine says of its weights; a second export is equal."""
+    """The exported checksum, verified by explorers, equals the engine's own; a second export is equal."""
     stage = bench.stage()
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 2))
@@ -201,7 +201,7 @@ def exports_name_their_checksum(bench: TrainerBench) -> None:
 
 
 def a_snapshot_stays_what_it_was(bench: TrainerBench) -> None:
-    """While the next steps train."""
+    """A snapshot keeps its weights while the next steps train."""
     stage = bench.stage()
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 2))
@@ -213,7 +213,7 @@ def a_snapshot_stays_what_it_was(bench: TrainerBench) -> None:
 
 
 def a_missing_checkpoint_is_an_error_of_data(bench: TrainerBench) -> None:
-    """The weights stay."""
+    """A missing checkpoint raises DataError, and the weights stay."""
     stage = bench.stage()
     engine = bench.opened(stage)
     before = engine.checksum()
@@ -226,7 +226,7 @@ def a_missing_checkpoint_is_an_error_of_data(bench: TrainerBench) -> None:
 
 
 def closing_twice_changes_nothing(bench: TrainerBench) -> None:
-    """An engine may be closed by whoever comes first."""
+    """A second close has no effect: an engine may be closed from several places."""
     engine = bench.opened(bench.stage())
     engine.close()
     engine.close()
@@ -242,7 +242,7 @@ def sft_lowers_its_loss(bench: TrainerBench) -> None:
 
 
 def the_hugging_face_folder_holds_equal_weights(bench: TrainerBench) -> None:
-    """It has what explorers get, bit for bit, and is a base model that the engine opens again."""
+    """The folder has the exported weights, bit for bit, and is a base model that the engine can open."""
     stage = bench.stage("sft")
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 3))
@@ -267,10 +267,10 @@ NAMED_CHECKS: Final[tuple[Check, ...]] = (
     a_missing_checkpoint_is_an_error_of_data,
     closing_twice_changes_nothing,
 )
-"""The promises of every engine, also of one whose weights lie at a service."""
+"""Promises of every engine, including engines with remote weights."""
 
 CHECKS: Final[tuple[Check, ...]] = (*NAMED_CHECKS, exports_name_their_checksum, a_snapshot_stays_what_it_was)
-"""The promises of every engine whose weights are here."""
+"""Promises of every engine with weights on this machine."""
 
 MODEL_CHECKS: Final[tuple[Check, ...]] = (*CHECKS, sft_lowers_its_loss, the_hugging_face_folder_holds_equal_weights)
-"""What an engine promises that trains the model of its folder."""
+"""Promises of an engine training the model of its folder."""

@@ -1,5 +1,5 @@
-"""The fake engine: no model, everything else as in earnest.
+"""The fake engine: no model, everything else as in a real engine.
 
 rollout  answers without a model
-trainer  weights that are a digest of what was trained
+trainer  weights equal to a digest of the training data
 """

@@ -1,8 +1,8 @@
-"""The fake rollout engine: answers without a model, so that everything around it can be tested for what it does.
+"""The fake rollout engine: answers without a model, so that everything around it can be tested separately.
 
-Its text is drawn from the request's seed and the weights in use alone: with probability `skill` (which grows by
-`gain` with each weight version) it is the right answer to a prompt `a+b=`, else a random digit. How long it takes
-follows from the seed too, and may have a long tail.
+The text is drawn from the request's seed and the weights in use alone: with probability `skill` (growing by `gain` with
+each weight version) it is the right answer to a prompt `a+b=`, else a random digit. The latency follows from the seed
+too, and may have a long tail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.registry import Channels
 
 _LATENCY_STREAM: Final = 0x6C6174
-"""Keeps the draw of the latency apart from that of the answer."""
+"""Second seed word of the latency's draw, independent of the answer's."""
 _SUM = re.compile(r"(\d+)\s*\+\s*(\d+)\s*=?\s*$")
 
 
@@ -35,24 +35,24 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skill: float = 0.3
     gain: float = 0.05
     latency_s: float = 0.0
-    """The time that a response takes; with `latency_sigma` the median."""
+    """Seconds per response; with `latency_sigma` the median."""
     latency_sigma: float = 0.0
-    """The standard deviation of the latency's logarithm (log-normal): 0.99 makes the 99th percentile ten medians."""
+    """Standard deviation of the latency's logarithm (log-normal): 0.99 makes the 99th percentile ten medians."""
     latency_cap: float = 30.0
     """Longest latency, in medians."""
     tokens_per_s: float = 0.0
-    """The tokens of a response per second of its latency, as white space before the answer; 0: the answer alone."""
+    """Tokens of a response per second of latency, as white space before the answer; 0: the answer alone."""
     hang: bool = False
-    """No request is ever answered."""
+    """True: no request is ever answered."""
     silent: bool = False
-    """Every answer is empty: its end alone."""
+    """True: every answer is empty except for its end."""
 
 
 class FakeRolloutEngine:
-    """Implements `RolloutEngine`; weights come through the channel, from the fake trainer engine."""
+    """Implements `RolloutEngine`; weights come through a channel, from the fake trainer engine."""
 
     def __init__(self, arguments: FakeArgs, clock: Clock) -> None:
-        """An engine without weights."""
+        """Makes an engine without weights."""
         self._args = arguments
         self._clock = clock
         self._tokenizer = ByteTokenizer()
@@ -72,7 +72,7 @@ class FakeRolloutEngine:
         if self._version[0] < 0:
             raise RolloutError("the engine has no weights")
         self._running += 1
-        # Weights may change while the answer is under way; its spans then name both versions, as a real engine's do.
+        # Weights may change during the answer; its spans then name both versions, as a real engine's do.
         start = self._version
         try:
             if self._args.hang:
@@ -83,8 +83,8 @@ class FakeRolloutEngine:
             self._running -= 1
         self._alive()
         tokens = [*self._tokenizer.encode(self._answer(request)), *self._tokenizer.eos_ids[:1]]
-        wanted = min(round(latency_s * self._args.tokens_per_s), request.sampling.max_tokens)
-        tokens = [*self._tokenizer.encode(" " * (wanted - len(tokens))), *tokens][: request.sampling.max_tokens]
+        text_tokens = min(round(latency_s * self._args.tokens_per_s), request.sampling.max_tokens)
+        tokens = [*self._tokenizer.encode(" " * (text_tokens - len(tokens))), *tokens][: request.sampling.max_tokens]
         self._tokens += len(tokens)
         self._requests += 1
         spans = (
@@ -127,19 +127,20 @@ class FakeRolloutEngine:
             raise RolloutError(error.what, where=error.where) from error
 
     def _answer(self, request: GenerationRequest) -> str:
-        # Of the seed and the version alone, never of the order of requests: a replay must draw the same answers.
+        # Drawn from the seed and the version alone, never from the order of requests: a replay must draw the same
+        # answers.
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
         if self._args.silent:
             return ""
-        known = _SUM.search(self._tokenizer.decode(request.prompt))
+        match = _SUM.search(self._tokenizer.decode(request.prompt))
         skilled = random.random() < self._args.skill + self._args.gain * max(0, self._version[0])
-        if known and (skilled or request.sampling.temperature == 0):
-            return str(int(known[1]) + int(known[2]))
+        if match and (skilled or request.sampling.temperature == 0):
+            return str(int(match[1]) + int(match[2]))
         return str(int(random.integers(0, 10)))
 
 
 def latency_of(args: FakeArgs, seed: int) -> float:
-    """Seconds that the response to a request with this seed takes: the same each time, whatever the weights."""
+    """Returns the latency in seconds of a request with this seed, equal each time, whatever the weights."""
     if not args.latency_s or not args.latency_sigma:
         return args.latency_s
     drawn = np.random.default_rng([seed % 2**63, _LATENCY_STREAM]).standard_normal()

@@ -1,6 +1,6 @@
-"""The fake trainer engine: its weights are a digest of everything it was trained on, in order.
+"""The fake trainer engine: its weights are a digest of all its training data, in order.
 
-So equal checksums mean equal training histories, which is what tests of recovery want to know.
+Equal checksums therefore mean equal training histories, as needed by tests of recovery.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class FakeTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`engine_args` of the fake engine."""
 
     step_s: float = 0.0
-    """The time that a step takes."""
+    """Seconds per step."""
     nan_at_step: int = 0
-    """The stage step whose loss is NaN; 0: none."""
+    """Stage step with a NaN loss; 0: none."""
     nan_steps: int = 1
-    """The number of steps with a NaN loss, from that one on."""
+    """Number of consecutive steps with a NaN loss."""
     ranks: Annotated[int, msgspec.Meta(ge=0, le=limits.RANKS)] = 0
-    """The number of processes that all do the same; 0: it runs in the trainer process."""
+    """Number of identical processes; 0: the engine runs in the trainer process."""
     nodes: Annotated[int, msgspec.Meta(ge=1, le=limits.RANKS)] = 1
-    """The nodes of a Ray cluster over which they are spread."""
+    """Number of nodes of a Ray cluster for the processes."""
     rank_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CALL_TIMEOUT_S)] = limits.RANK_CALL_TIMEOUT_S
-    """The longest that one call of the ranks may take."""
+    """Maximum seconds of one call of the ranks."""
 
 
 class FakeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model; deterministic."""
 
     def __init__(self, arguments: FakeTrainerArgs | None = None, *, rank: int = 0) -> None:
-        """`rank`: of several that do the same, the first alone writes checkpoints."""
+        """`rank`: among several identical ranks, only rank 0 writes checkpoints."""
         self._args = arguments or FakeTrainerArgs()
         self._rank = rank
         self._state = FakeState(weights="", optimizer="", stage="")
@@ -118,10 +118,12 @@ class FakeTrainerEngine:
         figures = (
             {"critic/rewards/mean": float(np.mean(rewards)), "critic/rewards/max": max(rewards)} if rewards else {}
         )
-        advantages = [each.advantages for each in batch.samples if each.advantages is not None and each.advantages.size]
+        advantages = [
+            sample.advantages for sample in batch.samples if sample.advantages is not None and sample.advantages.size
+        ]
         if advantages:
-            figures["critic/advantages/max"] = float(max(each.max() for each in advantages))
-            figures["critic/advantages/min"] = float(min(each.min() for each in advantages))
+            figures["critic/advantages/max"] = float(max(sample_advantages.max() for sample_advantages in advantages))
+            figures["critic/advantages/min"] = float(min(sample_advantages.min() for sample_advantages in advantages))
         return StepResult(tokens=tokens, metrics=figures | {"actor/lr": self._rate})
 
     def checksum(self) -> str:
@@ -160,29 +162,29 @@ class FakeTrainerEngine:
 
 
 def _weights(digest: str) -> Weights:
-    data = bytes.fromhex(digest)
-    return {"digest": TensorBytes("uint8", (len(data),), memoryview(data))}
+    digest_bytes = bytes.fromhex(digest)
+    return {"digest": TensorBytes("uint8", (len(digest_bytes),), memoryview(digest_bytes))}
 
 
 def _digest(*parts: bytes) -> str:
     digest = hashlib.sha256()
-    for part in parts:
-        # Lengths first: without them two histories could have the same bytes, cut at other places.
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
+    for piece in parts:
+        # Lengths first: without them two histories could have the same bytes, split differently.
+        digest.update(len(piece).to_bytes(8, "little"))
+        digest.update(piece)
     return digest.hexdigest()
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
-        file.write(data)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank."""
-    return FakeTrainerEngine(converted(dict(place.trainer.engine_args), FakeTrainerArgs), rank=place.rank)
+def make_rank(rank: RankPlace) -> TrainerEngine:
+    """Makes the engine of one rank."""
+    return FakeTrainerEngine(converted(dict(rank.trainer.engine_args), FakeTrainerArgs), rank=rank.rank)
 
 
 def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:

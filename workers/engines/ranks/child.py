@@ -1,4 +1,4 @@
-"""`RankChild`: the process of one rank as its trainer process sees it: of this machine, or of another one."""
+"""`RankChild`: the process of one rank, on this machine or another, as seen by its trainer process."""
 
 from __future__ import annotations
 
@@ -30,74 +30,74 @@ from rftd.workers.engines.ranks.messages import Pipe
 from rftd.workers.engines.ranks.nodes import RankHostPlace, RankNodes, watch_connection
 
 END_S: Final = 5.0
-"""The wait for a process that was told to end, or whose connection is closed."""
+"""Seconds to wait for a process after the request to end, or after its connection closed."""
 _LINES: Final = 12
-"""Last lines of a rank that are told when it is lost."""
+"""Number of a lost rank's last lines in the error."""
 _LINE_CHARACTERS: Final = 300
 _CONNECT_S: Final = 30.0
 
 
 class RankChild(Protocol):
-    """One process."""
+    """The process of one rank."""
 
     rank: int
     pipe: Pipe
     pid: int
     takes_files: bool
-    """True if descriptors of files reach it."""
+    """True if file descriptors can be sent to the process."""
     where: str
-    """Its process id and machine, in words."""
+    """Process id and machine, in words."""
 
     def last_lines(self) -> str:
-        """The end of what it wrote."""
+        """Returns the end of the rank's output."""
         ...
 
     def ended(self) -> str:
-        """The end of the rank, in words."""
+        """Returns the way in which the rank ended, in words."""
         ...
 
     def state(self) -> str:
-        """The state of its process, in a word."""
+        """Returns the state of the process, in a word."""
         ...
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends its process a signal, unless it has ended."""
+        """Sends the process a signal, unless it has ended."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """True once its process has ended; False if it has not within the time, or nobody can say."""
+        """True once the process has ended; False if it has not ended within the time, or its state is unknown."""
         ...
 
     def close(self) -> None:
-        """Ends the connections, after its process."""
+        """Ends the connections, after the process."""
         ...
 
 
 class _Written:
-    """What a rank writes: copied to standard error, which is the worker's log, and the last lines kept."""
+    """A rank's output: copied to standard error, the worker's log, with the last lines remembered."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=_LINES)
 
     def take(self, line: str) -> None:
-        """Takes a line in."""
+        """Copies and remembers one line."""
         self._lines.append(line[:_LINE_CHARACTERS])
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
     def __str__(self) -> str:
-        """The last lines, each on a line of its own."""
+        """Returns the last lines, each on a separate line."""
         return "".join(f"\n    {line}" for line in self._lines)
 
 
 class LocalRank:
-    """Implements `RankChild` on this machine."""
+    """Implements `RankChild` for a process on this machine."""
 
     takes_files = True
 
     def __init__(self, rank: int, ranks: int, *, timeout_s: float) -> None:
-        """Starts it. `timeout_s` is the longest that sending may take. Raises OSError."""
+        """Starts the process. Sending a message may take at most `timeout_s`. Raises OSError."""
         mine, theirs = socket.socketpair()
         _limit_sending(mine, timeout_s)
         with theirs:
@@ -106,13 +106,13 @@ class LocalRank:
         self.pipe = Pipe(mine)
         self.pid = self._process.pid
         self.where = f"pid {self.pid}"
-        self._written = _Written()
-        self._reader = threading.Thread(target=self._copy, name=f"rank-{rank}-output", daemon=True)
+        self._output = _Written()
+        self._reader = threading.Thread(target=self._copy_output, name=f"rank-{rank}-output", daemon=True)
         self._reader.start()
 
     def last_lines(self) -> str:
         self._reader.join(1.0)
-        return str(self._written)
+        return str(self._output)
 
     def ended(self) -> str:
         try:
@@ -140,34 +140,34 @@ class LocalRank:
         self._reader.join(1.0)
         self.pipe.shut()
 
-    def _copy(self) -> None:
+    def _copy_output(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                self._written.take(line.decode(errors="replace").rstrip("\n"))
+                self._output.take(line.decode(errors="replace").rstrip("\n"))
 
 
 class RemoteRank:
-    """Implements `RankChild` on another machine, by the `RankHost` there."""
+    """Implements `RankChild` for a process on another machine, through the `RankHost` there."""
 
     takes_files = False
 
     def __init__(self, rank: int, ranks: int, host: RankHostPlace, *, crew: str, timeout_s: float) -> None:
-        """Has it started. Raises RankError if it cannot be."""
+        """Starts the process through the host. Raises RankError if the start fails."""
         hello = RankHello(key=host.key, crew=crew, rank=rank, ranks=ranks, starts=False)
         self.rank = rank
-        self._written = _Written()
+        self._output = _Written()
         self._code: int | None = None
-        self._over = threading.Event()
+        self._has_ended = threading.Event()
         opened: list[socket.socket] = []
         try:
-            called = _connected(host, hello)
-            opened.append(called)
+            call_connection = _connected(host, hello)
+            opened.append(call_connection)
             self._control = _connected(host, msgspec.structs.replace(hello, starts=True))
             opened.append(self._control)
             self._control.settimeout(_CONNECT_S)
             self._news = self._control.makefile("rb")
-            began = json_decoder(RankStarted).decode(self._news.readline())
+            started_news = json_decoder(RankStarted).decode(self._news.readline())
             self._control.settimeout(None)
         except (OSError, *UNREADABLE) as error:
             for connection in opened:
@@ -176,33 +176,33 @@ class RemoteRank:
                 f"rank {rank} of {ranks} cannot be started on the node {host.address}: {error}",
                 fix="nothing: the trainer is started again, on nodes that are there",
             ) from error
-        _limit_sending(called, timeout_s)
-        self.pipe = Pipe(called)
-        self.pid = began.pid
+        _limit_sending(call_connection, timeout_s)
+        self.pipe = Pipe(call_connection)
+        self.pid = started_news.pid
         self.where = f"pid {self.pid} on {host.address}"
         threading.Thread(target=self._follow, name=f"rank-{rank}-output", daemon=True).start()
 
     def last_lines(self) -> str:
-        self._over.wait(1.0)
-        return str(self._written)
+        self._has_ended.wait(1.0)
+        return str(self._output)
 
     def ended(self) -> str:
-        self._over.wait(END_S)
+        self._has_ended.wait(END_S)
         return "was lost with its node, or closed its connection" if self._code is None else _ended(self._code)
 
     def state(self) -> str:
-        return "ended" if self._over.is_set() else "not ended"
+        return "ended" if self._has_ended.is_set() else "not ended"
 
     def send_signal(self, number: signal.Signals) -> None:
         with suppress(OSError):
             self._control.sendall(msgspec.json.encode(SignalRank(signal=int(number))) + b"\n")
 
     def wait(self, timeout_s: float) -> bool:
-        return self._over.wait(timeout_s)
+        return self._has_ended.wait(timeout_s)
 
     def close(self) -> None:
-        # Its host ends it at the latest now.
-        self._over.wait(END_S)
+        # The host ends the process now at the latest.
+        self._has_ended.wait(END_S)
         for shut in (self.pipe.shut, lambda: self._control.shutdown(socket.SHUT_RDWR)):
             with suppress(OSError):
                 shut()
@@ -212,14 +212,14 @@ class RemoteRank:
             for line in lines:
                 news: HostNews = json_decoder(HostNews).decode(line)  # type: ignore[arg-type]
                 if isinstance(news, RankWrote):
-                    self._written.take(news.text)
+                    self._output.take(news.text)
                 elif isinstance(news, RankEnded):
                     self._code = news.code
-        self._over.set()
+        self._has_ended.set()
 
 
 def started(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: float) -> RankChild:
-    """The process of a rank, on the node that it belongs to. Raises OSError, or RankError for that of another node."""
+    """Starts the process of a rank, on its node. Raises OSError, or RankError for a process on another node."""
     machine = rank // nodes.local_ranks(ranks)
     if machine == 0:
         return LocalRank(rank, ranks, timeout_s=timeout_s)
@@ -235,7 +235,7 @@ def _connected(host: RankHostPlace, hello: RankHello) -> socket.socket:
 
 
 def _limit_sending(connection: socket.socket, timeout_s: float) -> None:
-    # A rank that takes nothing, stopped or stuck, must not hold the caller up for ever.
+    # A rank that reads nothing, stopped or stuck, must not block the caller for ever.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s) + 1, 0))
 
 

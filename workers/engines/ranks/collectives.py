@@ -1,4 +1,4 @@
-"""Messages of torch's ranks beside tensors: who they are, texts, and whether one of them has failed."""
+"""Messages between torch's ranks other than tensors: their numbers, bytes, and failures."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from rftd.ops.errors import DataError
 
 
 def this_rank() -> tuple[int, int]:
-    """The number of this rank, and how many there are; without torch.distributed it is one alone."""
+    """Returns the number of this rank and the number of ranks; (0, 1) without torch.distributed."""
     if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def gathered(data: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
-    """The bytes of all ranks, or of those in `group`, by rank. A collective."""
+def gathered(payload: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
+    """Returns the bytes of all ranks, or of the ranks in `group`, by rank. A collective."""
     # Not all_gather_object, which pickles.
     if not distributed.is_initialized():
-        return [data]
+        return [payload]
     ranks = distributed.get_world_size(group)
     if ranks == 1:
-        return [data]
+        return [payload]
     device = _device(group)
-    size = torch.tensor([len(data)], dtype=torch.int64, device=device)
+    size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     sizes = [torch.zeros_like(size) for _ in range(ranks)]
     distributed.all_gather(sizes, size, group=group)
     lengths = [int(length) for length in sizes]
-    # One more than none: an empty tensor is no message.
+    # At least one element: an empty tensor cannot be sent.
     padded = torch.zeros(max(lengths) + 1, dtype=torch.uint8)
-    if data:
-        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    if payload:
+        padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
     padded = padded.to(device)
-    parts = [torch.zeros_like(padded) for _ in range(ranks)]
-    distributed.all_gather(parts, padded, group=group)
-    return [bytes(part[:length].cpu().numpy()) for part, length in zip(parts, lengths, strict=True)]
+    all_received = [torch.zeros_like(padded) for _ in range(ranks)]
+    distributed.all_gather(all_received, padded, group=group)
+    return [bytes(received[:length].cpu().numpy()) for received, length in zip(all_received, lengths, strict=True)]
 
 
-def at_first(like: torch.Tensor, source: int) -> torch.Tensor:
-    """The tensor that rank `source` has, on the first rank; of the others each gives back what it gave.
+def at_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
+    """Returns the tensor of rank `source` on rank 0; on other ranks, the argument.
 
-    Rank `source` and the first call it, with tensors of one shape and dtype.
+    Called by rank `source` and rank 0, with tensors of one shape and dtype.
     """
     rank, _ = this_rank()
     if source == 0:
-        return like
-    moved = like.contiguous().to(_device())
+        return tensor
+    moved = tensor.contiguous().to(_device())
     if rank == 0:
         distributed.recv(moved, source)
     else:
@@ -59,18 +59,18 @@ def at_first(like: torch.Tensor, source: int) -> torch.Tensor:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A piece of reading that has no collective within: a DataError of one rank is raised on all of them.
+    """A block of reading without collectives: a DataError of one rank is raised on all ranks.
 
-    Else one rank would go on, or wait for ever, while another has none of what was read.
+    Otherwise one rank would continue, or wait for ever, while another has no data.
     """
-    found: DataError | None = None
+    own_error: DataError | None = None
     try:
         yield
     except DataError as error:
-        found = error
-    failed = [rank for rank, each in enumerate(gathered(b"x" if found else b"")) if each]
-    if found is not None:
-        raise found
+        own_error = error
+    failed = [rank for rank, failure in enumerate(gathered(b"x" if own_error else b"")) if failure]
+    if own_error is not None:
+        raise own_error
     if failed:
         raise DataError(
             f"rank {failed[0]} cannot read its part of the checkpoint", fix="resume from an earlier checkpoint"

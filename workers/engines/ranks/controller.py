@@ -1,7 +1,7 @@
-"""`RankedEngine`: a trainer engine of several processes, each of which has an engine of its own and makes every call.
+"""`RankedEngine`: a trainer engine of several processes, each with an engine of its own that makes every call.
 
-Rank 0's answer is the answer. What must be equal on all ranks (digests, the result of a step, the environment) is
-compared, and a difference is the end of all of them: weights that drifted apart must not be saved.
+Rank 0's answer is returned. Answers that must be equal on all ranks (digests, the result of a step, the environment)
+are compared, and a difference ends all ranks: weights that drifted apart must not be saved.
 """
 
 from __future__ import annotations
@@ -42,56 +42,56 @@ from rftd.workers.engines.ranks.sight import check_alike, check_job_folder
 from rftd.workers.engines.ranks.spool import SpooledSnapshot, new_spool, write_part_of
 from rftd.workers.learning.engine import StepResult, TrainBatch
 
-_WITHIN: Final = 0.75
-"""The share of a call's time after which ranks give up waiting for one another: then they say so themselves."""
+_WAIT_SHARE: Final = 0.75
+"""Share of a call's time after which ranks stop waiting for one another, so that they report the failure themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """The processes of an engine, and what each of them is."""
+    """The processes of an engine, and their settings."""
 
     maker: str
-    """`module:function`, which makes the engine of one rank from its `RankPlace`."""
+    """`module:function`, the maker of one rank's engine from its `RankPlace`."""
     ranks: int
     trainer: TrainerSpec
     threads: int
-    """The threads of each rank."""
+    """Number of threads of each rank."""
     backend: str = "gloo"
-    """torch.distributed's: `gloo` or `nccl`; empty: the ranks need none."""
+    """Backend of torch.distributed: `gloo` or `nccl`; empty: none."""
     timeout_s: float = limits.RANK_CALL_TIMEOUT_S
-    """The longest that one call may take."""
+    """Maximum seconds of one call."""
 
 
 class RankedEngine:
     """Implements `TrainerEngine`, `RestingEngine`, `DigestingEngine` and `WatchedEngine` for any engine of ranks."""
 
     def __init__(self, plan: RankPlan, environ: Mapping[str, str] = os.environ) -> None:
-        """`environ` names the nodes beside this one, if the launcher gave the trainer more."""
+        """`environ` lists the nodes beside this one, if the launcher gave the trainer several."""
         self._plan = plan
         self._nodes = nodes_of(environ)
         self._crew: RankCrew | None = None
         self._opened = RankDone()
         self._job_dir = ""
         self._begun = threading.Event()
-        """Set when there are ranks, or never will be."""
+        """Set once there are ranks, or never will be."""
 
     @property
     def deterministic(self) -> bool:
-        """True if the ranks' engines say so."""
+        """True if the ranks' engines are deterministic."""
         return self._opened.deterministic
 
     def environment(self) -> dict[str, str]:
-        """The environment of each rank, and how many there are."""
+        """Returns the environment of the ranks, with the number of ranks."""
         return dict(self._opened.facts)
 
     def pids(self) -> list[int]:
-        """The processes, by rank; each number is of its own node."""
+        """Returns the process ids by rank, each valid on its own node."""
         return self._running.pids()
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Starts the ranks, compares what they see, and has them open the model.
+        """Starts the ranks, compares their releases and files, and opens the model on all.
 
-        Raises RankError if they see different things, beside what the engine of a rank raises.
+        Raises RankError for differences between ranks, and the errors of a rank's engine.
         """
         plan = self._plan
         self._job_dir = experiment.job_dir
@@ -99,13 +99,13 @@ class RankedEngine:
         crew = RankCrew(plan.ranks, timeout_s=plan.timeout_s, nodes=nodes)
         self._crew = crew
         self._begun.set()
-        places = [self._place(rank) for rank in range(plan.ranks)]
-        with _file_in(self._job_dir) as left:
+        rank_places = [self._place(rank) for rank in range(plan.ranks)]
+        with _file_in(self._job_dir) as marker_path:
             looks = [
-                LookCall(place=place, experiment=experiment, model_path=model_path, left_in_job=left)
-                for place in places
+                LookCall(place=rank_place, experiment=experiment, model_path=model_path, left_in_job=marker_path)
+                for rank_place in rank_places
             ]
-            facts = [each.facts for each in crew.call(looks, "look")]
+            facts = [done.facts for done in crew.call(looks, "look")]
         self._check(lambda: check_job_folder(facts, self._job_dir))
         self._check(lambda: check_alike(facts))
         with socket.create_server((nodes.own, 0)) as store:
@@ -113,58 +113,58 @@ class RankedEngine:
                 backend=plan.backend,
                 address=nodes.own,
                 port=store.getsockname()[1],
-                timeout_s=max(1.0, _WITHIN * plan.timeout_s),
+                timeout_s=max(1.0, _WAIT_SHARE * plan.timeout_s),
             )
             crew.call(join, "join", {0: [store.fileno()]})
         opened = crew.call(OpenCall(experiment=experiment, model_path=model_path), "open")
-        self._check(lambda: check_alike([each.facts for each in opened], what="run in different environments"))
+        self._check(lambda: check_alike([done.facts for done in opened], difference="run in different environments"))
         self._opened = opened[0]
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Has all ranks begin the stage."""
+        """Begins the stage on all ranks."""
         self._running.call(BeginCall(stage=stage), "begin_stage")
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Has all ranks train the batch, which each is given whole. Raises RankError if their results differ."""
-        results = [each.result for each in self._running.call(TrainCall.of(batch), "train")]
-        # By their bytes: a figure that is not a number is equal to itself then.
-        self._same([msgspec.msgpack.encode(each).hex() for each in results], "train", shown=False)
-        assert results[0] is not None
-        return results[0]
+        """Trains a batch on all ranks, each with the whole batch. Raises RankError if their results differ."""
+        rank_results = [done.result for done in self._running.call(TrainCall.of(batch), "train")]
+        # Compared by bytes, so that a NaN figure equals itself.
+        self._same([msgspec.msgpack.encode(rank_result).hex() for rank_result in rank_results], "train", shown=False)
+        assert rank_results[0] is not None
+        return rank_results[0]
 
     def checksum(self) -> str:
-        """The ranks' checksum, which is of all weights. Raises RankError if they differ."""
+        """Returns the checksum of all weights. Raises RankError if the ranks' checksums differ."""
         return self._digest("checksum")
 
     def sha256(self) -> str:
-        """The ranks' digest by sha256. Raises RankError if they differ."""
+        """Returns the ranks' sha256 digest. Raises RankError if the ranks' digests differ."""
         return self._digest("sha256")
 
     def digest_like(self, recorded: str) -> str:
-        """The digest in the form of one that was recorded; in their own where the ranks' engines make no other."""
+        """Returns the digest in the form of a recorded one, or in the ranks' own form if they support no other."""
         return self._digest(recorded)
 
     def snapshot(self) -> SpooledSnapshot:
-        """The weights, written by all ranks into a file without a name."""
+        """Writes the weights, from all ranks, into a file without a name."""
         file = new_spool(self._job_dir)
         everyone = {rank: [file.fileno()] for rank in range(self._plan.ranks)}
         done = self._running.call(SnapshotCall(), "snapshot", everyone, partial(write_part_of, file.fileno()))
         return SpooledSnapshot(file, exact=done[0].exact, tied=done[0].tied)
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Has all ranks write their parts into one folder."""
+        """Writes all ranks' parts into one folder."""
         self._running.call(SaveCall(folder=str(folder), hf=hf), "save")
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Has all ranks load a checkpoint, of however many ranks it is."""
+        """Loads a checkpoint on all ranks, whatever number of ranks wrote it."""
         self._running.call(LoadCall(folder=str(folder), stage=stage), "load")
 
     def rest(self) -> None:
-        """Has all ranks leave their devices' memory, where their engine can."""
+        """Releases the devices' memory on all ranks, where their engine can."""
         self._running.call(RestCall(wake=False), "rest")
 
     def wake(self) -> None:
-        """Has all ranks take it back."""
+        """Takes the devices' memory back on all ranks."""
         self._running.call(RestCall(wake=True), "wake")
 
     def watch(self) -> None:
@@ -199,7 +199,7 @@ class RankedEngine:
         )
 
     def _digest(self, form: str) -> str:
-        texts = [each.text for each in self._running.call(DigestCall(form=form), "checksum")]
+        texts = [done.text for done in self._running.call(DigestCall(form=form), "checksum")]
         self._same(texts, "checksum", shown=True)
         return texts[0]
 
@@ -210,13 +210,13 @@ class RankedEngine:
             self._running.differ(error)
 
     def _same(self, answers: Sequence[str], method: str, *, shown: bool) -> None:
-        others = [rank for rank, each in enumerate(answers) if each != answers[0]]
-        if others:
-            rank = others[0]
-            values = f": {answers[0]} on rank 0, {answers[rank]} on rank {rank}" if shown else ""
+        differing = [rank for rank, answer in enumerate(answers) if answer != answers[0]]
+        if differing:
+            rank = differing[0]
+            shown_values = f": {answers[0]} on rank 0, {answers[rank]} on rank {rank}" if shown else ""
             self._running.differ(
                 RankError(
-                    f"ranks 0 and {rank} of {len(answers)} differ in {method}{values}",
+                    f"ranks 0 and {rank} of {len(answers)} differ in {method}{shown_values}",
                     fix="nothing: all of them begin anew from the newest checkpoint",
                 )
             )
@@ -224,7 +224,7 @@ class RankedEngine:
 
 @contextmanager
 def _file_in(folder: str) -> Iterator[str]:
-    """The path of a file that nobody else has, there within it; empty if the folder is not there."""
+    """Yields the path of a new temporary file in the folder; empty if the folder does not exist."""
     if not Path(folder).is_dir():
         yield ""
         return

@@ -1,4 +1,4 @@
-"""`RankCrew`: the processes of an engine, on one node or several. Whatever one of them does wrong is the end of all."""
+"""`RankCrew`: the processes of an engine, on one node or several. A fault in one process ends all of them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from rftd.workers.engines.ranks.messages import CloseCall, RankAnswer, RankCall,
 from rftd.workers.engines.ranks.nodes import ONE_NODE, RankNodes
 
 _GRACE_S: Final = 10.0
-"""The wait for the others once a rank has failed: they may wait for it in a collective, and will not answer."""
+"""Seconds to wait for the other ranks once a rank has failed: they may be blocked in a collective with the failed rank.
+"""
 
 
-def _untaken(part: RankPart) -> None:
-    raise OSError(errno.EPROTO, f"a rank sent a part of {part.name}, and nobody had asked for one")
+def _refuse_part(weights_part: RankPart) -> None:
+    raise OSError(errno.EPROTO, f"a rank sent a part of {weights_part.name}, and nobody had asked for one")
 
 
 class RankCrew:
-    """N processes, each of which carries out every call. One thread calls; any may close or watch."""
+    """N processes, each executing every call. One thread calls; any thread may close or watch."""
 
     def __init__(self, ranks: int, *, timeout_s: float, nodes: RankNodes = ONE_NODE) -> None:
-        """Starts them, as many on each node. `timeout_s` is the longest that a call may take.
+        """Starts the processes, equally many on each node. A call may take at most `timeout_s`.
 
-        Raises OSError, or RankError if the nodes cannot have them.
+        Raises OSError, or RankError if a node cannot start its ranks.
         """
         self._timeout_s = timeout_s
         self._answers: queue.SimpleQueue[tuple[int, RankAnswer | None]] = queue.SimpleQueue()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._lost: RankError | None = None
-        self._gone: list[int] = []
+        self._loss: RankError | None = None
+        self._ended_ranks: list[int] = []
         self._closing = False
-        self._take_part: Callable[[RankPart], None] = _untaken
+        self._take_part: Callable[[RankPart], None] = _refuse_part
         self._children: list[RankChild] = []
         try:
-            # A number for its connections to a host, which may have those of a crew before.
+            # A unique number for the crew's connections to a host, which may still have those of an earlier crew.
             number = secrets.token_hex(8)
             for rank in range(ranks):
                 child = started(rank, ranks, nodes, crew=number, timeout_s=timeout_s)
@@ -55,31 +56,32 @@ class RankCrew:
             raise
 
     def pids(self) -> list[int]:
-        """The processes, by rank; each number is of its own node."""
-        return [each.pid for each in self._children]
+        """Returns the process ids by rank, each valid on its own node."""
+        return [child.pid for child in self._children]
 
     def call(
         self,
         calls: Sequence[RankCall] | RankCall,
         method: str,
         descriptors: Mapping[int, Sequence[int]] | None = None,
-        take_part: Callable[[RankPart], None] = _untaken,
+        take_part: Callable[[RankPart], None] = _refuse_part,
     ) -> list[RankDone]:
-        """Has all ranks carry out a call, or each its own; returns their answers by rank. `method` is for messages.
+        """Executes one call on all ranks, or each rank's own, and returns their answers by rank. `method` is for
+        messages.
 
-        Descriptors go to ranks of this node alone. `take_part` is called with the parts that others send before their
+        Descriptors go only to ranks of this node. `take_part` is called with the parts sent by other ranks before their
         answer, from several threads; it may raise OSError.
 
-        Raises what all ranks raised. Whatever else goes wrong is the end of all of them: the error of the rank that
-        raised it alone, or RankError if one ended or none answered in time.
+        Raises the error raised by all ranks. Every other fault ends all ranks: raises the error of the rank that failed
+        alone, or RankError if a rank ended or did not answer in time.
         """
-        if self._lost is not None:
-            raise self._lost
+        if self._loss is not None:
+            raise self._loss
         self._take_part = take_part
         for child in self._children:
             call = calls[child.rank] if isinstance(calls, Sequence) else calls
             files = (descriptors or {}).get(child.rank, ()) if child.takes_files else ()
-            # One that has ended is found below, by the end of its connection.
+            # An ended rank is detected below, by the end of its connection.
             with suppress(OSError):
                 child.pipe.send(call, files)
         answers: dict[int, RankAnswer] = {}
@@ -100,29 +102,29 @@ class RankCrew:
         if failed:
             self._fail_alone(method, failed, answers.keys())
         if len(answers) < len(self._children):
-            self._give_up(method, answers.keys())
+            self._abandon(method, answers.keys())
         return [answer for _, answer in sorted(answers.items()) if isinstance(answer, RankDone)]
 
     def watch(self) -> None:
         """Blocks until `close`. Raises RankError as soon as a process is lost."""
-        self._over.wait()
-        if self._gone and not self._closing:
-            self._lose("", self._gone[0])
+        self._stopped.wait()
+        if self._ended_ranks and not self._closing:
+            self._lose("", self._ended_ranks[0])
 
     def close(self) -> None:
-        """Has all ranks end, and waits for them. Idempotent."""
+        """Ends all ranks, and waits for them. Idempotent."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-        if self._lost is None:
+        if self._loss is None:
             for child in self._children:
                 with suppress(OSError):
                     child.pipe.send(CloseCall())
         self._end_all()
 
     def differ(self, error: RankError) -> NoReturn:
-        """Ends all ranks, and raises the error that says in what they differ."""
+        """Ends all ranks, and raises the error describing their difference."""
         raise self._set_lost(error)
 
     def _receive(self, child: RankChild) -> None:
@@ -133,28 +135,28 @@ class RankCrew:
                     self._answers.put((child.rank, failed or answer))
                     failed = None
                 elif failed is None:
-                    # The rank goes on sending, and its answer comes after the last part.
-                    failed = self._taken(answer)
-        self._gone.append(child.rank)
+                    # The rank continues sending, and its answer follows the last part.
+                    failed = self._accept(answer)
+        self._ended_ranks.append(child.rank)
         self._answers.put((child.rank, None))
-        self._over.set()
+        self._stopped.set()
 
-    def _taken(self, part: RankPart) -> RankFailed | None:
+    def _accept(self, weights_part: RankPart) -> RankFailed | None:
         try:
-            self._take_part(part)
+            self._take_part(weights_part)
         except OSError as error:
             return RankFailed(kind="OSError", what=error.strerror or str(error), errno=error.errno or errno.EIO)
         return None
 
     def _lose(self, method: str, rank: int) -> NoReturn:
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
+            if self._loss is not None:
+                raise self._loss
         child = self._children[rank]
-        how = child.ended()
+        ending = child.ended()
         raise self._set_lost(
             RankError(
-                f"{self._named(child)} {how}{f' in {method}' if method else ''}{child.last_lines()}",
+                f"{self._named(child)} {ending}{f' in {method}' if method else ''}{child.last_lines()}",
                 fix="nothing: the trainer is started again and goes on from the newest checkpoint",
             )
         )
@@ -164,23 +166,25 @@ class RankCrew:
         error = _error_of(next(iter(failed.values())))
         where = f"rank {' and '.join(map(str, failed))} of {len(self._children)} failed alone in {method}"
         if silent:
-            waits = "; ".join(f"{self._named(each)}, {each.state()}, did not answer" for each in silent)
+            waits = "; ".join(
+                f"{self._named(silent_child)}, {silent_child.state()}, did not answer" for silent_child in silent
+            )
             where += f"; {waits}"
         self._set_lost(RankError(f"{where}: {error}", fix="nothing: the trainer is started again"))
         if isinstance(error, RftdError):
             error.what = f"{error.what} ({where})"
         raise error
 
-    def _give_up(self, method: str, answered: Collection[int]) -> NoReturn:
+    def _abandon(self, method: str, answered: Collection[int]) -> NoReturn:
         silent = [child for child in self._children if child.rank not in answered]
-        states = [f"{self._named(each)}, {each.state()}" for each in silent]
-        for each in silent:
-            # Its last lines then say where it was: a rank writes them before it dies of this signal.
-            each.send_signal(signal.SIGABRT)
-        for each in silent:
-            each.wait(1.0)
+        states = [f"{self._named(child)}, {child.state()}" for child in silent]
+        for child in silent:
+            # The last lines then have a stack trace: a rank writes it before dying of this signal.
+            child.send_signal(signal.SIGABRT)
+        for child in silent:
+            child.wait(1.0)
         self._kill()
-        lines = "".join(each.last_lines() for each in silent[:2])
+        lines = "".join(child.last_lines() for child in silent[:2])
         raise self._set_lost(
             RankError(
                 f"{'; '.join(states)}: no answer to {method} within {self._timeout_s:g} s{lines}",
@@ -191,9 +195,9 @@ class RankCrew:
 
     def _set_lost(self, error: RankError) -> RankError:
         with self._lock:
-            if self._lost is None:
-                self._lost = error
-            error = self._lost
+            if self._loss is None:
+                self._loss = error
+            error = self._loss
         self._kill()
         return error
 
@@ -211,17 +215,17 @@ class RankCrew:
             child.send_signal(signal.SIGKILL)
         for child in self._children:
             child.close()
-        self._over.set()
+        self._stopped.set()
 
 
 def _joint(failed: Sequence[RankFailed]) -> Exception:
-    """The error of all ranks: that of the first, with what others say if that is something else."""
+    """Returns the joint error of all ranks: the first rank's, with differing texts of the others appended."""
     first = failed[0]
-    others = {each.what for each in failed} - {first.what}
-    if others:
+    further_texts = {failure.what for failure in failed} - {first.what}
+    if further_texts:
         first = RankFailed(
             kind=first.kind,
-            what="; ".join([first.what, *sorted(others)]),
+            what="; ".join([first.what, *sorted(further_texts)]),
             where=first.where,
             field=first.field,
             fix=first.fix,
@@ -231,7 +235,7 @@ def _joint(failed: Sequence[RankFailed]) -> Exception:
 
 
 def _error_of(failed: RankFailed) -> Exception:
-    """The error that a rank raised, as it was where it is one of ours."""
+    """Returns the error raised by a rank, with its original class if that is one of this project."""
     if failed.kind == "OSError":
         return OSError(failed.errno, failed.what)
     kinds = {kind.__name__: kind for kind in _tree(RftdError)}
@@ -241,5 +245,5 @@ def _error_of(failed: RankFailed) -> Exception:
 
 def _tree(kind: type[RftdError]) -> Iterator[type[RftdError]]:
     yield kind
-    for each in kind.__subclasses__():
-        yield from _tree(each)
+    for subclass in kind.__subclasses__():
+        yield from _tree(subclass)

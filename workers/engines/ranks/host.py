@@ -1,8 +1,7 @@
-"""`RankHost`: starts ranks on a machine for the trainer process of another one, and ends them with it.
+"""`RankHost`: starts ranks on this machine for a trainer process on another machine, and ends them with it.
 
-For each rank the trainer connects twice. Over the first connection the rank itself is called, once it runs; over the
-second one, of JSON lines, the trainer has it started and is told what it writes and how it ends. Whoever does not know
-the key is sent away.
+The trainer opens two connections for each rank. The first carries the calls of the running rank; over the second, of
+JSON lines, the trainer starts the rank and receives its output and exit code. Connections without the key are closed.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.workers.engines.ranks.nodes import watch_connection
 
 _HELLO_S: Final = 30.0
-"""The longest that whoever connects may take to say what it wants, and its other connection to come."""
+"""Maximum seconds until a connection sends its first line, and until the rank's other connection arrives."""
 _LINE_SIZE_BYTES: Final = 4096
 _CONNECTIONS: Final = 2048
-"""Those that wait at once; more are sent away."""
+"""Maximum connections at once; further ones are closed."""
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,33 +34,33 @@ class RankHello(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     crew: str
-    """The number of the trainer's crew, under which its two connections are found."""
+    """Number of the trainer's crew, for matching a rank's two connections."""
     rank: int
     ranks: int
     starts: bool
-    """False: the rank shall be called over this connection; True: start it, and tell of it here."""
+    """False: connection for the rank's calls; True: connection for starting and observing the rank."""
 
 
 class SignalRank(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer's wish that the process is sent a signal."""
+    """A request of the trainer to send the process a signal."""
 
     signal: int
 
 
 class RankStarted(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
-    """The process runs."""
+    """The process was started."""
 
     pid: int
 
 
 class RankWrote(msgspec.Struct, frozen=True, kw_only=True, tag="wrote"):
-    """A line of what it writes."""
+    """A line of the process's output."""
 
     text: str
 
 
 class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The process ended; the code is as `subprocess` has it."""
+    """The process ended, with the exit code of `subprocess`."""
 
     code: int
 
@@ -70,7 +69,7 @@ HostNews: TypeAlias = RankStarted | RankWrote | RankEnded
 
 
 def rank_process(connection: socket.socket, rank: int, ranks: int) -> subprocess.Popen[bytes]:
-    """The process of a rank, which is called over the connection. Raises OSError."""
+    """Starts the process of a rank, with a connection for its calls. Raises OSError."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -89,7 +88,7 @@ def rank_process(connection: socket.socket, rank: int, ranks: int) -> subprocess
 
 
 def read_line(connection: socket.socket) -> bytes:
-    """A line, byte by byte, because what follows it is not for us; empty if there is none."""
+    """Reads a line byte by byte, because the bytes after it belong to the rank; empty at the end."""
     line = bytearray()
     while len(line) < _LINE_SIZE_BYTES:
         byte = connection.recv(1)
@@ -100,21 +99,21 @@ def read_line(connection: socket.socket) -> bytes:
 
 
 class RankHost:
-    """Listens at one address of its machine, from the beginning until it is closed."""
+    """Listens at one address of its machine until closed."""
 
     def __init__(self, address: str) -> None:
-        """Raises OSError."""
+        """Starts listening. Raises OSError."""
         self.key = secrets.token_hex(32)
-        """The secret of whoever may start ranks here."""
+        """Secret required for starting ranks here."""
         self._waiting: dict[tuple[str, int], socket.socket] = {}
-        self._came = threading.Condition()
+        self._changed = threading.Condition()
         self._connections = threading.BoundedSemaphore(_CONNECTIONS)
         self._listener = socket.create_server((address, 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="rank-host", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections. Ranks that run end with their trainer."""
+        """Stops accepting connections. Running ranks end with their trainer."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -146,7 +145,7 @@ class RankHost:
             self._connections.release()
 
     def _hello(self, connection: socket.socket) -> RankHello | None:
-        """The wish of whoever connected; None if it is none, or may not have one."""
+        """Reads and checks a connection's first line; None if it is malformed or has the wrong key."""
         connection.settimeout(_HELLO_S)
         try:
             hello = json_decoder(RankHello).decode(read_line(connection))
@@ -159,27 +158,29 @@ class RankHost:
         return hello
 
     def _await_start(self, connection: socket.socket, hello: RankHello) -> None:
-        place = (hello.crew, hello.rank)
-        with self._came:
-            self._waiting[place] = connection
-            self._came.notify_all()
-            taken = self._came.wait_for(lambda: self._waiting.get(place) is not connection, _HELLO_S)
-            if not taken:
-                del self._waiting[place]
-        if not taken:
+        rank_key = (hello.crew, hello.rank)
+        with self._changed:
+            self._waiting[rank_key] = connection
+            self._changed.notify_all()
+            matched = self._changed.wait_for(lambda: self._waiting.get(rank_key) is not connection, _HELLO_S)
+            if not matched:
+                del self._waiting[rank_key]
+        if not matched:
             connection.close()
 
     def _start(self, control: socket.socket, hello: RankHello) -> None:
-        place = (hello.crew, hello.rank)
-        with self._came:
-            if not self._came.wait_for(lambda: place in self._waiting, _HELLO_S):
+        rank_key = (hello.crew, hello.rank)
+        with self._changed:
+            if not self._changed.wait_for(lambda: rank_key in self._waiting, _HELLO_S):
                 return
-            called = self._waiting.pop(place)
-            self._came.notify_all()
-        with called:
-            process = rank_process(called, hello.rank, hello.ranks)
-        obeying = threading.Thread(target=_obey, args=(control, process), name="rank-signals", daemon=True)
-        obeying.start()
+            call_connection = self._waiting.pop(rank_key)
+            self._changed.notify_all()
+        with call_connection:
+            process = rank_process(call_connection, hello.rank, hello.ranks)
+        signals_thread = threading.Thread(
+            target=_follow_trainer, args=(control, process), name="rank-signals", daemon=True
+        )
+        signals_thread.start()
         try:
             assert process.stdout is not None
             with process.stdout as output:
@@ -193,8 +194,8 @@ class RankHost:
             control.sendall(_line(RankEnded(code=code)))
 
 
-def _obey(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Sends the process the signals that the trainer wishes, and ends it when the trainer is gone."""
+def _follow_trainer(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Sends the process the signals requested by the trainer, and kills it once the trainer is gone."""
     with suppress(OSError, *UNREADABLE), control.makefile("rb") as lines:
         for line in lines:
             process.send_signal(json_decoder(SignalRank).decode(line).signal)

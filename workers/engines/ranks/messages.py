@@ -1,6 +1,6 @@
-"""Messages between a trainer process and its ranks: a length, then msgpack; arrays are raw bytes in it, no pickle.
+"""Messages between a trainer process and its ranks: a length, then msgpack with arrays as raw bytes, no pickle.
 
-A call goes to every rank, and each answers once. A file may be sent along with a call, as a descriptor.
+A call goes to every rank, and each rank answers once. A file may accompany a call, as a descriptor.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _DTYPES: Final = {
     "versions": "<i8",
     "temperatures": "<f8",
 }
-"""The arrays of a sample, all of one dimension."""
+"""Arrays of a sample, all one-dimensional."""
 LOOPBACK: Final = "127.0.0.1"
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one process among the ranks, and what its engine is made with."""
+    """The position of one process among the ranks, and the settings of its engine."""
 
     rank: int
     ranks: int
     maker: str
-    """`module:function`, which takes this place and gives the rank's engine."""
+    """`module:function`, the maker of the rank's engine from its `RankPlace`."""
     trainer: TrainerSpec
     threads: int
     local_rank: int
-    """The place among the ranks of its node."""
+    """Index among the ranks of its node."""
     local_ranks: int
     address: str = LOOPBACK
-    """The address of its node at which others reach it; the loopback's where all are of one machine."""
+    """Address of its node for the other ranks; the loopback's if all ranks are on one machine."""
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """A `TrainSample` whose arrays are bytes."""
+    """A `TrainSample` with arrays as bytes."""
 
     tokens: bytes
     prompt_tokens: int
@@ -67,7 +67,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sample: TrainSample) -> SampleBytes:
-        """The sample's bytes."""
+        """Returns the sample with its arrays as bytes."""
         fields = msgspec.structs.asdict(sample)
         for name, dtype in _DTYPES.items():
             array = fields[name]
@@ -75,30 +75,30 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**fields)
 
     def sample(self) -> TrainSample:
-        """The sample itself, its arrays over these bytes."""
+        """Returns the sample, with arrays over these bytes."""
         fields = msgspec.structs.asdict(self)
         for name, dtype in _DTYPES.items():
-            data = fields[name]
-            fields[name] = None if data is None else np.frombuffer(data, dtype)
+            array_bytes = fields[name]
+            fields[name] = None if array_bytes is None else np.frombuffer(array_bytes, dtype)
         return TrainSample(**fields)
 
 
 class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The first call, which says to the rank who it is and asks what it sees."""
+    """The first call: tells the rank its place, and requests its releases and files."""
 
     place: RankPlace
     experiment: ExperimentSpec
     model_path: str
     left_in_job: str = ""
-    """A file that the trainer process has just made in the job's folder; empty: there is no such folder yet."""
+    """A file just made in the job's folder by the trainer process; empty: there is no such folder yet."""
 
 
 class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
-    """Meet the others: torch.distributed by `backend`; empty: without it. The store's listening socket is rank 0's."""
+    """Join the ranks through torch.distributed with `backend`; empty: without it. Rank 0 gets the store's socket."""
 
     backend: str
     address: str
-    """The address of rank 0's node, at which the store listens."""
+    """Address of rank 0's node, where the store listens."""
     port: int
     timeout_s: float
 
@@ -127,7 +127,7 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
 
     @classmethod
     def of(cls, batch: TrainBatch) -> TrainCall:
-        """The batch's bytes."""
+        """Returns the batch with its arrays as bytes."""
         return cls(
             step=batch.step,
             stage_step=batch.stage_step,
@@ -137,25 +137,25 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
         )
 
     def batch(self) -> TrainBatch:
-        """The batch itself."""
+        """Returns the batch."""
         return TrainBatch(
             step=self.step,
             stage_step=self.stage_step,
-            samples=[each.sample() for each in self.samples],
+            samples=[sample_bytes.sample() for sample_bytes in self.samples],
             items=self.items,
             metrics=self.metrics,
         )
 
 
 class DigestCall(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
-    """Digest the weights: by `checksum`, by `sha256`, or like one that was recorded."""
+    """Digest the weights: by `checksum`, by `sha256`, or in the form of a recorded digest."""
 
     form: str
-    """`checksum`, `sha256`, or the digest that was recorded."""
+    """`checksum`, `sha256`, or the recorded digest."""
 
 
 class SnapshotCall(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    """Write the weights into the file that comes along; a rank of another node, which gets none, sends its parts."""
+    """Write the weights into the accompanying file; a rank of another node, without the file, sends its parts."""
 
 
 class SaveCall(msgspec.Struct, frozen=True, kw_only=True, tag="save"):
@@ -173,7 +173,7 @@ class LoadCall(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
 
 
 class RestCall(msgspec.Struct, frozen=True, kw_only=True, tag="rest"):
-    """Leave the device's memory to others, or take it back (`wake`)."""
+    """Release the device's memory for others, or take it back (`wake`)."""
 
     wake: bool
 
@@ -198,7 +198,7 @@ RankCall: TypeAlias = (
 
 
 class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """The call was carried out; what came of it, in the fields that its method has."""
+    """A call was executed; the fields in use depend on the method."""
 
     text: str = ""
     result: StepResult | None = None
@@ -206,11 +206,11 @@ class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     deterministic: bool = False
     exact: bool = True
     tied: dict[str, str] = {}
-    """The names of tensors of a snapshot that are written under another name."""
+    """Names of a snapshot's tied tensors, with the name of the written one."""
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The call raised an error of ours, or `OSError`, or another one that is told as text."""
+    """A call raised an error of this project, `OSError`, or another error reported as text."""
 
     kind: str
     what: str
@@ -221,19 +221,19 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True, tag="part"):
-    """A part of the weights of a snapshot, before the answer: whoever has the file writes it."""
+    """A part of a snapshot's weights, sent before the answer to the process that has the file."""
 
     file_size_bytes: int
     begin: int
-    """The place in the file at which its tensor begins."""
+    """Offset in the file of the tensor's beginning."""
     name: str
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     offset: tuple[int, ...]
     size: tuple[int, ...]
     data: bytes
-    """The numbers of this part, in C order."""
+    """Numbers of this part, in C order."""
 
 
 RankAnswer: TypeAlias = RankDone | RankFailed
@@ -241,7 +241,7 @@ RankMessage: TypeAlias = RankAnswer | RankPart
 
 
 class Pipe:
-    """One end of the connection of a rank and its trainer process. One thread sends, one receives."""
+    """One end of the connection between a rank and its trainer process. One thread sends, one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -249,42 +249,42 @@ class Pipe:
         self._descriptors: list[int] = []
 
     def send(self, message: RankCall | RankMessage, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message whole. Raises OSError if the other end is closed, or takes nothing for too long."""
-        data = msgspec.msgpack.encode(message)
-        head = _LENGTH.pack(len(data))
+        """Sends a whole message. Raises OSError if the other end is closed, or does not read in time."""
+        payload = msgspec.msgpack.encode(message)
+        head = _LENGTH.pack(len(payload))
         if descriptors:
             socket.send_fds(self._end, [head], list(descriptors))
         else:
             self._end.sendall(head)
-        self._end.sendall(data)
+        self._end.sendall(payload)
 
     def receive_call(self) -> tuple[RankCall, list[int]] | None:
-        """The next call, with the descriptors that came along, which are the caller's to close; None at the end."""
-        data = self._message()
-        if data is None:
+        """Returns the next call with its descriptors, to be closed by the caller; None at the end."""
+        payload = self._message()
+        if payload is None:
             return None
         descriptors = self._descriptors
         self._descriptors = []
-        call: RankCall = msgpack_decoder(RankCall).decode(data)  # type: ignore[arg-type]
+        call: RankCall = msgpack_decoder(RankCall).decode(payload)  # type: ignore[arg-type]
         return call, descriptors
 
     def receive_answer(self) -> RankMessage | None:
-        """The next answer, or a part before it; None at the end."""
-        data = self._message()
-        if data is None:
+        """Returns the next answer, or a part before the answer; None at the end."""
+        payload = self._message()
+        if payload is None:
             return None
-        answer: RankMessage = msgpack_decoder(RankMessage).decode(data)  # type: ignore[arg-type]
+        answer: RankMessage = msgpack_decoder(RankMessage).decode(payload)  # type: ignore[arg-type]
         return answer
 
     def close(self) -> None:
-        """Closes this end; the other one reads to its end. Idempotent."""
-        for each in self._descriptors:
-            os.close(each)
+        """Closes this end; the other end reads until the end. Idempotent."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
         self._descriptors = []
         self._end.close()
 
     def shut(self) -> None:
-        """Ends the connection, also for a thread that receives from it."""
+        """Ends the connection, also for a receiving thread."""
         try:
             self._end.shutdown(socket.SHUT_RDWR)
         except OSError:  # the other end was first
@@ -297,13 +297,13 @@ class Pipe:
     def _exactly(self, size: int) -> bytes | None:
         while len(self._read) < size:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._end, _READ_BYTES, 4)
+                received, descriptors, _, _ = socket.recv_fds(self._end, _READ_BYTES, 4)
             except OSError:
                 return None
-            if not data:
+            if not received:
                 return None
             self._descriptors += descriptors
-            self._read += data
-        taken = bytes(self._read[:size])
+            self._read += received
+        message_bytes = bytes(self._read[:size])
         del self._read[:size]
-        return taken
+        return message_bytes

@@ -1,7 +1,7 @@
-"""The process of one rank: carries out the calls of its trainer process, one after the other, on its main thread.
+"""The process of one rank: executes the calls of its trainer process one after the other, on the main thread.
 
-It ends when its trainer process does, however that ends: then the connection is closed, which a thread sees at once, or
-within a minute where another machine is gone without a word.
+Ends with the trainer process, whatever ends the latter: a thread sees the closed connection at once, or within a minute
+if another machine vanished silently.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _Calls: TypeAlias = "queue.SimpleQueue[tuple[RankCall, list[int]]]"
 
 
 class RankProcess:
-    """One rank: its place, and its engine once it is open."""
+    """One rank: place and engine."""
 
     def __init__(self, send_part: Callable[[RankPart], None]) -> None:
-        """`send_part` sends a part of the weights to the trainer process of another machine."""
+        """`send_part` sends a part of the weights to the trainer process on another machine."""
         self._send_part = send_part
         self._place: RankPlace | None = None
         self._engine: TrainerEngine | None = None
         self._joined = False
 
     def answer(self, call: RankCall, descriptors: list[int]) -> RankDone:
-        """Carries out one call. Whatever the engine raises is raised."""
+        """Executes one call. Raises the engine's errors."""
         if isinstance(call, LookCall):
             self._place = call.place
             return RankDone(facts=seen(call.experiment, call.model_path, call.left_in_job))
@@ -93,65 +93,69 @@ class RankProcess:
         return RankDone()
 
     def _join(self, call: JoinCall, descriptors: list[int]) -> None:
-        """Meets the other ranks, at a store that listens at one address only: the loopback's where all are here."""
-        place = self._place
-        assert place is not None
+        """Joins the other ranks at a store listening at one address only: the loopback's if all ranks are on one
+        machine.
+        """
+        rank_place = self._place
+        assert rank_place is not None
         os.environ |= {
-            "RANK": str(place.rank),
-            "WORLD_SIZE": str(place.ranks),
-            "LOCAL_RANK": str(place.local_rank),
-            "LOCAL_WORLD_SIZE": str(place.local_ranks),
+            "RANK": str(rank_place.rank),
+            "WORLD_SIZE": str(rank_place.ranks),
+            "LOCAL_RANK": str(rank_place.local_rank),
+            "LOCAL_WORLD_SIZE": str(rank_place.local_ranks),
             "MASTER_ADDR": call.address,
             "MASTER_PORT": str(call.port),
         }
         if not call.backend:
             return
-        # Of a machine with several networks neither backend knows which one leads to the other nodes.
-        if interface := interface_of(place.address):
+        # On a machine with several networks neither backend knows the one leading to the other nodes.
+        if interface := interface_of(rank_place.address):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            if place.local_ranks < place.ranks:
+            if rank_place.local_ranks < rank_place.ranks:
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         import torch
         from torch import distributed
 
         if call.backend == "nccl":
-            torch.cuda.set_device(place.local_rank)
+            torch.cuda.set_device(rank_place.local_rank)
         wait = timedelta(seconds=call.timeout_s)
         store = distributed.TCPStore(  # type: ignore[attr-defined]
             call.address,
             call.port,
-            place.ranks,
-            is_master=place.rank == 0,
+            rank_place.ranks,
+            is_master=rank_place.rank == 0,
             timeout=wait,
-            # The trainer process has bound it, so that nobody takes the port in between, and to this address only.
-            master_listen_fd=os.dup(descriptors[0]) if place.rank == 0 else None,
+            # Bound by the trainer process, so that no other process can take the port, and at this address only.
+            master_listen_fd=os.dup(descriptors[0]) if rank_place.rank == 0 else None,
         )
-        distributed.init_process_group(call.backend, store=store, rank=place.rank, world_size=place.ranks, timeout=wait)
+        distributed.init_process_group(
+            call.backend, store=store, rank=rank_place.rank, world_size=rank_place.ranks, timeout=wait
+        )
         self._joined = True
 
     def _open(self, call: OpenCall) -> RankDone:
-        place = self._place
-        assert place is not None
-        module, _, function = place.maker.partition(":")
-        engine: TrainerEngine = getattr(importlib.import_module(module), function)(place)
+        rank_place = self._place
+        assert rank_place is not None
+        module, _, function = rank_place.maker.partition(":")
+        engine: TrainerEngine = getattr(importlib.import_module(module), function)(rank_place)
         self._engine = engine
         engine.open(call.experiment, call.model_path)
-        # Their number decides in which order gradients are added, and so their last bits.
-        facts = engine.environment() | {"ranks": str(place.ranks)}
+        # The number of ranks decides the order in which gradients are added, and so their last bits.
+        facts = engine.environment() | {"ranks": str(rank_place.ranks)}
         return RankDone(facts=facts, deterministic=engine.deterministic)
 
     def _snapshot(self, engine: TrainerEngine, descriptor: int | None) -> RankDone:
-        """`descriptor`: the file's; None on a node that does not have it."""
+        """Writes this rank's weights. `descriptor`: the file's; None on a node without the file."""
         assert self._place is not None
         if isinstance(engine, SpreadingEngine):
             weights = engine.spread()
             if descriptor is None:
-                for part in spread_parts(weights):
-                    self._send_part(part)
+                for weights_part in spread_parts(weights):
+                    self._send_part(weights_part)
             else:
                 write_spread(descriptor, weights)
             return RankDone(exact=weights.exact)
-        # On all ranks: it may be a collective. Its bytes are those of all.
+        # On all ranks, because it may be a collective. Its bytes are those of all ranks.
         snapshot = engine.snapshot()
         if self._place.rank:
             return RankDone(exact=snapshot.exact)
@@ -185,7 +189,7 @@ def _failed(error: Exception) -> RankFailed:
         return RankFailed(
             kind=type(error).__name__, what=error.what, where=error.where, field=error.field, fix=error.fix
         )
-    # Into the worker's log, through the trainer process, which keeps the last lines.
+    # Into the worker's log, through the trainer process, which remembers the last lines.
     traceback.print_exception(error)
     if isinstance(error, OSError):
         return RankFailed(kind="OSError", what=error.strerror or str(error), errno=error.errno or errno.EIO)
@@ -195,16 +199,16 @@ def _failed(error: Exception) -> RankFailed:
 def _receive(pipe: Pipe, calls: _Calls) -> None:
     while (received := pipe.receive_call()) is not None:
         calls.put(received)
-    # The trainer process has ended, or gives this rank up. At once: the main thread may wait for ranks that are gone.
+    # The trainer process ended, or abandoned this rank. Exit at once: the main thread may be waiting for ended ranks.
     os._exit(1)
 
 
 def main(descriptor: int) -> None:
-    """Answers calls from the socket with this descriptor until one of them is to close."""
-    # A trainer process that is asked to end finishes its step first, and its ranks with it.
+    """Answers calls from the socket with this descriptor until a call to close."""
+    # A trainer process asked to end finishes its step first, and its ranks with it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Where it was stuck is told as its last lines when it is given up.
+    # On the signal sent at abandonment, writes a stack trace, seen by the trainer as last lines.
     faulthandler.enable()
     pipe = Pipe(socket.socket(fileno=descriptor))
     calls: _Calls = queue.SimpleQueue()
@@ -217,8 +221,8 @@ def main(descriptor: int) -> None:
         except Exception as error:
             answer = _failed(error)
         finally:
-            for each in descriptors:
-                os.close(each)
+            for call_descriptor in descriptors:
+                os.close(call_descriptor)
         sys.stdout.flush()
         pipe.send(answer)
         if isinstance(call, CloseCall):

@@ -1,4 +1,4 @@
-"""The sight of a rank: releases, third parties' parts, the model's files. Ranks that see different things are named."""
+"""The releases, third-party parts and model files seen by a rank. Differences between ranks are named."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from rftd.workers.training.extensions import extensions_of
 
 _PACKAGES: Final = ("rftd", "torch", "transformers", "safetensors", "numpy", "verl")
 _WHOLE_BYTES: Final = 16 << 20
-"""Files up to this size are read whole."""
+"""Maximum size of files digested whole."""
 _ENDS_BYTES: Final = 1 << 20
-"""The bytes that are read at either end of larger ones: a safetensors file has its names and shapes first."""
+"""Bytes digested at either end of larger files: a safetensors file begins with its names and shapes."""
 
 
 JOB_FOLDER: Final = "the job's folder"
-"""The name of what is compared with the trainer process's own."""
+"""Name of the fact compared with the trainer process's own folder."""
 OWN_FOLDER: Final = "that of the trainer process"
 
 
 def seen(experiment: ExperimentSpec, model_path: str, left_in_job: str = "") -> dict[str, str]:
-    """The things by name, as texts that are equal where the things are. Missing files are no error here.
+    """Returns facts by name, as texts equal where the facts are equal. Missing files are no error here.
 
-    `left_in_job`: a file that is there if this is the job's folder of the trainer process too.
+    `left_in_job`: a file that exists if the job's folder is also the trainer process's.
     """
-    found = {name: release_of(name) for name in _PACKAGES}
-    found["python"] = platform.python_version()
-    found |= extensions_of(experiment)
+    facts = {name: release_of(name) for name in _PACKAGES}
+    facts["python"] = platform.python_version()
+    facts |= extensions_of(experiment)
     if left_in_job:
-        found[JOB_FOLDER] = OWN_FOLDER if Path(left_in_job).is_file() else "another one"
+        facts[JOB_FOLDER] = OWN_FOLDER if Path(left_in_job).is_file() else "another one"
     folder = Path(model_path)
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-    return found | {f"file {path.name} of the model": _digest(path) for path in files}
+    return facts | {f"file {path.name} of the model": _digest(path) for path in files}
 
 
-def check_alike(seen_by: Sequence[Mapping[str, str]], *, what: str = "see different things") -> None:
-    """Raises RankError, naming all differences from rank 0, unless all ranks see the same."""
+def check_alike(seen_by: Sequence[Mapping[str, str]], *, difference: str = "see different things") -> None:
+    """Raises RankError, naming all differences from rank 0, unless all ranks have equal facts."""
     differences = []
     first = seen_by[0]
-    for rank, other in enumerate(seen_by):
-        for name in sorted(first.keys() | other.keys()):
-            here = first.get(name, "missing")
-            there = other.get(name, "missing")
-            if here != there:
-                differences.append(f"{name} is {here} on rank 0, and {there} on rank {rank}")
+    for rank, facts in enumerate(seen_by):
+        for name in sorted(first.keys() | facts.keys()):
+            first_fact = first.get(name, "missing")
+            other_fact = facts.get(name, "missing")
+            if first_fact != other_fact:
+                differences.append(f"{name} is {first_fact} on rank 0, and {other_fact} on rank {rank}")
     if differences:
         raise RankError(
-            f"the ranks {what}: {'; '.join(differences[:8])}",
+            f"the ranks {difference}: {'; '.join(differences[:8])}",
             fix="give all ranks the same installation and the same folders",
         )
 
 
 def check_job_folder(seen_by: Sequence[Mapping[str, str]], job_dir: str) -> None:
-    """Raises RankError, naming them, if there are ranks that see another job's folder than the trainer process does."""
-    others = [str(rank) for rank, each in enumerate(seen_by) if each.get(JOB_FOLDER, OWN_FOLDER) != OWN_FOLDER]
-    if others:
+    """Raises RankError, naming the ranks, if some have a job folder other than the trainer process's."""
+    elsewhere = [str(rank) for rank, facts in enumerate(seen_by) if facts.get(JOB_FOLDER, OWN_FOLDER) != OWN_FOLDER]
+    if elsewhere:
         raise RankError(
-            f"rank {', '.join(others)} of {len(seen_by)} sees another folder under the job's path than the trainer "
+            f"rank {', '.join(elsewhere)} of {len(seen_by)} sees another folder under the job's path than the trainer "
             "process: its parts of checkpoints would not be found",
             where=job_dir,
             field="checkpoint_root_dir",
@@ -74,8 +74,8 @@ def check_job_folder(seen_by: Sequence[Mapping[str, str]], job_dir: str) -> None
 def _digest(path: Path) -> str:
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
-        data = file.read(_WHOLE_BYTES if size_bytes <= _WHOLE_BYTES else _ENDS_BYTES)
+        content = file.read(_WHOLE_BYTES if size_bytes <= _WHOLE_BYTES else _ENDS_BYTES)
         if size_bytes > _WHOLE_BYTES:
             file.seek(-_ENDS_BYTES, 2)
-            data += file.read()
-    return f"{size_bytes} bytes, xxh3 {xxhash.xxh3_64(data).hexdigest()}"
+            content += file.read()
+    return f"{size_bytes} bytes, xxh3 {xxhash.xxh3_64(content).hexdigest()}"

@@ -1,6 +1,6 @@
-"""torch's tensors as parts of a checkpoint: those that every rank holds whole, and those that are spread over ranks.
+"""torch's tensors as parts of a checkpoint: tensors held whole by every rank, and tensors spread over ranks.
 
-Whoever saves or loads does so on all ranks of the default process group at once; without one there is one rank.
+Saving and loading happen on all ranks of the default process group at once; without a group there is one rank.
 """
 
 from __future__ import annotations
@@ -26,99 +26,99 @@ if TYPE_CHECKING:
 
 
 def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, at_once: int = 0) -> None:
-    """Writes the tensors into `folder`, each rank its parts; the manifest is there when all have returned.
+    """Writes the tensors into `folder`, each rank its parts; the manifest exists once all ranks have returned.
 
-    `folder` is one that all ranks see. `at_once`: so many ranks that follow one another write at a time, then the
-    next ones; 0: all of them. Raises OSError, WorkError.
+    All ranks must see `folder`. `at_once`: number of consecutive ranks writing at a time; 0: all of them. Raises
+    OSError, WorkError.
     """
     rank, ranks = this_rank()
-    many = at_once or ranks
-    wrote = ShardManifest(ranks=ranks, files=(), tensors=())
-    for first in range(0, ranks, many):
-        if first <= rank < first + many:
-            wrote = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
-        if many < ranks:
-            gathered(b"")  # all are here: the next ones' turn
-    shares = gathered(msgspec.json.encode(wrote))
+    group_size = at_once or ranks
+    own_manifest = ShardManifest(ranks=ranks, files=(), tensors=())
+    for first in range(0, ranks, group_size):
+        if first <= rank < first + group_size:
+            own_manifest = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
+        if group_size < ranks:
+            gathered(b"")  # a barrier before the next group
+    shares = gathered(msgspec.json.encode(own_manifest))
     if rank == 0:
-        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(each) for each in shares])
+        write_manifest(folder, kind, [json_decoder(ShardManifest).decode(encoded) for encoded in shares])
 
 
 def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """New tensors with the numbers that were saved, spread over ranks and devices as `likes` are.
+    """Returns new tensors with the saved numbers, spread over ranks and devices as `likes` are.
 
-    Raises DataError, on all ranks, if files are missing or damaged or of another model.
+    Raises DataError, on all ranks, if files are missing, damaged or of another model.
     """
     rank, ranks = this_rank()
     with together():
         saved = ShardedTensors.open(folder, kind)
-        saved.check_fits({name: _layout(each) for name, each in likes.items()})
+        saved.check_fits({name: _layout(like_tensor) for name, like_tensor in likes.items()})
         saved.verify(reader=rank, readers=ranks)
-        found = {name: _read(saved, name, like) for name, like in likes.items()}
-    return found
+        tensors = {name: _read(saved, name, like) for name, like in likes.items()}
+    return tensors
 
 
 def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
-    """All tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
+    """Returns all tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
     rank, ranks = this_rank()
     with together():
         saved = ShardedTensors.open(folder, kind)
         saved.verify(reader=rank, readers=ranks)
-        found = tensors_of({name: saved.whole(name) for name in saved.layouts()})
-    return found
+        tensors = tensors_of({name: saved.whole(name) for name in saved.layouts()})
+    return tensors
 
 
 def shards_of(
     tensors: Mapping[str, Tensor], rank: int, ranks: int, *, dtypes: Mapping[str, torch.dtype] = MappingProxyType({})
 ) -> list[Shard]:
-    """The parts that this rank writes: of a DTensor what it holds, of others its share of the rows.
+    """Returns the parts written by this rank: its local part of a DTensor, its share of the rows of other tensors.
 
-    Tensors that are named in `dtypes` are rounded to that one, a part when it is asked for.
+    Tensors named in `dtypes` are rounded to that dtype, each part when it is read.
     """
-    found = []
+    shards = []
     for number, (name, tensor) in enumerate(tensors.items()):
-        part = tensor
+        local = tensor
         offset = [0] * tensor.ndim
         mine = True
         if is_spread(tensor):
             box = box_of(tensor)
-            part = tensor.to_local()
+            local = tensor.to_local()
             offset = list(box.offset)
             mine = box.first_copy
         elif tensor.ndim and tensor.shape[0] >= ranks:
             offset[0] = tensor.shape[0] * rank // ranks
-            part = tensor[offset[0] : tensor.shape[0] * (rank + 1) // ranks]
+            local = tensor[offset[0] : tensor.shape[0] * (rank + 1) // ranks]
         else:
             mine = number % ranks == rank
         if mine:
             dtype = dtypes.get(name, tensor.dtype)
             whole = TensorLayout(str(dtype).removeprefix("torch."), tuple(tensor.shape))
-            found.append(Shard(name, whole, tuple(offset), tuple(part.shape), partial(_memory_as, dtype, part)))
-    return found
+            shards.append(Shard(name, whole, tuple(offset), tuple(local.shape), partial(_memory_as, dtype, local)))
+    return shards
 
 
-def _memory_as(dtype: torch.dtype, part: Tensor) -> memoryview:
-    return memory(part.to(dtype))
+def _memory_as(dtype: torch.dtype, tensor: Tensor) -> memoryview:
+    return memory(tensor.to(dtype))
 
 
 def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
     """True for a tensor with parts on several ranks (a DTensor)."""
-    # By its attribute: importing DTensor takes a second, and who has one has imported it.
+    # By the attribute: importing DTensor takes a second, and has already happened wherever one exists.
     return hasattr(tensor, "device_mesh")
 
 
 class LocalBox(msgspec.Struct, frozen=True):
-    """The place of this rank's part of a DTensor."""
+    """The position of this rank's part of a DTensor."""
 
     offset: tuple[int, ...]
     first_copy: bool
-    """True on one of the ranks that hold equal parts."""
+    """True on one of the ranks with equal parts."""
 
 
 def box_of(tensor: DTensor) -> LocalBox:
-    """The place of this rank's part within the whole. Raises ValueError for sums that are still to be made.
+    """Returns the position of this rank's part within the whole tensor. Raises ValueError for unreduced sums.
 
-    torch cuts as `torch.chunk` does: parts of equal size, rounded up, and the last ones smaller or empty.
+    torch splits as `torch.chunk` does: parts of equal size, rounded up, the last ones smaller or empty.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor import Shard as SplitAlong
@@ -149,9 +149,9 @@ def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     local = like.to_local()
-    part = tensors_of({name: saved.read(name, box_of(like).offset, tuple(local.shape))})[name]
+    saved_local = tensors_of({name: saved.read(name, box_of(like).offset, tuple(local.shape))})[name]
     return DTensor.from_local(
-        part.to(local.device, copy=True),
+        saved_local.to(local.device, copy=True),
         like.device_mesh,
         like.placements,
         run_check=False,

@@ -1,10 +1,10 @@
-"""Tinker: a service that trains adapters of its own models, and generates with them. No arrow leads to any engine.
+"""Tinker: a remote service for training adapters of its models and generating with them. No engine imports another.
 
-rollout/  the rollout engine: weights lie there
-service   `TinkerService`: the seam: what our engines ask of the service, in plain data
-answers   what came back, held against what was asked
-access    the key, from the environment alone; the service's address; how its errors read
-watch     whether the service answers, while a call is under way
-sdk       the seam over the `tinker` package, which only this file imports
-trainer/  the trainer engine: weights and optimizer lie there
+rollout/  the rollout engine, with weights at the service
+service   `TinkerService`: the seam: the engines' requests to the service, in plain data
+answers   checks of the service's answers against the requests
+access    the key, from the environment alone; the service's address; the errors
+watch     detection of an unresponsive service during a call
+sdk       the seam over the `tinker` package, imported only by this file
+trainer/  the trainer engine, with weights and optimizer at the service
 """

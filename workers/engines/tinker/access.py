@@ -1,4 +1,4 @@
-"""The way to the service: its key, which comes from the environment alone, its address, and how its errors read."""
+"""Access to the service: the key, read from the environment alone, the address, and the errors."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from rftd.ops.redaction import MASK, Secret
 from rftd.streams.spec.reach import OWNERS, ReachSpec
 
 KEYS: Final = ("TINKER_API_KEY", "TRINITY_API_KEY")
-"""The variables that may hold the key; the first that is set counts."""
+"""Environment variables for the key; the first one set counts."""
 BASE_URL: Final = "TINKER_BASE_URL"
-"""The variable with the service's address, where no file has one."""
+"""Environment variable with the service's address, unless a file has one."""
 FIELD: Final = "model.tinker"
 UNREADABLE: Final = -1
-"""In place of a status: an answer came, and the package cannot read it."""
-_SAID_CHARS: Final = 300
+"""Pseudo-status of an answer unreadable to the package."""
+_SHOWN_CHARS: Final = 300
 _FITTING: Final = "install a release of tinker that fits the service"
 
 
 class Access:
-    """A key and an address, as one process has them."""
+    """A key and an address of one process."""
 
     def __init__(self, key: Secret, variable: str, base_url: str) -> None:
-        """`variable` has the key; `base_url` is empty for the service's own address."""
+        """`variable` is the name of the key's variable; `base_url` is empty for the service's default address."""
         self.key = key
         self.variable = variable
         self.base_url = base_url
 
     @classmethod
     def of(cls, base_url: str, environ: Mapping[str, str], reach: ReachSpec = OWNERS) -> Access:
-        """The way of an experiment that may reach so far.
+        """Returns the access of an experiment with this reach.
 
-        Raises ConfigError, which names the variables and never shows a value, if no key is there, or none that may be
-        sent to that address.
+        Raises ConfigError, naming the variables and never showing a value, without a key that may be sent to the
+        address.
         """
-        # A variable of the explorer's may name another one than the package's own.
-        asked = base_url or environ.get(BASE_URL, "").strip()
-        if asked:
-            reach.check(asked, field=f"{FIELD}.base_url", variable="" if base_url else BASE_URL)
+        # An explorer's own variable may differ from the package's.
+        address = base_url or environ.get(BASE_URL, "").strip()
+        if address:
+            reach.check(address, field=f"{FIELD}.base_url", variable="" if base_url else BASE_URL)
         for variable in KEYS:
-            if not _may_use(variable, asked, reach):
+            if not _may_use(variable, address, reach):
                 continue
-            if value := environ.get(variable, "").strip():
-                return cls(Secret(value), variable, asked)
+            if key := environ.get(variable, "").strip():
+                return cls(Secret(key), variable, address)
         if reach.restricted:
             raise ConfigError(
                 f"no key of the Tinker service is given to this experiment for {FIELD}.base_url",
@@ -60,15 +60,15 @@ class Access:
 
     @property
     def place(self) -> str:
-        """The service, in words."""
+        """Name of the service for messages."""
         return f"the Tinker service at {self.base_url}" if self.base_url else "the Tinker service"
 
-    def error(self, status: int, said: str, doing: str) -> RftdError:
-        """The error for an answer that is none; status 0: nothing came; `UNREADABLE`: nothing that the package knows.
+    def error(self, status: int, detail: str, doing: str) -> RftdError:
+        """Returns the error for a failed request; status 0: no answer; `UNREADABLE`: an answer unknown to the package.
 
-        `said` may quote what was sent: the key is masked in it.
+        `detail` may quote the request: the key is masked in it.
         """
-        text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]
+        text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         if status in (401, 403):
             return ConfigError(
                 f"{self.place} refuses the key of {self.variable} ({status})",
@@ -90,27 +90,27 @@ class Access:
             )
         return WorkError(f"{self.place} did not {doing} ({status}): {text}", fix="nothing: it is tried again")
 
-    def no_key(self, said: str) -> ConfigError:
-        """The error for a key that the package does not even send."""
-        text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]
+    def no_key(self, detail: str) -> ConfigError:
+        """Returns the error for a key refused by the package before sending."""
+        text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return ConfigError(
             f"the text of {self.variable} is no key of the Tinker service: {text}",
             field=FIELD,
             fix=f"export a valid {self.variable} where the workers run, then start the daemon (or the worker) anew",
         )
 
-    def unknown_model(self, base_model: str, said: str) -> ConfigError:
-        """The error for a model that the service does not have."""
-        text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]
+    def unknown_model(self, base_model: str, detail: str) -> ConfigError:
+        """Returns the error for a model unknown to the service."""
+        text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return ConfigError(
             f"{self.place} does not know the model {base_model!r}: {text}",
             field=f"{FIELD}.base_model",
             fix="write the name of one that it has, such as Qwen/Qwen3-8B",
         )
 
-    def forgotten(self, path: str, said: str) -> DataError:
-        """The error for a state that the service does not have any more."""
-        text = said.replace(self.key.reveal(), MASK)[:_SAID_CHARS]
+    def forgotten(self, path: str, detail: str) -> DataError:
+        """Returns the error for a state deleted at the service."""
+        text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return DataError(
             f"{self.place} has forgotten {path}: {text}",
             where=path,
@@ -119,7 +119,7 @@ class Access:
 
 
 def _may_use(variable: str, base_url: str, reach: ReachSpec) -> bool:
-    """True if the key of a variable may be read, and sent to the address; the service's own if that is empty."""
+    """True if a variable's key may be read and sent to the address, or to the default address if empty."""
     if not base_url:
         return reach.may_read(variable)
     return reach.may_send(variable, web_address(base_url, field=f"{FIELD}.base_url"))

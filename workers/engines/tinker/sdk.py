@@ -1,7 +1,7 @@
-"""The seam over the `tinker` package, whose names are here alone.
+"""The seam over the `tinker` package, the only user of the package's names.
 
-The package repeats what was not answered under the same sequence number, with pauses, for minutes; what still fails has
-broken its client's sequence, so a run that raised is never asked again.
+The package repeats unanswered requests under the same sequence number, with pauses, for minutes; a request that fails
+all the same has broken the client's sequence, so a run that raised is never used again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ T = TypeVar("T")
 _PROBE_S: Final = 5.0
 _CLOSE_S: Final = 10.0
 _GONE: Final = (404, 410)
-"""Answers to a name that the service does not have."""
+"""Status codes for an unknown name."""
 _REFUSED: Final = (400, *_GONE)
-"""Answers to a request that is made of such a name."""
+"""Status codes for a request with an unknown name."""
 _TELEMETRY: Final = "TINKER_TELEMETRY"
 
 
 def connect(access: Access) -> SdkService:
-    """The service under this key. Raises ConfigError if the package is not installed; asks nothing yet."""
-    # Before the import: the package reads it when a client is made, and would report to its makers.
+    """Returns the service for this key, without a request yet. Raises ConfigError if the package is not installed."""
+    # Before the import: the package reads the variable when a client is made, and would report to its makers.
     os.environ[_TELEMETRY] = "0"
     try:
         tinker = import_module("tinker")
@@ -62,15 +62,17 @@ class SdkService:
         self._package = package
         self._access = access
         self._client: Any = None
-        self._rest: Any = None
+        self._rest_cache: Any = None
 
     def new_run(self, base_model: str, shape: AdapterShape) -> SdkRun:
-        """A fresh adapter. Raises ConfigError for a model that the service does not have."""
+        """Creates a fresh adapter. Raises ConfigError for a model unknown to the service."""
         doing = f"begin with {base_model}"
-        with self._said(
-            doing, lambda said: self._access.unknown_model(base_model, said), there=lambda: self._offers(base_model)
+        with self._translating_errors(
+            doing,
+            lambda detail: self._access.unknown_model(base_model, detail),
+            exists=lambda: self._has_model(base_model),
         ):
-            made = self._opened().create_lora_training_client(
+            client = self._service_client().create_lora_training_client(
                 base_model,
                 rank=shape.rank,
                 seed=shape.seed,
@@ -78,44 +80,49 @@ class SdkService:
                 train_attn=shape.train_attn,
                 train_unembed=shape.train_unembed,
             )
-            return SdkRun(self, _made(made))
+            return SdkRun(self, _resolved(client))
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> SdkRun:
-        """A run that begins with saved weights. Raises DataError if the service has forgotten them."""
+        """Creates a run from saved weights. Raises DataError if they are deleted at the service."""
         doing = f"load {path}"
-        with self._said(doing, lambda said: self._access.forgotten(path, said), there=lambda: self.has(path)):
-            client = self._opened()
+        with self._translating_errors(
+            doing, lambda detail: self._access.forgotten(path, detail), exists=lambda: self.has(path)
+        ):
+            client = self._service_client()
             if optimizer:
-                return SdkRun(self, _made(client.create_training_client_from_state_with_optimizer(path)))
-            return SdkRun(self, _made(client.create_training_client_from_state(path)))
+                return SdkRun(self, _resolved(client.create_training_client_from_state_with_optimizer(path)))
+            return SdkRun(self, _resolved(client.create_training_client_from_state(path)))
 
     def sampler(self, path: str) -> SdkSampler:
-        """A sampler of saved weights. Raises RolloutError if the service has none under this path."""
-        with self._said(f"load {path}", self._no_weights(path)):
-            return SdkSampler(self, _made(self._opened().create_sampling_client(model_path=path)), path)
+        """Creates a sampler of saved weights. Raises RolloutError if the service has none under this path."""
+        with self._translating_errors(f"load {path}", self._no_weights(path)):
+            return SdkSampler(self, _resolved(self._service_client().create_sampling_client(model_path=path)), path)
 
     def has(self, path: str) -> bool:
-        """False if the service says so; one that does not answer has them still."""
+        """False if the service denies having the path; an unresponsive service counts as having it."""
         run, name = _parts(path)
         try:
-            # The list has a run's states and its weights for samplers; nothing tells of one path of the latter.
-            with self._said(f"look for {path}", lambda said: _NothingThere(said), _GONE):
-                found = self._asked().list_checkpoints(run).result()
-                return any(_parts(each.tinker_path)[1] == name for each in found.checkpoints)
-        except _NothingThere:
+            # The list has a run's states and sampler weights; no request exists for a single path of sampler weights.
+            with self._translating_errors(f"look for {path}", lambda detail: _UnknownNameError(detail), _GONE):
+                listing = self._rest_client().list_checkpoints(run).result()
+                return any(_parts(saved.tinker_path)[1] == name for saved in listing.checkpoints)
+        except _UnknownNameError:
             return False
         except RftdError:
             return True
 
     def delete(self, path: str) -> None:
-        """Deletes what lies there, if anything does."""
-        with suppress(_NothingThere), self._said(f"delete {path}", lambda said: _NothingThere(said), _GONE):
+        """Deletes a path; a missing path is no error."""
+        with (
+            suppress(_UnknownNameError),
+            self._translating_errors(f"delete {path}", lambda detail: _UnknownNameError(detail), _GONE),
+        ):
             run, name = _parts(path)
-            self._asked().delete_checkpoint(run, name).result()
+            self._rest_client().delete_checkpoint(run, name).result()
 
     def answers(self) -> bool:
-        """True if the service answers at all, whatever it says."""
-        # By a request of its own: the package's client would repeat it for minutes.
+        """True if the service answers at all, whatever the answer."""
+        # By a separate request: the package's client would repeat it for minutes.
         base_url = self._access.base_url or _default_base_url()
         try:
             return httpx.get(f"{base_url.rstrip('/')}/api/v1/healthz", timeout=_PROBE_S).status_code < 500
@@ -123,14 +130,14 @@ class SdkService:
             return False
 
     def close(self) -> None:
-        """Ends the session, so that the service frees what it keeps for it."""
+        """Ends the session, so that the service frees the session's resources."""
         client = self._client
         self._client = None
         if client is not None:
             with suppress(Exception):
                 client.close("success").result(timeout=_CLOSE_S)
 
-    def _opened(self) -> Any:
+    def _service_client(self) -> Any:
         if self._client is None:
             self._client = self._package.ServiceClient(
                 api_key=self._access.key.reveal(),
@@ -139,71 +146,71 @@ class SdkService:
             )
         return self._client
 
-    def _asked(self) -> Any:
-        """The client of requests that belong to no session."""
-        if self._rest is None:
+    def _rest_client(self) -> Any:
+        """Returns the client for requests without a session."""
+        if self._rest_cache is None:
             if hasattr(self._package, "RestClient"):
-                self._rest = self._package.RestClient(
+                self._rest_cache = self._package.RestClient(
                     api_key=self._access.key.reveal(), base_url=self._access.base_url or None
                 )
-            else:  # an early release has one for each session
-                self._rest = self._opened().create_rest_client()
-        return self._rest
+            else:  # an early release has a client for each session
+                self._rest_cache = self._service_client().create_rest_client()
+        return self._rest_cache
 
-    def _offers(self, base_model: str) -> bool:
-        """True if the service says that it has the model."""
+    def _has_model(self, base_model: str) -> bool:
+        """True if the service lists the model."""
         with suppress(Exception):
-            rest = self._asked()
-            # An early release's client for lists does not have this one.
-            early = not hasattr(rest, "get_server_capabilities")
-            found = (self._opened() if early else rest).get_server_capabilities()
-            return any(each.model_name == base_model for each in _made(found).supported_models)
+            client = self._rest_client()
+            # An early release's client for lists lacks this request.
+            early_release = not hasattr(client, "get_server_capabilities")
+            capabilities = (self._service_client() if early_release else client).get_server_capabilities()
+            return any(model.model_name == base_model for model in _resolved(capabilities).supported_models)
         return False
 
     @contextmanager
-    def _said(
+    def _translating_errors(
         self,
         doing: str,
-        unknown: Callable[[str], Exception] | None = None,
-        by: Container[int] = _REFUSED,
-        there: Callable[[], bool] = lambda: False,
+        error_of_unknown: Callable[[str], Exception] | None = None,
+        statuses: Container[int] = _REFUSED,
+        exists: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Turns the package's errors into ours; `unknown` makes that of a name which the service does not have.
+        """Translates the package's errors; `error_of_unknown` makes the error for a name unknown to the service.
 
-        The answers `by` which it says so are statuses. A service that is full, or fails, may answer likewise: then what
-        is `there` all the same is not unknown.
+        An unknown name is recognised by `statuses`. A full or failing service may answer likewise, so the name is not
+        unknown if it `exists` all the same.
         """
         try:
             yield
         except RftdError:
             raise
         except Exception as error:
-            # Every error of the package is one of these; itself it is raised for the key alone.
+            # All errors of the package derive from TinkerError; the base class itself is raised only for the key.
             if type(error).__name__ == "TinkerError" and "api_key" in str(error):
                 raise self._access.no_key(str(error)) from None
             status = _status(error)
-            if status in by and unknown is not None and not there():
-                raise unknown(str(error)) from None
-            # Without the cause: a library's error quotes requests, and those have the key.
+            if status in statuses and error_of_unknown is not None and not exists():
+                raise error_of_unknown(str(error)) from None
+            # Without the cause: a library's error quotes requests, which contain the key.
             raise self._access.error(status, f"{type(error).__name__}: {error}", doing) from None
 
     def _no_weights(self, path: str) -> Callable[[str], Exception]:
-        return lambda said: RolloutError(self._access.forgotten(path, said).what)
+        return lambda detail: RolloutError(self._access.forgotten(path, detail).what)
 
     def wait(self, doing: str, future: Any) -> Any:
-        """The result of one of the package's futures. Raises what `Access.error` makes of its errors."""
-        with self._said(doing):
+        """Waits for one of the package's futures. Raises the errors of `Access.error`."""
+        with self._translating_errors(doing):
             return future.result()
 
     async def drawn(self, path: str, future: Awaitable[T] | Future[T]) -> T:
-        """The answer of the weights of a path once it is there, likewise, without a thread of its own."""
-        # Open servers look for the weights only now.
-        with self._said("generate", self._no_weights(path), _GONE):
-            # Early releases give one that only threads can wait for.
+        """Awaits an answer by the weights of a path, without a separate thread. Raises the errors of `Access.error`."""
+        # Open servers look up the weights only now.
+        with self._translating_errors("generate", self._no_weights(path), _GONE):
+            # Early releases return a future for threads only.
             return await (future if isinstance(future, Awaitable) else asyncio.wrap_future(future))
 
     def datum(self, row: TokenRow) -> Any:
-        """A row in the package's words."""
+        """Returns a row as the package's type."""
         types = self._package.types
         return types.Datum(
             model_input=types.ModelInput.from_ints(row.tokens.tolist()),
@@ -211,7 +218,7 @@ class SdkService:
         )
 
     def adam(self, step: AdamStep) -> Any:
-        """An optimizer step in the package's words."""
+        """Returns the optimizer settings as the package's type."""
         return self._package.types.AdamParams(
             learning_rate=step.rate,
             beta1=step.betas[0],
@@ -222,7 +229,7 @@ class SdkService:
         )
 
     def draw(self, draw: ServiceSampling) -> Any:
-        """Sampling settings in the package's words."""
+        """Returns sampling settings as the package's type."""
         return self._package.types.SamplingParams(
             max_tokens=draw.max_tokens,
             temperature=draw.temperature,
@@ -233,12 +240,12 @@ class SdkService:
         )
 
     def prompt(self, tokens: Sequence[int]) -> Any:
-        """A prompt in the package's words."""
+        """Returns a prompt as the package's type."""
         return self._package.types.ModelInput.from_ints(list(tokens))
 
 
-class _NothingThere(Exception):
-    """There was nothing to delete."""
+class _UnknownNameError(Exception):
+    """The service does not have the name."""
 
 
 class SdkRun:
@@ -253,18 +260,18 @@ class SdkRun:
         return str(self._client.model_id)
 
     def forward(self, rows: Sequence[TokenRow]) -> PassAnswer:
-        data = [self._service.datum(row) for row in rows]
-        return _passed(self._service.wait("compute", self._client.forward(data, "cross_entropy")))
+        datums = [self._service.datum(row) for row in rows]
+        return _pass_answer(self._service.wait("compute", self._client.forward(datums, "cross_entropy")))
 
     def gradient(self, rows: Sequence[TokenRow], loss: Loss, config: Mapping[str, float]) -> PassAnswer:
-        data = [self._service.datum(row) for row in rows]
-        sent = self._client.forward_backward(data, loss, dict(config) or None)
-        return _passed(self._service.wait("compute a gradient", sent))
+        datums = [self._service.datum(row) for row in rows]
+        future = self._client.forward_backward(datums, loss, dict(config) or None)
+        return _pass_answer(self._service.wait("compute a gradient", future))
 
     def step(self, adam: AdamStep, rows: Sequence[TokenRow] | None = None) -> Mapping[str, Any]:
-        # Both before the first answer: the service keeps their order, and nobody waits twice.
-        data = [self._service.datum(row) for row in rows or ()]
-        gradient = self._client.forward_backward(data, "cross_entropy") if data else None
+        # Both sent before the first answer: the service preserves their order, and one wait suffices.
+        datums = [self._service.datum(row) for row in rows or ()]
+        gradient = self._client.forward_backward(datums, "cross_entropy") if datums else None
         stepped = self._client.optim_step(self._service.adam(adam))
         if gradient is not None:
             self._service.wait("compute a gradient", gradient)
@@ -287,50 +294,58 @@ class SdkSampler:
         self._path = path
 
     async def sample(self, prompt: Sequence[int], draw: ServiceSampling) -> SampleAnswer:
-        asked = self._client.sample(self._service.prompt(prompt), 1, self._service.draw(draw))
+        future = self._client.sample(self._service.prompt(prompt), 1, self._service.draw(draw))
         try:
-            answer = await self._service.drawn(self._path, asked)
+            answer = await self._service.drawn(self._path, future)
         except RftdError as error:
             raise RolloutError(error.what, field=error.field, fix=error.fix) from None
-        found = answer.sequences
-        if len(found) != 1:
+        sequences = answer.sequences
+        if len(sequences) != 1:
             raise RolloutError(
-                f"the Tinker service gave {len(found)} responses, and 1 was asked for", field="sequences"
+                f"the Tinker service gave {len(sequences)} responses, and 1 was asked for", field="sequences"
             )
-        return SampleAnswer(tokens=found[0].tokens, logprobs=found[0].logprobs, stop_reason=found[0].stop_reason)
+        return SampleAnswer(
+            tokens=sequences[0].tokens, logprobs=sequences[0].logprobs, stop_reason=sequences[0].stop_reason
+        )
 
 
-def _passed(output: Any) -> PassAnswer:
-    rows = [{name: getattr(value, "data", None) for name, value in each.items()} for each in output.loss_fn_outputs]
+def _pass_answer(output: Any) -> PassAnswer:
+    rows = [
+        {name: getattr(tensor, "data", None) for name, tensor in output_row.items()}
+        for output_row in output.loss_fn_outputs
+    ]
     return PassAnswer(rows=rows, metrics=dict(output.metrics))
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """The run of a path, and the name of what it saved there, with its kind."""
+    """Splits a path into its run, and the name with the kind of saved data."""
     run, _, name = path.removeprefix("tinker://").partition("/")
-    # Open servers leave the kind of weights for samplers out.
+    # Open servers omit the kind of sampler weights.
     return run, name if "/" in name else f"sampler_weights/{name}"
 
 
-def _made(client: Any) -> Any:
-    """A client of the package, which early releases give at once, and later ones as a future."""
+def _resolved(client: Any) -> Any:
+    """Returns a client of the package, given directly by early releases and as a future by later ones."""
     return client.result() if hasattr(client, "result") else client
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status that an error of the package came from; 0: nothing came; `UNREADABLE`: not what it can read."""
-    seen: BaseException | None = error
-    while seen is not None:
-        status = getattr(seen, "status_code", None)
-        # The status of an answer of another shape is that of success.
+    """Returns the HTTP status behind an error of the package; 0: no answer; `UNREADABLE`: an unreadable answer."""
+    cause: BaseException | None = error
+    while cause is not None:
+        status = getattr(cause, "status_code", None)
+        # An answer of an unreadable shape has the status of success.
         if isinstance(status, int) and status >= 400:
             return status
-        # What was begun and failed later comes with the party whose fault it is.
-        category = getattr(seen, "category", None)
+        # A request accepted first and failed later carries the party at fault.
+        category = getattr(cause, "category", None)
         if category is not None:
             return 400 if str(getattr(category, "value", category)).lower() == "user" else 500
-        seen = seen.__cause__
-    if any(each.__name__ in ("APIConnectionError", "TimeoutException", "TimeoutError") for each in type(error).__mro__):
+        cause = cause.__cause__
+    if any(
+        error_class.__name__ in ("APIConnectionError", "TimeoutException", "TimeoutError")
+        for error_class in type(error).__mro__
+    ):
         return 0
     return UNREADABLE
 

@@ -1,4 +1,4 @@
-"""`ServiceWatch`: whether the service answers, looked at while a call is under way and takes long."""
+"""`ServiceWatch`: probes the service while a call takes long."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from contextlib import contextmanager
 from typing import Final
 
 LOOK_S: Final = 2.0
-"""Calls of which none ended between two looks are looked into."""
+"""Seconds between checks; the service is probed if no call ended in between."""
 
 
 class ServiceWatch:
-    """Tells what a call waits for. A thread of its own asks, for the caller's is in the call."""
+    """Reports an unresponsive service during a call. Probes on a separate thread, because the caller's thread is in the
+    call.
+    """
 
-    def __init__(self, answers: Callable[[], bool], place: str) -> None:
-        """`answers` asks the service, and blocks for a moment; `place` is the service, in words."""
+    def __init__(self, answers: Callable[[], bool], service_name: str) -> None:
+        """`answers` probes the service, and blocks for a moment; `service_name` is for messages."""
         self._answers = answers
-        self._place = place
+        self._service_name = service_name
         self._under_way = 0
         self._turn = object()
-        """Another one whenever a call ends, and when the first one begins."""
-        self._away = False
+        """Marker replaced whenever a call ends, and when the first begins."""
+        self._unresponsive = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, name="tinker-watch", daemon=True)
         self._thread.start()
 
     @property
     def waits_for(self) -> str:
-        """The service, in words, if a call is under way and it does not answer; else empty."""
-        return self._place if self._away and self._under_way else ""
+        """Name of the service if a call is under way and the service does not answer; else empty."""
+        return self._service_name if self._unresponsive and self._under_way else ""
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Holds while a call is under way. Several may be, of one thread."""
+        """Marks a call as under way inside the block. One thread may have several calls."""
         if not self._under_way:
             self._turn = object()
         self._under_way += 1
@@ -42,18 +44,18 @@ class ServiceWatch:
         finally:
             self._under_way -= 1
             self._turn = object()
-            self._away = False
+            self._unresponsive = False
 
     def close(self) -> None:
-        """Ends the looks. Idempotent."""
+        """Ends the checks. Idempotent."""
         self._end.set()
 
     def _look(self) -> None:
-        seen: object | None = None
+        last_turn: object | None = None
         while not self._end.wait(LOOK_S):
             turn = self._turn if self._under_way else None
-            if turn is not None and turn is seen:
-                away = not self._answers()
+            if turn is not None and turn is last_turn:
+                unresponsive = not self._answers()
                 # A call that ended meanwhile had its answer.
-                self._away = away and self._turn is turn
-            seen = turn
+                self._unresponsive = unresponsive and self._turn is turn
+            last_turn = turn

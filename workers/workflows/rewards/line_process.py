@@ -27,7 +27,7 @@ ANSWER_S: Final = 600.0
 
 
 def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the part of an explorer's environment passed to processes of rewards: the variables needed for computing."""
+    """Returns the part of an explorer's environment passed to processes of rewards: variables needed for computing."""
     environment = {name: setting for name, setting in environ.items() if name in _NAMES or matches(name, _FAMILIES)}
     return {"PATH": os.defpath, **environment}
 

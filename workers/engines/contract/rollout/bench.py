@@ -1,4 +1,4 @@
-"""`EngineBench`: an opened engine for many checks, with two sets of weights for it."""
+"""`EngineBench`: an opened engine for many checks, with two sets of weights."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rftd.workers.weights.tensor_bytes import Weights
 MAX_MODEL_LEN: Final = 96
 SLOTS: Final = 4
 PATIENCE_S: Final = 60.0
-"""The longest wait of a check for counters of the engine."""
+"""Seconds until a check stops waiting for the engine's counters."""
 
 
 class EngineBench:
-    """An opened engine, and two sets of weights for it."""
+    """An opened engine, and two sets of weights for the engine."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class EngineBench:
         *,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
-        """`models`: folders of one architecture with other weights; `folder` is for what is published.
+        """`models`: two folders of one architecture with different weights; published weights go below `folder`.
 
-        `opened` may give an engine that has done other work, if nothing runs there any more.
+        `opened` may return an engine after other work, if nothing runs there any more.
         """
         self.max_model_len = max_model_len
-        """Most tokens of a prompt and its response."""
+        """Maximum tokens of a prompt and its response."""
         self._opened = opened
         self._folder = folder
         self._engine: RolloutEngine | None = None
@@ -50,7 +50,7 @@ class EngineBench:
         self.tokenizer = make_tokenizer()
 
     async def ready(self) -> RolloutEngine:
-        """The engine with the first set of weights, under the version after its own, and nothing to do."""
+        """Returns the idle engine, with the first set of weights loaded under its next version."""
         if self._engine is None:
             self._engine = await self._opened()
             if not self._engine.stats().requests_total:
@@ -61,33 +61,33 @@ class EngineBench:
 
     @property
     def engine(self) -> RolloutEngine:
-        """The engine that `ready` has given."""
+        """The engine opened by `ready`."""
         assert self._engine is not None
         return self._engine
 
-    def weights(self, which: int) -> Weights:
-        """One of the two sets of weights."""
-        return self._weights[which]
+    def weights(self, index: int) -> Weights:
+        """Returns one of the two sets of weights."""
+        return self._weights[index]
 
     def published(self, weights: Weights) -> WeightsRef:
-        """The weights as the channel `checkpoint` announces them, under the version after the engine's own."""
+        """Publishes weights in the form of the channel `checkpoint`, under the engine's next version."""
         self._exported += 1
         version = self.engine.version[0] + 1
         folder = self._folder / f"{self._exported}"
-        written = checkpoint.export(weights, folder, version=version, generation=0)
+        exported = checkpoint.export(weights, folder, version=version, generation=0)
         return WeightsRef(
-            version=version, generation=0, path=written.path, manifest=written.manifest, checksum=written.checksum
+            version=version, generation=0, path=exported.path, manifest=exported.manifest, checksum=exported.checksum
         )
 
-    async def load(self, which: int) -> int:
-        """Publishes and loads one of the two sets of weights; returns its version."""
-        weights = self.published(self.weights(which))
+    async def load(self, index: int) -> int:
+        """Publishes and loads one of the two sets of weights; returns the version."""
+        weights = self.published(self.weights(index))
         assert await self.engine.load_weights(weights) == weights.checksum
         assert self.engine.version == (weights.version, weights.generation)
         return weights.version
 
     async def close(self) -> None:
-        """Closes the engine; the next `ready` opens another."""
+        """Closes the engine; the next `ready` opens a new one."""
         engine = self._engine
         self._engine = None
         if engine is not None:
@@ -103,10 +103,10 @@ async def opened(
     dtype: str = "float32",
     make_model: Callable[..., Path] = make_tiny_model,
 ) -> AsyncIterator[EngineBench]:
-    """The engine of that registered name, as an explorer opens it, until the context ends. `folder` is empty.
+    """Opens the engine by its registered name, as an explorer does, until the context ends. `folder` is empty.
 
     `make_model(folder, seed=...)` writes the model, if the engine cannot run the tiny Qwen2 of the demo; its tokenizer
-    has to be that of the demo.
+    must be the demo's.
     """
     models = (make_model(folder / "one", seed=1), make_model(folder / "two", seed=2))
     stage = StageSpec(
@@ -128,19 +128,19 @@ async def opened(
 
 
 def ask(number: int = 0, *, prompt: tuple[int, ...] = (20, 30, 40), **sampling: Any) -> GenerationRequest:
-    """A request for 12 tokens, unless `sampling` says otherwise."""
+    """Returns a request for 12 tokens, unless overridden by `sampling`."""
     settings = converted({"max_tokens": 12, "min_tokens": 12, **sampling}, Sampling)
     return GenerationRequest(id=UUID(int=number), prompt=prompt, sampling=settings)
 
 
 def is_idle(engine: RolloutEngine) -> bool:
-    """True if no request is under way."""
+    """True if no request is running or waiting."""
     stats = engine.stats()
     return not stats.running and not stats.waiting
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Gives way until the engine's counters say so."""
+    """Yields to the event loop until the condition on the engine's counters holds."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (an engine has counters, no events)
             await asyncio.sleep(0.001)

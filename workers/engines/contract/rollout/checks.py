@@ -1,6 +1,6 @@
-"""The checks: what every rollout engine promises, and what one promises that runs the model of its folder.
+"""The checks: promises of every rollout engine, and of engines running the model of their folder.
 
-They are ordered so that a failed one comes after those that it rests on.
+Ordered so that a failed check comes after the checks it depends on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Check: TypeAlias = Callable[[EngineBench], Awaitable[None]]
 
 
 async def refuses(refused: Awaitable[object]) -> None:
-    """Returns if it raises RolloutError."""
+    """Returns if the awaitable raises RolloutError, else raises AssertionError."""
     try:
         await refused
     except RolloutError:
@@ -29,50 +29,52 @@ async def refuses(refused: Awaitable[object]) -> None:
     raise AssertionError("it was not refused")
 
 
-def check_whole(found: Generation) -> None:
-    """A response has a log-probability for each token, and spans that cover them without gap, older weights first."""
-    assert found.tokens
-    assert len(found.logprobs) == len(found.tokens)
-    assert all(logprob <= 0 for logprob in found.logprobs)
-    assert found.finish in ("stop", "length")
-    assert found.spans[0].start == 0
-    assert found.spans[-1].end == len(found.tokens)
-    for one, two in pairwise(found.spans):
-        assert one.end == two.start
-        assert (one.version, one.generation) < (two.version, two.generation)
+def check_whole(generation: Generation) -> None:
+    """Asserts a log-probability for each token, and gapless spans over the tokens, older weights first."""
+    assert generation.tokens
+    assert len(generation.logprobs) == len(generation.tokens)
+    assert all(logprob <= 0 for logprob in generation.logprobs)
+    assert generation.finish in ("stop", "length")
+    assert generation.spans[0].start == 0
+    assert generation.spans[-1].end == len(generation.tokens)
+    for earlier, later in pairwise(generation.spans):
+        assert earlier.end == later.start
+        assert (earlier.version, earlier.generation) < (later.version, later.generation)
 
 
 async def a_response_is_whole(bench: EngineBench) -> None:
-    """It has the asked-for length at most, and is of the weights in use; the counters count it."""
+    """The response has at most the requested length and the weights in use; the counters count it."""
     engine = await bench.ready()
     before = engine.stats()
-    found = await engine.generate(ask(seed=5))
-    check_whole(found)
-    assert len(found.tokens) <= 12
-    assert [(span.version, span.generation) for span in found.spans] == [engine.version]
+    response = await engine.generate(ask(seed=5))
+    check_whole(response)
+    assert len(response.tokens) <= 12
+    assert [(span.version, span.generation) for span in response.spans] == [engine.version]
     await until(lambda: engine.stats().requests_total == before.requests_total + 1 and is_idle(engine))
-    await until(lambda: engine.stats().tokens_total >= before.tokens_total + len(found.tokens))
+    await until(lambda: engine.stats().tokens_total >= before.tokens_total + len(response.tokens))
 
 
 async def a_seed_gives_the_same_tokens(bench: EngineBench) -> None:
-    """Alone and beside neighbours, whatever was asked before."""
+    """A seed gives the same tokens alone and beside neighbours, whatever was requested before."""
     engine = await bench.ready()
     alone = await engine.generate(ask(seed=7))
     crowd = [ask(i, prompt=(50,) * (1 + i), seed=i, max_tokens=3 + i, min_tokens=0) for i in range(1, 10)]
-    found = await asyncio.gather(*(engine.generate(request) for request in [*crowd[:5], ask(seed=7), *crowd[5:]]))
-    for each in found:
-        check_whole(each)
-    assert found[5].tokens == alone.tokens
-    assert all(abs(one - two) < 1e-4 for one, two in zip(found[5].logprobs, alone.logprobs, strict=True))
+    responses = await asyncio.gather(*(engine.generate(request) for request in [*crowd[:5], ask(seed=7), *crowd[5:]]))
+    for response in responses:
+        check_whole(response)
+    assert responses[5].tokens == alone.tokens
+    assert all(
+        abs(crowded - single) < 1e-4 for crowded, single in zip(responses[5].logprobs, alone.logprobs, strict=True)
+    )
 
 
 async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
-    """The tokens are told in order, from the first one on; an engine that tells nothing is one that cannot."""
+    """Tokens are reported in order from the first on; an engine without reports is one unable to report."""
     engine = await bench.ready()
-    told: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in range(3)}
+    reported: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in range(3)}
 
     def watched(number: int) -> GenerationRequest:
-        tokens, logprobs = told[number]
+        tokens, logprobs = reported[number]
 
         def watch(new: Sequence[int], their_logprobs: Sequence[float]) -> None:
             tokens.extend(new)
@@ -80,58 +82,60 @@ async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
 
         return msgspec.structs.replace(ask(number, seed=number, max_tokens=40, min_tokens=40), watch=watch)
 
-    found = await asyncio.gather(*(engine.generate(watched(number)) for number in told))
-    for (tokens, logprobs), each in zip(told.values(), found, strict=True):
-        assert tuple(tokens) == each.tokens[: len(tokens)]
-        assert tuple(logprobs) == each.logprobs[: len(logprobs)]
-    unwatched = await asyncio.gather(*(engine.generate(ask(n, seed=n, max_tokens=40, min_tokens=40)) for n in told))
-    assert [each.tokens for each in unwatched] == [each.tokens for each in found]
+    responses = await asyncio.gather(*(engine.generate(watched(number)) for number in reported))
+    for (tokens, logprobs), response in zip(reported.values(), responses, strict=True):
+        assert tuple(tokens) == response.tokens[: len(tokens)]
+        assert tuple(logprobs) == response.logprobs[: len(logprobs)]
+    unwatched = await asyncio.gather(*(engine.generate(ask(n, seed=n, max_tokens=40, min_tokens=40)) for n in reported))
+    assert [response.tokens for response in unwatched] == [response.tokens for response in responses]
 
 
 async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) -> None:
-    """An engine that runs a model tells a token while the next ones are drawn, and none after a hang-up."""
+    """An engine running a model reports a token while later ones are drawn, and none after a hang-up."""
     engine = await bench.ready()
-    told: list[int] = []
+    reported: list[int] = []
 
     def hang_up(new: Sequence[int], _: Sequence[float]) -> None:
-        told.extend(new)
+        reported.extend(new)
         drawing.cancel()
 
     request = msgspec.structs.replace(ask(max_tokens=80, min_tokens=80), watch=hang_up)
     drawing = asyncio.ensure_future(engine.generate(request))
     await asyncio.wait([drawing])
     assert drawing.cancelled()
-    count = len(told)
+    count = len(reported)
     assert 0 < count < 80
     await until(lambda: is_idle(engine))
-    assert len(told) == count
+    assert len(reported) == count
 
 
 async def weights_change_in_flight(bench: EngineBench) -> None:
-    """What runs goes on, and its spans say which weights drew what; what is asked for later is of the new ones."""
+    """Running requests continue across a swap, with each token's weights in the spans; later requests use the new
+    weights.
+    """
     engine = await bench.ready()
     old = engine.version
-    asked = [ask(i, seed=i, max_tokens=90, min_tokens=90) for i in range(3)]
+    requests = [ask(i, seed=i, max_tokens=90, min_tokens=90) for i in range(3)]
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(engine.generate(request)) for request in asked]
+        running = [group.create_task(engine.generate(request)) for request in requests]
         await until(lambda: engine.stats().running > 0 or all(task.done() for task in running))
         new = (await bench.load(1), 0)
     for task in running:
-        found = task.result()
-        check_whole(found)
-        assert {(span.version, span.generation) for span in found.spans} <= {old, new}
+        response = task.result()
+        check_whole(response)
+        assert {(span.version, span.generation) for span in response.spans} <= {old, new}
     assert [(span.version, span.generation) for span in (await engine.generate(ask())).spans] == [new]
 
 
 async def weights_that_are_not_those_announced_are_refused(bench: EngineBench) -> None:
-    """The old ones stay in use."""
+    """Weights unlike their announcement are refused, and the old ones stay in use."""
     engine = await bench.ready()
     before = engine.version
     right = bench.published(bench.weights(1))
-    other = bench.published({"w": TensorBytes("float32", (1,), memoryview(bytes(4)))})
+    unrelated = bench.published({"w": TensorBytes("float32", (1,), memoryview(bytes(4)))})
     for changes in (
-        {"checksum": other.checksum},
-        {"manifest": other.manifest},
+        {"checksum": unrelated.checksum},
+        {"manifest": unrelated.manifest},
         {"version": right.version + 7},
         {"path": right.path + "-absent"},
     ):
@@ -142,35 +146,35 @@ async def weights_that_are_not_those_announced_are_refused(bench: EngineBench) -
 
 
 async def cancelling_frees_the_slot(bench: EngineBench) -> None:
-    """At once, of what runs and of what waits; later requests are served."""
+    """Cancelling frees running and waiting requests at once; later requests are served."""
     engine = await bench.ready()
-    asked = [ask(i, max_tokens=90, min_tokens=90) for i in range(3 * SLOTS)]
-    tasks = [asyncio.ensure_future(engine.generate(request)) for request in asked]
+    requests = [ask(i, max_tokens=90, min_tokens=90) for i in range(3 * SLOTS)]
+    tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
     await until(lambda: engine.stats().running > 0)
     for task in tasks:
         task.cancel()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert any(isinstance(each, asyncio.CancelledError) for each in found)
-    assert all(isinstance(each, asyncio.CancelledError | Generation) for each in found)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert all(isinstance(outcome, asyncio.CancelledError | Generation) for outcome in outcomes)
     await until(lambda: is_idle(engine))
     check_whole(await engine.generate(ask()))
 
 
 async def closing_ends_what_runs(bench: EngineBench) -> None:
-    """RolloutError ends them, and all that is asked for afterwards; closing twice changes nothing."""
+    """Closing ends running requests with RolloutError, and refuses later ones; a second close has no effect."""
     engine = await bench.ready()
-    asked = [ask(i, max_tokens=90, min_tokens=90) for i in range(SLOTS + 2)]
-    tasks = [asyncio.ensure_future(engine.generate(request)) for request in asked]
+    requests = [ask(i, max_tokens=90, min_tokens=90) for i in range(SLOTS + 2)]
+    tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
     await asyncio.sleep(0)
     await bench.close()
     await engine.close()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(each, RolloutError) for each in found), found
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, RolloutError) for outcome in outcomes), outcomes
     await refuses(engine.generate(ask()))
 
 
 async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
-    """A response is not shorter than `min_tokens`, and with its prompt never longer than the model's length."""
+    """A response has at least `min_tokens`, and with its prompt at most the model's length."""
     engine = await bench.ready()
     exact = await engine.generate(ask(seed=5))
     assert len(exact.tokens) == 12
@@ -183,7 +187,7 @@ async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
 
 
 def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
-    """Requests that can never run."""
+    """Returns requests that can never run, by reason."""
     return {
         "empty": ask(1, prompt=()),
         "too long": ask(2, prompt=(30,) * max_model_len),
@@ -195,38 +199,40 @@ def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
 
 
 async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
-    """It is refused by itself, for those beside it may be of other tasks."""
+    """An impossible request is refused alone, because its neighbours may belong to other tasks."""
     engine = await bench.ready()
     alone = [await engine.generate(ask(seed=seed)) for seed in (1, 2)]
     never = impossible(bench.max_model_len).values()
     for request in never:
         await refuses(engine.generate(request))
-    asked = [ask(7, seed=1), *never, ask(8, seed=2)]
-    found = await _together(engine, asked)
-    first, *refused, last = (found[number] for number in range(len(asked)))
-    assert all(isinstance(each, RolloutError) for each in refused), refused
-    assert [each.tokens for each in (first, last) if isinstance(each, Generation)] == [each.tokens for each in alone]
+    requests = [ask(7, seed=1), *never, ask(8, seed=2)]
+    outcomes = await _together(engine, requests)
+    first, *refused, last = (outcomes[number] for number in range(len(requests)))
+    assert all(isinstance(outcome, RolloutError) for outcome in refused), refused
+    assert [response.tokens for response in (first, last) if isinstance(response, Generation)] == [
+        response.tokens for response in alone
+    ]
 
 
-async def _together(engine: RolloutEngine, asked: list[GenerationRequest]) -> dict[int, Generation | BaseException]:
-    """Requests made together, in the engine's own way if it has one."""
-    found: dict[int, Generation | BaseException] = {}
+async def _together(engine: RolloutEngine, requests: list[GenerationRequest]) -> dict[int, Generation | BaseException]:
+    """Makes requests together, by `generate_each` if the engine has it."""
+    outcomes: dict[int, Generation | BaseException] = {}
     if isinstance(engine, GroupEngine):
-        async with engine.generate_each(asked) as answers:
-            while some := await answers.some():
-                found |= dict(some)
-        return found
-    each = await asyncio.gather(*(engine.generate(request) for request in asked), return_exceptions=True)
-    return dict(enumerate(each))
+        async with engine.generate_each(requests) as answers:
+            while finished := await answers.some():
+                outcomes |= dict(finished)
+        return outcomes
+    gathered = await asyncio.gather(*(engine.generate(request) for request in requests), return_exceptions=True)
+    return dict(enumerate(gathered))
 
 
 async def a_stop_text_ends_a_response_and_stays_in_it(bench: EngineBench) -> None:
-    """The text ends no response before `min_tokens`."""
+    """A stop text ends a response and stays in it, but never before `min_tokens`."""
     engine = await bench.ready()
     drawn = [await engine.generate(ask(seed=seed, max_tokens=30, min_tokens=0)) for seed in range(8)]
-    whole = next(found.tokens for found in drawn if found.finish == "length")
+    whole = next(response.tokens for response in drawn if response.finish == "length")
     at = next(i for i in range(3, 30) if whole[i] >= 11 and whole[i] not in whole[:i])
-    seed = [found.tokens for found in drawn].index(whole)
+    seed = [response.tokens for response in drawn].index(whole)
     text = bench.tokenizer.decode(list(whole[at - 1 : at + 1]))
     cut = await engine.generate(ask(seed=seed, max_tokens=30, min_tokens=0, stop=["never here", text]))
     assert cut.tokens == whole[: at + 1]
@@ -236,7 +242,7 @@ async def a_stop_text_ends_a_response_and_stays_in_it(bench: EngineBench) -> Non
 
 
 async def an_end_of_sequence_may_be_gone_beyond(bench: EngineBench) -> None:
-    """It ends a response otherwise, and stays in it."""
+    """An end of sequence ends a response and stays in it, unless ignored."""
     engine = await bench.ready()
     end = bench.tokenizer.eos_token_id
     ending: dict[str, Any] = {"logit_bias": [[end, 100.0]], "min_tokens": 2}
@@ -247,18 +253,18 @@ async def an_end_of_sequence_may_be_gone_beyond(bench: EngineBench) -> None:
 
 
 async def penalties_see_their_own_text_alone(bench: EngineBench) -> None:
-    """Requests that begin alike and part, some penalised: each answer is what it is alone."""
+    """Requests with a common beginning, some penalised, each get the answer of a separate request."""
     engine = await bench.ready()
     penalised: dict[str, Any] = {"temperature": 0.7, "presence_penalty": 0.5, "min_p": 0.02}
-    asked = [ask(i, seed=i % 3, repetition_penalty=1.0 + i % 2, **penalised) for i in range(6)]
-    alone = [(await engine.generate(request)).tokens for request in asked]
-    together = await asyncio.gather(*(engine.generate(request) for request in asked))
-    assert [each.tokens for each in together] == alone
+    requests = [ask(i, seed=i % 3, repetition_penalty=1.0 + i % 2, **penalised) for i in range(6)]
+    alone = [(await engine.generate(request)).tokens for request in requests]
+    together = await asyncio.gather(*(engine.generate(request) for request in requests))
+    assert [response.tokens for response in together] == alone
     assert len(set(alone)) == 6
 
 
 async def new_weights_are_those_that_draw(bench: EngineBench) -> None:
-    """After a change and back, the tokens and log-probabilities are those of before."""
+    """After a swap and back, tokens and log-probabilities equal the first ones."""
     engine = await bench.ready()
     first = await engine.generate(ask(temperature=0.0))
     await bench.load(1)
@@ -267,11 +273,13 @@ async def new_weights_are_those_that_draw(bench: EngineBench) -> None:
     await bench.load(0)
     again = await engine.generate(ask(temperature=0.0))
     assert again.tokens == first.tokens
-    assert all(abs(one - two) < 1e-4 for one, two in zip(again.logprobs, first.logprobs, strict=True))
+    assert all(
+        abs(repeated - original) < 1e-4 for repeated, original in zip(again.logprobs, first.logprobs, strict=True)
+    )
 
 
 async def weights_of_another_model_or_broken_ones_are_refused(bench: EngineBench) -> None:
-    """Before anything changes: the old weights draw the same tokens as before."""
+    """Unusable weights are refused before anything changes: the old weights draw the same tokens as before."""
     engine = await bench.ready()
     version = engine.version
     before = await engine.generate(ask(temperature=0.0))
@@ -282,7 +290,7 @@ async def weights_of_another_model_or_broken_ones_are_refused(bench: EngineBench
     for wrong in (
         {"w": TensorBytes("float32", (3,), memoryview(bytes(12)))},
         {**whole, "unknown": whole[name]},
-        {each: tensor for each, tensor in whole.items() if each != name},
+        {tensor_name: tensor for tensor_name, tensor in whole.items() if tensor_name != name},
         {**whole, name: TensorBytes(whole[name].dtype, half, whole[name].data[: size // 2])},
         # All bits set are NaN in every floating format.
         {**whole, name: TensorBytes(whole[name].dtype, whole[name].shape, memoryview(b"\xff" * size))},
@@ -302,7 +310,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     cancelling_frees_the_slot,
     closing_ends_what_runs,
 )
-"""What every engine promises. The last closes the engine: what comes after it opens another."""
+"""Promises of every engine. The last check closes the engine: a later check opens a new one."""
 
 MODEL_CHECKS: Final[tuple[Check, ...]] = (
     a_response_is_as_long_as_asked_for,
@@ -315,4 +323,4 @@ MODEL_CHECKS: Final[tuple[Check, ...]] = (
     weights_of_another_model_or_broken_ones_are_refused,
     *CHECKS,
 )
-"""What an engine promises that runs the model of its folder."""
+"""Promises of an engine running the model of its folder."""

@@ -1,6 +1,6 @@
-"""The Tinker rollout engine: the service generates, with weights that lie there under a name.
+"""The Tinker rollout engine: the service generates, with named weights at the service.
 
-definition the engine as the registry has it
-arguments  its arguments, and what of a request the service cannot do
+definition the engine for the registry
+arguments  its arguments, and the settings unsupported by the service
 engine     `TinkerRolloutEngine`
 """

@@ -1,4 +1,4 @@
-"""The Tinker rollout engine's arguments, and what it cannot draw; known without the package."""
+"""The Tinker rollout engine's arguments and unsupported settings, importable without the package."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NEUTRAL: Final[dict[str, object]] = {
     "ignore_eos": False,
     "processed_logprobs": False,
 }
-"""The settings that the service does not have, with the values at which they change nothing."""
+"""Settings unsupported by the service, with the values that have no effect."""
 
 
 class TinkerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of `model.tinker` that concern rollouts."""
+    """Settings of `model.tinker` for rollouts."""
 
     base_url: str = ""
-    """The service's address; empty: its own."""
+    """Address of the service; empty: the default address."""
 
 
 def undrawable(sampling: Sampling | SamplingSpec) -> list[str]:
-    """The settings that ask for what the service cannot do."""
+    """Returns the settings unsupported by the service."""
     return [name for name, neutral in _NEUTRAL.items() if getattr(sampling, name) != neutral]

@@ -1,4 +1,4 @@
-"""The Tinker rollout engine as the registry has it; known without the package."""
+"""The Tinker rollout engine for the registry, importable without the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TinkerRolloutEngine`: responses that the service draws."""
+"""`TinkerRolloutEngine`: responses drawn by the service."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SEEDS: Final = 1 << 31
 
 
 class TinkerRolloutEngine:
-    """Implements `RolloutEngine`. A response is drawn whole by the weights that were in use when it was asked for."""
+    """Implements `RolloutEngine`. A response is drawn entirely by the weights in use at its request."""
 
-    def __init__(self, service: TinkerService, model: ModelSpec, place: str = "the Tinker service") -> None:
-        """An engine without weights; the service is asked when some are loaded. `place` is the service, in words."""
+    def __init__(self, service: TinkerService, model: ModelSpec, service_name: str = "the Tinker service") -> None:
+        """Makes an engine without weights; the first request loads some. `service_name` is for messages."""
         self._service = service
-        self._watch = ServiceWatch(service.answers, place)
+        self._watch = ServiceWatch(service.answers, service_name)
         self._model = model
         self._ends = _model_ends(Path(model.path))
         self._sampler: Sampler | None = None
@@ -41,7 +41,7 @@ class TinkerRolloutEngine:
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The response. Raises RolloutError, also for an answer of another shape, with the field."""
+        """Returns the response. Raises RolloutError, also for an answer of an unexpected shape, with the field."""
         self._check(request)
         sampler = self._sampler
         version = self._version
@@ -63,25 +63,25 @@ class TinkerRolloutEngine:
         )
 
     async def _or_closed(self, sampler: Sampler, request: GenerationRequest) -> Any:
-        """The drawn response, or RolloutError once the engine is closed."""
-        asked = asyncio.ensure_future(sampler.sample(request.prompt, self._draw(request)))
-        closed = asyncio.ensure_future(self._closed.wait())
+        """Waits for the drawn response. Raises RolloutError once the engine is closed."""
+        request_task = asyncio.ensure_future(sampler.sample(request.prompt, self._draw(request)))
+        closed_task = asyncio.ensure_future(self._closed.wait())
         try:
-            await asyncio.wait({asked, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            await asyncio.wait({request_task, closed_task}, return_when=asyncio.FIRST_COMPLETED)
+            if not request_task.done():
                 raise RolloutError("the engine was closed")
             try:
-                return drawn_of(asked.result(), max_tokens=request.sampling.max_tokens)
+                return drawn_of(request_task.result(), max_tokens=request.sampling.max_tokens)
             except RolloutError:
                 raise
             except RftdError as error:
                 raise RolloutError(error.what, field=error.field, fix=error.fix) from error
         finally:
-            asked.cancel()
-            closed.cancel()
+            request_task.cancel()
+            closed_task.cancel()
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Draws from the named weights from now on; requests under way end with those that they began with."""
+        """Draws from the named weights from now on; requests under way finish with their first weights."""
         if weights.method != SERVICE:
             raise RolloutError(
                 f"weights came by the channel {weights.method!r}, and the service has none of them",
@@ -91,7 +91,7 @@ class TinkerRolloutEngine:
         with self._watch.call():
             self._sampler = await asyncio.to_thread(self._service.sampler, weights.path)
         self._version = (weights.version, weights.generation)
-        # Nothing of them can be digested here: what was announced is what the name stands for.
+        # The weights cannot be digested here: the announced checksum stands for the name.
         return weights.checksum
 
     def stats(self) -> EngineStats:
@@ -133,35 +133,35 @@ class TinkerRolloutEngine:
         )
 
     def _stop(self, texts: tuple[str, ...]) -> tuple[str, ...] | tuple[int, ...] | None:
-        """What ends a response. Without any the service stops at the end that it knows of, with some at those alone."""
+        """Returns the stops of a response. Without any the service stops at its own end, with some at those alone."""
         if texts:
             return tuple(dict.fromkeys((*texts, *self._ends.texts)))
         return self._ends.extra or None
 
 
 class ModelEnds(NamedTuple):
-    """The tokens that end a response by the files of a model folder."""
+    """End tokens of a response according to a model folder's files."""
 
     texts: tuple[str, ...]
-    """Their texts, as far as the tokenizer's files say them."""
+    """Texts of the end tokens, as far as the tokenizer's files have them."""
     extra: tuple[int, ...]
-    """Their numbers, if generation_config.json has more than the end that a service knows of; else none."""
+    """Ids of the end tokens, if generation_config.json adds to the end known to the service; else empty."""
 
 
 def _model_ends(model: Path) -> ModelEnds:
-    """Raises DataError for a generation_config.json that cannot be read."""
-    own = _own_end(model)
+    """Reads a model's end tokens. Raises DataError for an unreadable generation_config.json."""
+    tokenizer_end = _own_end(model)
     named = added_tokens(model)
     numbers = {text: number for number, text in named.items()}
     ends = generation_ends(model)
-    texts = (own, *(named.get(end, "") for end in ends))
-    all_ends = (*([numbers[own]] if own in numbers else []), *ends)
+    texts = (tokenizer_end, *(named.get(end, "") for end in ends))
+    all_ends = (*([numbers[tokenizer_end]] if tokenizer_end in numbers else []), *ends)
     extra = tuple(dict.fromkeys(all_ends)) if len(set(all_ends)) > 1 else ()
     return ModelEnds(texts=tuple(dict.fromkeys(filter(None, texts))), extra=extra)
 
 
 def _own_end(model: Path) -> str:
-    """The text of the end of sequence by the tokenizer's settings; empty if they do not say it."""
+    """Returns the text of the end of sequence in the tokenizer's settings; empty without one."""
     try:
         settings = json_decoder(dict[str, Any]).decode((model / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""The Tinker trainer engine: weights and optimizer lie at the service, the objective is ours.
+"""The Tinker trainer engine: weights and optimizer at the service, objectives of this project.
 
 In reading order:
 
-engine     `TinkerTrainerEngine`: runs at the service, opened, stepped, saved and gone on from
-definition the engine as the registry has it
-arguments  its `engine_args`, and what it lacks
-learner    log-probabilities from the service, and gradients by them back to it
-own_losses which objectives the service computes by itself, exactly as ours
+engine     `TinkerTrainerEngine`: runs at the service: opened, stepped, saved and continued
+definition the engine for the registry
+arguments  its `engine_args`, and the unsupported parts of objectives
+learner    log-probabilities from the service, and gradients back to the service
+own_losses objectives equal to the service's own losses
 """

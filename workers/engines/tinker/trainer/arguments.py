@@ -1,4 +1,4 @@
-"""`engine_args` of the Tinker trainer engine, and what it cannot give; known without the package."""
+"""`engine_args` of the Tinker trainer engine, and unsupported parts of objectives; importable without the package."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of `model.tinker` that concern training."""
+    """Settings of `model.tinker` for training."""
 
     base_model: str = ""
-    """The model's name at the service."""
+    """Name of the model at the service."""
     rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     seed: int | None = None
-    """The seed of the adapter's first numbers; None: the service's own choice."""
+    """Seed of the adapter's initial numbers; None: chosen by the service."""
     train_mlp: bool = True
     train_attn: bool = True
     train_unembed: bool = True
     base_url: str = ""
-    """The service's address; empty: its own."""
+    """Address of the service; empty: the default address."""
 
     @property
     def shape(self) -> AdapterShape:
-        """The adapter."""
+        """Shape of the adapter."""
         from rftd.workers.engines.tinker.service import (
-            AdapterShape,  # brings arrays, which a check of a file needs none of
+            AdapterShape,  # imports numpy, which a check of a file does not need
         )
 
         return AdapterShape(
@@ -50,4 +50,4 @@ LACKS: Final[Mapping[Part, str]] = {
     "temperatures": "the service computes at temperature 1",
 }
 OPTIMIZERS: Final = ("adam", "adamw")
-"""Its own is AdamW."""
+"""Accepted names of the service's AdamW."""

@@ -1,4 +1,4 @@
-"""The Tinker trainer engine as the registry has it; known without the package."""
+"""The Tinker trainer engine for the registry, importable without the package."""
 
 from __future__ import annotations
 

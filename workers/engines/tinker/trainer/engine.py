@@ -1,7 +1,7 @@
-"""`TinkerTrainerEngine`: runs at the service, opened, stepped, saved and gone on from.
+"""`TinkerTrainerEngine`: runs at the service: opened, stepped, saved and continued.
 
-A run is one adapter with its optimizer at the service. It is never taken up by another process: who goes on begins one
-of its own from a saved state. So a gradient that a trainer left behind without its step is in nobody's weights, and a
+A run is one adapter with its optimizer at the service. A run is never taken over by another process: a successor begins
+a new run from a saved state. A gradient left behind by a trainer without its step is therefore in no weights, and a
 step whose event was not written is taken again, in another generation (rule 8).
 """
 
@@ -37,7 +37,7 @@ NAME_OF: Final = "tinker"
 
 
 class TinkerSnapshot:
-    """Implements `WeightsSnapshot` and `NamedSnapshot`: asked for before the next step, and so of these weights."""
+    """Implements `WeightsSnapshot` and `NamedSnapshot`: requested before the next step, so of the current weights."""
 
     kind = NAME
     exact = True
@@ -47,7 +47,7 @@ class TinkerSnapshot:
         self._checksum = checksum
 
     def weights(self) -> Weights:
-        """Raises ConfigError: they stay at the service."""
+        """Raises ConfigError: the weights stay at the service."""
         raise ConfigError(
             "weights that Tinker trains stay there",
             field="synchronizer.sync_method",
@@ -55,11 +55,11 @@ class TinkerSnapshot:
         )
 
     def name(self) -> str:
-        """The path under which samplers load them, once they can."""
+        """Waits for and returns the weights' path for samplers."""
         return self._path()
 
     def checksum(self) -> str:
-        """The opaque checksum of these weights."""
+        """Returns the opaque checksum of the weights."""
         return self._checksum
 
 
@@ -69,7 +69,7 @@ class TinkerTrainerEngine:
     deterministic = False
 
     def __init__(self, arguments: TinkerTrainerArgs, connect: Callable[[], TinkerService]) -> None:
-        """`connect` gives the service; it is asked when the engine is opened."""
+        """`connect` returns the service, and is called when the engine is opened."""
         self._args = arguments
         self._connect = connect
         self._service: TinkerService | None = None
@@ -78,29 +78,29 @@ class TinkerTrainerEngine:
         self._fresh = True
         """True while the run's optimizer has taken no step, and was loaded with none."""
         self._reference_path = ""
-        """The weights that the stage compares with, at the service; empty: the base model."""
+        """Path at the service of the stage's reference weights; empty: the base model."""
         self._checksum = ""
         self._steps = 0
         self._saved = 0
         self._seed = 0
         self._vocabulary_tokens = 0
-        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
-        """The state where no stage was begun."""
+        self._state_outside_stage = TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        """State outside any stage."""
         self._training: StageTraining[ServiceRows] | None = None
 
     def environment(self) -> dict[str, str]:
-        """The package's release, the model and the adapter; what computes at the service nobody here knows."""
+        """Returns the package's release, the model and the adapter; the service's own software is unknown here."""
         shape = self._args.shape
-        parts = [part for part in ("mlp", "attn", "unembed") if getattr(shape, f"train_{part}")]
+        layer_kinds = [layer_kind for layer_kind in ("mlp", "attn", "unembed") if getattr(shape, f"train_{layer_kind}")]
         return {
             "engine": NAME_OF,
             "tinker": release_of("tinker"),
             "base_model": self._args.base_model,
-            "adapter": f"rank {shape.rank} of {', '.join(parts) or 'nothing'}",
+            "adapter": f"rank {shape.rank} of {', '.join(layer_kinds) or 'nothing'}",
         }
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Finds the way to the service. The run begins with the first thing that needs one.
+        """Connects to the service. The run begins at its first use.
 
         Raises ConfigError without a key, or without the package.
         """
@@ -108,36 +108,36 @@ class TinkerTrainerEngine:
         self._service = self._connect()
         self._watch = ServiceWatch(self._service.answers, f"the Tinker service{_at(self._args.base_url)}")
         self._seed = experiment.seed
-        # The service refuses what it does not know, after minutes; a wrong tokenizer is told at once.
+        # The service refuses unknown tokens only after minutes; a wrong tokenizer is reported at once.
         self._vocabulary_tokens = number_in(settings_of(Path(model_path)), "vocab_size") or 1 << 31
-        self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
-        # The adapter changes nothing before its first step, so all fresh ones of one shape are the same weights.
+        self._state_outside_stage = TrainerState(stage="", step=0, stage_step=0, optimizer="")
+        # The adapter changes nothing before its first step, so all fresh adapters of one shape are the same weights.
         encoded = msgspec.json.encode(self._args.shape).decode()
         self._checksum = opaque_checksum("base", self._args.base_model, encoded)
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Takes the stage's objective, and a run with a fresh optimizer; the weights go on."""
+        """Takes the stage's objective, and a run with a fresh optimizer; the weights continue."""
         objective = Objective.of(stage.algorithm)
         run = self._opened_run()
         if not self._fresh:
-            # There is no other way to a fresh optimizer than a new run from the present weights.
+            # The only way to a fresh optimizer is a new run from the current weights.
             with self._calling() as service:
-                path = self._kept(run, "stage")
+                path = self._save_run(run, "stage")
                 self._run = run = service.run_from(path, self._args.base_model, optimizer=False)
                 self._fresh = True
                 self._delete(path)
-        self._reference_path = self._kept_reference(run, objective, self._state.step)
+        self._reference_path = self._save_reference(run, objective, self._state.step)
         self._set_up(stage, objective, run, self._state.step)
 
-    def _kept_reference(self, run: TrainingRun, objective: Objective, step: int) -> str:
-        """The path of the weights that a stage begins with, kept for as long as anybody may go on in it.
+    def _save_reference(self, run: TrainingRun, objective: Objective, step: int) -> str:
+        """Saves the weights at a stage's beginning, for later continuations of the stage, and returns their path.
 
-        Empty for the base model, which the service always has, and where nothing compares with them.
+        Empty for the base model, always available at the service, and for objectives without a reference.
         """
         if not (step and objective.needs_reference):
             return ""
         with self._calling():
-            return self._kept(run, "reference")
+            return self._save_run(run, "reference")
 
     def _set_up(self, stage: StageSpec, objective: Objective, run: TrainingRun, step: int) -> None:
         if stage.algorithm.optimizer.optimizer_type not in OPTIMIZERS:
@@ -161,9 +161,9 @@ class TinkerTrainerEngine:
         self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
 
     def _reference(self) -> TrainingRun:
-        """A run of the weights that the stage began with, for log-probabilities alone: it takes no step.
+        """Creates a run of the stage's reference weights, for log-probabilities alone, without steps.
 
-        An adapter without a step changes nothing of the base model. Raises DataError if the service forgot the weights.
+        An adapter without a step equals the base model. Raises DataError if the weights are deleted at the service.
         """
         with self._calling() as service:
             if self._reference_path:
@@ -171,36 +171,36 @@ class TinkerTrainerEngine:
             return service.new_run(self._args.base_model, self._args.shape)
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps at the service; or none, if none would be finite.
+        """Takes the batch's optimizer steps at the service; or none, if they would not be finite.
 
-        Raises WorkError if the service did not do it: the run is given up with it.
+        Raises WorkError if the service failed: the run is then given up.
         """
         assert self._training is not None, "train before begin_stage"
         with self._calling():
             return self._training.train(batch)
 
     def checksum(self) -> str:
-        """The opaque checksum: another one after each optimizer step that anybody took."""
+        """Returns the opaque checksum, different after each optimizer step of any process."""
         return self._checksum
 
     def sha256(self) -> str:
-        """The same: nothing can be digested here."""
+        """Returns the opaque checksum too: nothing can be digested here."""
         return self._checksum
 
     def snapshot(self) -> TinkerSnapshot:
-        """The present weights, which the service keeps before it takes the next step."""
+        """Saves the current weights at the service, before its next step."""
         run = self._opened_run()
         name = self._next_name(f"v{self._state.step}")
         saved = run.save_weights(name)
         return TinkerSnapshot(lambda: path_of(saved(), run.id, name), self._checksum)
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Has the service keep weights and optimizer, and writes their name; there is nothing for transformers."""
+        """Saves weights and optimizer at the service, and writes their name; there are no files for transformers."""
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         run = self._opened_run()
         with self._calling():
-            path = self._kept(run, f"step-{self._state.step}")
+            path = self._save_run(run, f"step-{self._state.step}")
         ServiceState(
             service=NAME_OF,
             base_model=self._args.base_model,
@@ -208,35 +208,35 @@ class TinkerTrainerEngine:
             checksum=self._checksum,
             reference=self._reference_path,
         ).write(folder)
-        # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
+        # Last: a folder without trainer_state.json is not a checkpoint for `load`.
         self._state.write(actor)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Begins a run of its own from what the folder names; with the optimizer if `stage` is the one saved in it.
+        """Begins a new run from the folder's state; with the optimizer if `stage` is the saved stage.
 
-        Raises DataError for another model's, and for what the service has forgotten.
+        Raises DataError for another model's checkpoint, and for a state deleted at the service.
         """
         state = TrainerState.read(folder / "actor")
-        named = ServiceState.read(folder)
-        if (named.service, named.base_model) != (NAME_OF, self._args.base_model):
+        saved = ServiceState.read(folder)
+        if (saved.service, saved.base_model) != (NAME_OF, self._args.base_model):
             raise DataError(
-                f"the checkpoint is of {named.base_model} at {named.service}, and {self._args.base_model} is trained",
+                f"the checkpoint is of {saved.base_model} at {saved.service}, and {self._args.base_model} is trained",
                 where=str(folder),
                 fix="resume with the model that it was saved of",
             )
         objective = None if stage is None else Objective.of(stage.algorithm)
-        goes_on = stage is not None and state.stage == stage.name
+        continues = stage is not None and state.stage == stage.name
         with self._calling() as service:
-            self._run = service.run_from(named.path, named.base_model, optimizer=goes_on)
-        self._fresh = not goes_on
-        self._checksum = named.checksum
+            self._run = service.run_from(saved.path, saved.base_model, optimizer=continues)
+        self._fresh = not continues
+        self._checksum = saved.checksum
         self._training = None
-        self._outside = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
+        self._state_outside_stage = TrainerState(stage="", step=state.step, stage_step=0, optimizer="")
         if stage is not None and objective is not None:
-            self._reference_path = named.reference
-            if not goes_on:
-                self._reference_path = self._kept_reference(self._run, objective, state.step)
-            elif objective.needs_reference and not named.reference and state.step > state.stage_step:
+            self._reference_path = saved.reference
+            if not continues:
+                self._reference_path = self._save_reference(self._run, objective, state.step)
+            elif objective.needs_reference and not saved.reference and state.step > state.stage_step:
                 raise ConfigError(
                     f"stage {stage.name} began with the weights of step {state.step - state.stage_step}, which it "
                     "compared with nothing then: the service no longer has them",
@@ -244,27 +244,27 @@ class TinkerTrainerEngine:
                     fix="write 0.0, or fork from the end of the stage before",
                 )
             self._set_up(stage, objective, self._run, state.step)
-            if goes_on and self._training is not None:
+            if continues and self._training is not None:
                 self._training.state = msgspec.structs.replace(
                     state, optimizer=stage.algorithm.optimizer.optimizer_type
                 )
 
     @property
     def waits_for(self) -> str:
-        """The service, while it does not answer."""
+        """Name of the service while unresponsive; else empty."""
         return self._watch.waits_for if self._watch is not None else ""
 
     def forget(self, state: ServiceState) -> None:
-        """Has the service delete a state that no checkpoint names any more."""
+        """Deletes a state at the service, no longer named by any checkpoint."""
         if state.service == NAME_OF:
             self._delete(state.path)
 
     def holds_name(self, name: str) -> bool:
-        """False if the service says that it has no such weights."""
+        """False if the service denies having the weights."""
         return self._service is None or self._service.has(name)
 
     def forget_name(self, name: str) -> None:
-        """Has the service delete weights that no explorer needs."""
+        """Deletes weights at the service, no longer needed by any explorer."""
         self._delete(name)
 
     def close(self) -> None:
@@ -281,20 +281,20 @@ class TinkerTrainerEngine:
         self._reference_path = ""
 
     def _cleared(self) -> TrainingRun:
-        """A run that goes on from weights and optimizer as they are, without the gradient that was added to them."""
+        """Begins a run with the current weights and optimizer, without the gradient added before."""
         assert self._run is not None and self._service is not None
-        path = self._kept(self._run, "cleared")
+        path = self._save_run(self._run, "cleared")
         self._run = self._service.run_from(path, self._args.base_model, optimizer=True)
         self._delete(path)
         return self._run
 
-    def _kept(self, run: TrainingRun, what: str) -> str:
-        """The path of weights and optimizer as they are, which the service keeps."""
-        name = self._next_name(what)
+    def _save_run(self, run: TrainingRun, label: str) -> str:
+        """Saves the current weights and optimizer at the service, and returns their path."""
+        name = self._next_name(label)
         return path_of(run.save_state(name), run.id, name)
 
     def _delete(self, path: str) -> None:
-        # What is not deleted costs room at the service; training does not wait for it.
+        # Undeleted states cost storage at the service; training does not depend on them.
         with suppress(RftdError):
             if self._service is not None:
                 self._service.delete(path)
@@ -317,14 +317,14 @@ class TinkerTrainerEngine:
         self._fresh = False
         self._checksum = opaque_checksum(self._checksum, self._run.id, str(self._steps))
 
-    def _next_name(self, what: str) -> str:
-        # A run keeps what it saved under a name once: the number makes each its own.
+    def _next_name(self, label: str) -> str:
+        # A run saves once under a name: the number makes each name unique.
         self._saved += 1
-        return f"{what}-{self._saved}"
+        return f"{label}-{self._saved}"
 
     @property
     def _state(self) -> TrainerState:
-        return self._outside if self._training is None else self._training.state
+        return self._state_outside_stage if self._training is None else self._training.state
 
 
 def _at(base_url: str) -> str:

@@ -1,9 +1,10 @@
-"""`TinkerLearner`: log-probabilities of the service, and gradients by them back to it.
+"""`TinkerLearner`: log-probabilities from the service, and gradients back to the service.
 
-An objective of ours is a function of the log-probabilities of the trained tokens. The service gives them (`forward`),
-the loss is taken here, and its derivative by each goes back as the weight of that token's cross-entropy: the gradient
-of sum(-w logprob) with w = -dC/dlogprob is that of C. Nothing of it leaves this process before all of it is known to be
-finite, and then it leaves together with the optimizer step. Where the service has the same loss, one pass is enough.
+An objective is a function of the log-probabilities of the trained tokens. The service returns them (`forward`), the
+loss is computed here, and its derivative by each goes back as the weight of that token's cross-entropy: the gradient of
+sum(-w logprob) with w = -dC/dlogprob equals the gradient of C. Nothing leaves this process before everything is known
+to be finite, and then the gradient is sent together with the optimizer step. Where the service has the same loss, one
+pass is enough.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from rftd.workers.learning.stage.micro_batch import MicroBatch, StepSums
 from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 _AGREE: Final = 1e-3
-"""The largest relative difference of the service's own loss from ours: it computes in half precision."""
+"""Largest relative difference between the service's loss and the loss computed here: the service uses half precision.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,33 +42,35 @@ class ServiceRows(MicroBatch):
     samples: tuple[TrainSample, ...] = field(repr=False)
 
     def rows(self, **columns: NDArray[np.float32]) -> list[TokenRow]:
-        """The sequences with trained tokens as the service takes them, with these columns of them  # [N] each"""
-        made = []
+        """Returns the sequences with trained tokens in the service's form, with these columns  # [N] each"""
+        token_rows = []
         for number, trained in enumerate(self.counts()):
             if not trained:
                 continue
-            own = self.sequence == number
+            own_tokens = self.sequence == number
             sample = self.samples[number]
             tokens = sample.tokens.astype(np.int64)
-            places = self._places(number)
-            each: dict[str, NDArray[np.float32]] = {}
-            for name, values in columns.items():
-                each[name] = np.zeros(len(tokens) - 1, np.float32)
-                each[name][places] = values[own]
-            made.append(TokenRow(tokens=tokens[:-1], targets=tokens[1:], columns=each))
-        return made
+            positions = self._target_positions(number)
+            row_columns: dict[str, NDArray[np.float32]] = {}
+            for name, numbers in columns.items():
+                row_columns[name] = np.zeros(len(tokens) - 1, np.float32)
+                row_columns[name][positions] = numbers[own_tokens]
+            token_rows.append(TokenRow(tokens=tokens[:-1], targets=tokens[1:], columns=row_columns))
+        return token_rows
 
     def trained(self, answer: PassAnswer, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
-        """The log-probabilities of the trained tokens in an answer for these rows  # [N]"""
+        """Returns the log-probabilities of the trained tokens in an answer for these rows  # [N]"""
         numbers = np.flatnonzero(self.counts())
-        found = logprobs_of(answer, rows)
-        parts = [each[self._places(number)] for number, each in zip(numbers, found, strict=True)]
+        row_logprobs = logprobs_of(answer, rows)
+        parts = [
+            logprobs[self._target_positions(number)] for number, logprobs in zip(numbers, row_logprobs, strict=True)
+        ]
         return np.concatenate([np.zeros(0, np.float32), *parts])
 
-    def _places(self, number: int) -> NDArray[np.int64]:
-        """The places of a sample's trained tokens among the targets of its row."""
-        places: NDArray[np.int64] = self.places[self.sequence == number] + self.samples[number].prompt_tokens - 1
-        return places
+    def _target_positions(self, number: int) -> NDArray[np.int64]:
+        """Returns the positions of a sample's trained tokens among the targets of its row."""
+        positions: NDArray[np.int64] = self.places[self.sequence == number] + self.samples[number].prompt_tokens - 1
+        return positions
 
 
 class TinkerLearner:
@@ -79,35 +83,35 @@ class TinkerLearner:
         self,
         run: TrainingRun,
         optimizer: Optimizer,
-        own: ServiceLoss | None,
+        service_loss: ServiceLoss | None,
         *,
         vocabulary_tokens: int,
         reference: TrainingRun | None,
         stepped: Callable[[], None],
         cleared: Callable[[], TrainingRun],
     ) -> None:
-        """`own`: the objective as the service computes it; `stepped` is told of each optimizer step.
+        """`service_loss`: the objective as a loss of the service; `stepped` is called after each optimizer step.
 
-        `cleared` begins a run with the same weights and optimizer, and without a gradient. `reference` is a run that
-        nobody trains, if the objective compares with one.
+        `cleared` begins a run with the same weights and optimizer, without a gradient. `reference` is an untrained run,
+        for objectives with a reference.
         """
         self.vocabulary_tokens = vocabulary_tokens
         self._run = run
         self._reference = reference
         self._optimizer = optimizer
-        self._own = own
+        self._service_loss = service_loss
         self._stepped = stepped
         self._cleared = cleared
         self._clip = 0.0
         self._ready: list[TokenRow] = []
-        """The gradient of the next step, which the service does not know yet."""
+        """Gradient of the next step, not yet sent to the service."""
         self._sent = False
-        """True once the service has a gradient that no step took."""
+        """True once the service has a gradient without a step."""
 
     def pack(
         self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation
     ) -> list[ServiceRows]:
-        """All of them at once: the service makes its own parts."""
+        """Packs all samples at once: the service divides them."""
         if not numbers:
             return []
         chosen = tuple(samples[number] for number in numbers)
@@ -116,7 +120,7 @@ class TinkerLearner:
         return [ServiceRows(samples=chosen, **columns)]
 
     def values(self, micro_batches: Sequence[ServiceRows], fields: frozenset[PassField]) -> list[TokenValues]:
-        """The policy's log-probabilities. Raises TrainError for what the engine has declared to lack."""
+        """Returns the policy's log-probabilities. Raises TrainError for fields the engine has declared to lack."""
         if missing := fields - {"logprobs", "ref_logprobs"}:
             raise TrainError(
                 f"the Tinker service has no {', '.join(sorted(missing))}",
@@ -133,37 +137,39 @@ class TinkerLearner:
     def accumulate(
         self, micro_batches: Sequence[ServiceRows], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """The figures; the gradient stays here until the step, or where the loss is the service's own, is there."""
+        """Returns the figures; the gradient stays here until the step, or at the service if the loss is the service's
+        own.
+        """
         figures = []
         for number, micro in enumerate(micro_batches):
-            if self._own is not None:
-                logprobs, theirs = self._gradient(self._own, micro)
+            if self._service_loss is not None:
+                logprobs, reported_loss = self._gradient_pass(self._service_loss, micro)
             else:
-                logprobs, theirs = self._forward(micro), None
+                logprobs, reported_loss = self._forward(micro), None
             leaf = torch.from_numpy(logprobs).requires_grad_(True)
             compared = self._ref_logprobs(micro) if reference else None
-            value, terms = loss(number, PolicyValues(logprobs=leaf, entropies=None, ref_logprobs=compared))
-            if theirs is not None:
-                if not math.isfinite(theirs):
-                    # Its gradient may be anything: the step is left out by this figure, with the reason.
-                    terms = terms | {"actor/final_loss": torch.tensor(theirs)}
+            loss_tensor, terms = loss(number, PolicyValues(logprobs=leaf, entropies=None, ref_logprobs=compared))
+            if reported_loss is not None:
+                if not math.isfinite(reported_loss):
+                    # The gradient may be anything: this figure makes the step be skipped, with the reason.
+                    terms = terms | {"actor/final_loss": torch.tensor(reported_loss)}
                 else:
-                    _check_agrees(theirs, float(value.detach()))
+                    _check_agrees(reported_loss, float(loss_tensor.detach()))
             else:
-                (gradient,) = torch.autograd.grad(value, leaf)
+                (gradient,) = torch.autograd.grad(loss_tensor, leaf)
                 self._ready += micro.rows(weights=-gradient.numpy())
             figures.append(terms)
-        # Only now: what raised before this line gives the whole run up, and says why better than `forget` could.
-        self._sent = self._own is not None
+        # Only now: an error before this line gives the run up, with a better reason than `forget` has.
+        self._sent = self._service_loss is not None
         return figures
 
     def clip(self, limit: float) -> float | None:
-        """Has the service clip; it does not say what the norm was before."""
+        """Lets the service clip the gradient; the norm before is unknown."""
         self._clip = limit
         return None
 
     def step(self, rate: float) -> None:
-        """One step of AdamW at the service. Raises WorkError if a figure of it is not finite: the run is given up."""
+        """Takes one step of AdamW at the service. Raises WorkError if a figure is not finite: the run is given up."""
         optimizer = self._optimizer
         adam = AdamStep(
             rate=rate,
@@ -174,17 +180,17 @@ class TinkerLearner:
         )
         self._sent = False
         figures = self._run.step(adam, self._ready or None)
-        for name, value in figures.items():
-            if isinstance(value, float) and not math.isfinite(value):
+        for name, figure in figures.items():
+            if isinstance(figure, float) and not math.isfinite(figure):
                 raise WorkError(
-                    f"the Tinker service took a step that is not finite: {name} is {value}",
+                    f"the Tinker service took a step that is not finite: {name} is {figure}",
                     field=f"metrics[{name!r}]",
                     fix="nothing: training goes on from the newest checkpoint; if it comes again, lower the rate",
                 )
         self._stepped()
 
     def forget(self) -> None:
-        """Drops the gradient. If the service has it already, nothing takes it back there: another run goes on."""
+        """Drops the gradient. A gradient already at the service cannot be withdrawn: a new run continues."""
         self._ready = []
         if self._sent:
             self._sent = False
@@ -194,29 +200,29 @@ class TinkerLearner:
         return _logprobs_by(self._run, micro)
 
     def _ref_logprobs(self, micro: ServiceRows) -> Tensor:
-        """The log-probabilities of the trained tokens under the reference  # [N]"""
+        """Returns the log-probabilities of the trained tokens under the reference  # [N]"""
         assert self._reference is not None, "the objective has no reference"
         return torch.from_numpy(_logprobs_by(self._reference, micro))
 
-    def _gradient(self, own: ServiceLoss, micro: ServiceRows) -> tuple[NDArray[np.float32], float]:
-        """The log-probabilities before the step, and the service's loss."""
-        rows = micro.rows(**own.columns(micro))
-        answer = self._run.gradient(rows, own.name, own.config)
+    def _gradient_pass(self, loss: ServiceLoss, micro: ServiceRows) -> tuple[NDArray[np.float32], float]:
+        """Returns the log-probabilities before the step, and the service's loss."""
+        rows = micro.rows(**loss.columns(micro))
+        answer = self._run.gradient(rows, loss.name, loss.config)
         return micro.trained(answer, rows), loss_sum_of(answer)
 
 
 def _logprobs_by(run: TrainingRun, micro: ServiceRows) -> NDArray[np.float32]:
-    """The log-probabilities of the trained tokens under the run's present weights  # [N]"""
+    """Returns the log-probabilities of the trained tokens under the run's current weights  # [N]"""
     rows = micro.rows(weights=np.zeros(len(micro.targets), np.float32))
     return micro.trained(run.forward(rows), rows)
 
 
-def _check_agrees(theirs: float, ours: float) -> None:
-    # Were it another loss by the same name, the step would be another one, and every figure of ours about it wrong.
-    # What is not finite is told by the step, with the reason.
-    if math.isfinite(ours) and not abs(theirs - ours) <= _AGREE * max(1.0, abs(ours)):
+def _check_agrees(reported: float, computed: float) -> None:
+    # A different loss of the same name would take a different step, and every figure here would be wrong. Non-finite
+    # losses are reported by the step, with the reason.
+    if math.isfinite(computed) and not abs(reported - computed) <= _AGREE * max(1.0, abs(computed)):
         raise WorkError(
-            f"the Tinker service computed the loss {theirs:g}, and by its log-probabilities it is {ours:g}",
+            f"the Tinker service computed the loss {reported:g}, and by its log-probabilities it is {computed:g}",
             field="metrics['loss:sum']",
             fix="install a release of rftd that knows this service's losses",
         )

@@ -1,4 +1,4 @@
-"""`ServiceLoss`: an objective that the service computes by itself, exactly as ours: one pass instead of two."""
+"""`ServiceLoss`: an objective equal to a loss of the service: one pass instead of two."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rftd.workers.learning.losses.token_ratios import ImportanceSamplingLoss, Pp
 from rftd.workers.learning.stage.micro_batch import MicroBatch
 
 _FAR: Final = 1e6
-"""The bound of a ratio beyond which the bounds of our loss no longer matter to a float32 of the service."""
+"""Clip ratio beyond the reach of the service's float32: larger bounds have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLoss:
-    """The loss by the service's name, and what it is told beside the tokens."""
+    """A loss of the service by name, and its settings."""
 
     name: Loss
     config: Mapping[str, float]
 
     def columns(self, micro: MicroBatch) -> dict[str, NDArray[np.float32]]:
-        """The columns of the micro-batch's trained tokens, by the service's names  # [N] each
+        """Returns the columns of the micro-batch's trained tokens, by the service's names  # [N] each
 
-        Our weights of tokens go into the advantages: they are positive, and every loss here scales with A.
+        The weights of tokens are multiplied into the advantages: they are positive, and every loss here scales with A.
         """
         weights = micro.weights.whole
         if self.name == "cross_entropy":
@@ -38,14 +38,14 @@ class ServiceLoss:
 
 
 def service_loss(objective: Objective) -> ServiceLoss | None:
-    """The service's loss that is exactly the objective; None if there is none, so that its gradient is made here."""
+    """Returns the service's loss equal to the objective; None without one: the gradient is then computed here."""
     if objective.entropy.coef != 0 or objective.kl.coef > 0 or objective.kl_penalty.coef > 0:
         return None
-    # What is known only of a whole batch, or is taken off some tokens, never reaches the service.
+    # Parts that depend on a whole batch, or drop tokens, cannot be computed by the service.
     if objective.token_advantage is not None or not objective.correction.plain:
         return None
     loss = objective.policy_loss
-    # By the exact class: one derived from it may compute otherwise.
+    # By the exact class: a derived class may compute differently.
     if type(loss) is SftLoss and not loss.weighted:
         return ServiceLoss("cross_entropy", {})
     if type(loss) is ImportanceSamplingLoss:
@@ -56,5 +56,5 @@ def service_loss(objective: Objective) -> ServiceLoss | None:
 
 
 def _plain(loss: PpoLoss) -> bool:
-    """True without the second clip, which bounds bad tokens, and without masks."""
+    """True without the second clip, a bound for bad tokens, and without masks."""
     return loss.clip_ratio_c >= _FAR and not loss.enable_sequence_masking and not loss.fallback_to_policy_gradient
