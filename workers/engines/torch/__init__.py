@@ -1,5 +1,4 @@
-"""The torch engine. Its halves know nothing of each other.
+"""The torch engine, in two independent halves.
 
-rollout/  continuous batching on this machine
-trainer/  one device or several ranks, deterministic on a CPU
+rollout/  continuous batching on this machine trainer/  one device or several ranks, deterministic on a CPU
 """

@@ -1,5 +1,6 @@
-"""`extra_engine_args` of the vllm rollout engine, vLLM's own arguments, and how the engine is opened; known without
-vLLM."""
+"""`extra_engine_args` of the vllm rollout engine, vLLM's own arguments, and the opening of the engine; importable
+without vLLM.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +24,26 @@ FIELD: Final = "explorer.rollout_model.extra_engine_args"
 WORKER: Final = "rftd.workers.engines.vllm.worker.RolloutWorker"
 
 START_S: Final = 1800.0
-"""The longest start of vLLM, where the specification says nothing: it compiles, and profiles its memory."""
+"""Default time-out of vLLM's start in seconds: vLLM compiles, and profiles its memory."""
 _NO_SHARE: Final = 0.01
-"""The share of a GPU for a cache of a given size: vLLM uses none, but refuses to start unless the share is free."""
+"""Share of a GPU for a cache of fixed size: vLLM does not use the share, but starts only if it is free."""
 
 
 class VllmArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
+    """Arguments in `explorer.rollout_model.extra_engine_args`, other than `threads`."""
 
     kv_cache_memory_bytes: int = 0
-    """The size of the cache of keys and values, whatever `gpu_memory_utilization` says; 0: what that leaves, and on a
-    CPU 1 GiB."""
+    """Size of the cache of keys and values, overriding `gpu_memory_utilization`; 0: the remainder of that share, and on
+    a CPU 1 GiB.
+    """
     hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = HANG_S
-    """The time without any progress, of an engine that has requests, after which it is ended; 0: never."""
+    """Seconds without progress after which an engine with requests is ended; 0: never."""
     vllm: dict[str, Any] = {}
-    """More arguments of vLLM's AsyncEngineArgs, by its names."""
+    """Additional arguments of vLLM's AsyncEngineArgs, by vLLM's names."""
 
 
 def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
-    """The arguments of vLLM's AsyncEngineArgs. Raises ConfigError for what cannot be given."""
+    """Returns the arguments of vLLM's AsyncEngineArgs. Raises ConfigError for unavailable arguments."""
     needs = opening.rollout.needs
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(needs, name) > 1:
@@ -49,20 +51,20 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
             raise ConfigError(f"is {getattr(needs, name)}: {REFUSED[name]}", field=field, fix="write 1")
     for name, why, fix in not_given(opening.arguments.vllm):
         raise ConfigError(why, field=f"{FIELD}.vllm.{name}", fix=fix)
-    made: dict[str, Any] = {name: getattr(needs, name) for name in NEEDS if getattr(needs, name)}
+    from_needs: dict[str, Any] = {name: getattr(needs, name) for name in NEEDS if getattr(needs, name)}
     if opening.arguments.kv_cache_memory_bytes:
-        made["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
-        made["gpu_memory_utilization"] = _NO_SHARE
+        from_needs["kv_cache_memory_bytes"] = opening.arguments.kv_cache_memory_bytes
+        from_needs["gpu_memory_utilization"] = _NO_SHARE
     return {
-        # First, so that nothing of what follows is replaced by it.
+        # First, so that it replaces nothing below.
         **opening.arguments.vllm,
-        **made,
+        **from_needs,
         "model": opening.model.path,
         "max_model_len": opening.model.max_model_len,
         "trust_remote_code": opening.model.trust_remote_code,
         "dtype": opening.rollout.dtype,
         "max_num_seqs": slots_of(opening),
-        # False is said too: vLLM has others than these when nothing is said.
+        # False is passed too, because vLLM's defaults differ.
         "enable_prefix_caching": needs.enable_prefix_caching,
         "enable_chunked_prefill": needs.enable_chunked_prefill,
         "generation_config": "vllm",
@@ -75,7 +77,7 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
 
 
 def slots_of(opening: EngineOpening[VllmArgs]) -> int:
-    """The number of requests that run at once."""
+    """Returns the number of requests running at once."""
     return min(opening.slots, opening.rollout.needs.max_num_seqs or opening.slots)
 
 

@@ -1,4 +1,4 @@
-"""Checks of a model before vLLM is started: it says of what it does not run only that its start failed."""
+"""Checks of a model before vLLM is started: vLLM itself reports an unsupported model only as a failed start."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _FIELD: Final = "model.model_path"
 _TORCH: Final = "write explorer.rollout_model.engine_type: torch, which runs it, or use another model"
 _CACHE_FIELD: Final = "explorer.rollout_model.extra_engine_args.kv_cache_memory_bytes"
 CPU_CACHE_BYTES: Final = 1 << 30
-"""The size of the cache on a CPU, where the file names none."""
+"""Default size of the cache on a CPU."""
 _OTHER_CLASS: Final = frozenset({"hf_overrides", "model_class_overrides", "model_impl"})
-"""Arguments of vLLM by which a model is run as another class than config.json says."""
+"""vLLM's arguments for running a model as a class other than config.json's."""
 
 
 def check_architecture(plan: EnginePlan[Any]) -> None:
-    """Raises DataError for a model of which vLLM 0.31 has no implementation, nor its transformers backend one."""
+    """Raises DataError for a model without an implementation in vLLM 0.31, or in its transformers backend."""
     folder = Path(plan.model.path)
     config = read_config(folder, _FIELD)
     own_code = plan.model.trust_remote_code and "auto_map" in config
     if own_code or _OTHER_CLASS & plan.arguments.vllm.keys():
         return
-    named = [str(each) for each in config.get("architectures") or ()]
-    if not named:
+    architectures = [str(architecture) for architecture in config.get("architectures") or ()]
+    if not architectures:
         raise DataError(
             "config.json names no architectures, by which vLLM chooses its model",
             where=str(folder),
             field=_FIELD,
             fix='add the class of the model, such as "architectures": ["Qwen2ForCausalLM"]',
         )
-    if any(_runs(name) for name in named):
+    if any(_runs(name) for name in architectures):
         return
-    near = difflib.get_close_matches(named[0], TABLES.generating, 1, cutoff=0.9)
+    near = difflib.get_close_matches(architectures[0], TABLES.generating, 1, cutoff=0.9)
     raise DataError(
-        f"vLLM 0.31 has no {', '.join(named)}, which config.json names as the model's architecture",
+        f"vLLM 0.31 has no {', '.join(architectures)}, which config.json names as the model's architecture",
         where=str(folder),
         field=_FIELD,
         fix=f"did you mean {near[0]!r}? {_TORCH}" if near else _TORCH,
@@ -55,20 +55,20 @@ def _runs(architecture: str) -> bool:
     if architecture in TABLES.generating:
         return True
     classes = causal_architectures()
-    # What transformers has and vLLM does not is run by vLLM's transformers backend, but for these.
+    # vLLM's transformers backend runs the architectures of transformers missing in vLLM, except for these.
     if architecture in TABLES.not_carried:
         return False
     return architecture in classes or not classes or _has_plugins()
 
 
 def _has_plugins() -> bool:
-    """True if a package of somebody else may have brought vLLM models of its own."""
-    found = metadata.entry_points(group="vllm.general_plugins")
-    return any(each.dist is None or each.dist.name not in (CUDA_BUILD, CPU_BUILD) for each in found)
+    """True if a third-party package may have brought vLLM models."""
+    plugins = metadata.entry_points(group="vllm.general_plugins")
+    return any(plugin.dist is None or plugin.dist.name not in (CUDA_BUILD, CPU_BUILD) for plugin in plugins)
 
 
 def check_heads(plan: EnginePlan[Any]) -> None:
-    """Raises DataError for a model whose heads have a size that vLLM's attention on a CPU does not have."""
+    """Raises DataError for a model with a head size unsupported by vLLM's attention on a CPU."""
     if computes_on(plan) != "cpu":
         return
     folder = Path(plan.model.path)
@@ -84,9 +84,9 @@ def check_heads(plan: EnginePlan[Any]) -> None:
 
 
 def check_split(plan: EnginePlan[Any]) -> None:
-    """Raises ConfigError if the model's attention cannot be cut into as many parts as there are to be.
+    """Raises ConfigError if the model's attention does not divide into the requested number of parts.
 
-    Fewer heads of keys and values than parts are repeated, each in as many parts as any other.
+    Heads of keys and values fewer than the parts are repeated, equally in each part.
     """
     parts = max(1, plan.rollout.needs.tensor_parallel_size)
     settings = settings_of(Path(plan.model.path))
@@ -104,11 +104,11 @@ def check_split(plan: EnginePlan[Any]) -> None:
 
 
 def memory(plan: EnginePlan[Any]) -> EngineMemory | None:
-    """What the engine takes of its device: all of its share of a GPU, else weights and cache."""
+    """Returns the engine's memory of its device: its share of a GPU, else weights and cache; None if unknown."""
     device = _device(plan)
     if device is None:
         return None
-    given_bytes = _given_bytes(plan, device)
+    given_bytes = _fixed_cache_bytes(plan, device)
     if given_bytes:
         return EngineMemory(device, (_weights(plan), Need("cache", given_bytes)))
     share = plan.rollout.needs.gpu_memory_utilization
@@ -116,23 +116,23 @@ def memory(plan: EnginePlan[Any]) -> EngineMemory | None:
 
 
 def check_room(plan: EnginePlan[Any]) -> None:
-    """Raises ConfigError, with the sum, if weights and the cache of one longest text exceed what the engine is given.
+    """Raises ConfigError, with the sum, if weights and the cache of one longest text exceed the engine's memory.
 
-    That is what vLLM needs to start at all. What it needs besides, and what others hold meanwhile, is not counted.
+    The sum is vLLM's minimum for a start. Its further needs, and the present use by others, are not counted.
     """
     device = _device(plan)
     if device is None:
         return
     needs = plan.rollout.needs
-    kept = "auto" if "kv_cache_dtype" not in plan.arguments.vllm else str(plan.arguments.vllm["kv_cache_dtype"])
+    cache_dtype = "auto" if "kv_cache_dtype" not in plan.arguments.vllm else str(plan.arguments.vllm["kv_cache_dtype"])
     cached_bytes = least_cache_bytes(
         settings_of(Path(plan.model.path)),
         plan.model.max_model_len,
-        _element_bytes(plan.rollout.dtype) if kept == "auto" else 1,
+        _element_bytes(plan.rollout.dtype) if cache_dtype == "auto" else 1,
         spread=needs.tensor_parallel_size,
     )
     cache = Need(f"cache of one sequence of {plan.model.max_model_len} tokens", cached_bytes)
-    given_bytes = _given_bytes(plan, device)
+    given_bytes = _fixed_cache_bytes(plan, device)
     if given_bytes:
         if cache.size_bytes > given_bytes:
             raise ConfigError(
@@ -146,14 +146,14 @@ def check_room(plan: EnginePlan[Any]) -> None:
         _check_sum([_weights(plan), cache], device, share, "explorer.rollout_model.gpu_memory_utilization", "raise it")
 
 
-def _given_bytes(plan: EnginePlan[Any], device: Device) -> int:
-    """The size of the cache; 0 if it is what is left of a share of the device."""
+def _fixed_cache_bytes(plan: EnginePlan[Any], device: Device) -> int:
+    """Returns the size of the cache; 0 for the remainder of a share of the device."""
     return int(plan.arguments.kv_cache_memory_bytes) or (0 if device.kind == "cuda" else CPU_CACHE_BYTES)
 
 
 def _weights(plan: EnginePlan[Any]) -> Need:
     folder = Path(plan.model.path)
-    # Packed weights are smaller than what they stand for.
+    # Packed weights are smaller than their numbers' dtype.
     element_bytes = 1 if "quantization_config" in settings_of(folder) else _element_bytes(plan.rollout.dtype)
     return Need("weights", elements_of(folder) * element_bytes // plan.rollout.needs.tensor_parallel_size)
 
@@ -163,14 +163,14 @@ def _check_sum(needs: list[Need], device: Device, share: float, field: str, firs
     room_bytes = int(share * device.memory_bytes)
     if sum_bytes <= room_bytes:
         return
-    part = f"{share:g} × " if share < 1 else ""
+    share_term = f"{share:g} × " if share < 1 else ""
     of_it = f" = {shown(room_bytes)}" if share < 1 else ""
     helps = first if share < 1 and sum_bytes <= device.memory_bytes else ""
     more = "model.max_model_len, explorer.rollout_model.dtype bfloat16, or a smaller model"
     if device.kind == "cuda":
         more = f"explorer.rollout_model.tensor_parallel_size to share it out; a smaller {more}"
     raise ConfigError(
-        f"{terms_of(needs)} = {shown(sum_bytes)} > {part}{shown(device.memory_bytes)} of {device.name}{of_it}",
+        f"{terms_of(needs)} = {shown(sum_bytes)} > {share_term}{shown(device.memory_bytes)} of {device.name}{of_it}",
         field=field,
         fix=", or ".join(filter(None, (helps, f"take {more}"))),
     )
@@ -181,16 +181,16 @@ def _element_bytes(dtype: str) -> int:
 
 
 def _device(plan: EnginePlan[Any]) -> Device | None:
-    """The largest device of the kind that it computes on; None where nobody knows its memory."""
+    """Returns the largest device of the engine's kind; None if its memory is unknown."""
     where = computes_on(plan)
     if not plan.host.seen or plan.host.clustered:
         return None
-    devices = [each for each in plan.host.devices if each.kind == where and each.memory_bytes]
-    return max(devices, key=lambda each: each.memory_bytes, default=None)
+    devices = [candidate for candidate in plan.host.devices if candidate.kind == where and candidate.memory_bytes]
+    return max(devices, key=lambda candidate: candidate.memory_bytes, default=None)
 
 
 def computes_on(plan: EnginePlan[Any]) -> str:
-    """`cpu` or `cuda`, or nothing where that is not known: nobody has looked at the machine, or vLLM is not there."""
+    """Returns `cpu` or `cuda`; empty if unknown: the machine was not examined, or vLLM is not installed."""
     if plan.rollout.needs.device != "auto":
         return plan.rollout.needs.device
     build = vllm_build(plan.host)
@@ -198,9 +198,9 @@ def computes_on(plan: EnginePlan[Any]) -> str:
 
 
 def _head_size(settings: dict[str, Any]) -> int:
-    """The size of a head, as vLLM reads it; 0 where config.json does not tell, or attention has no such heads."""
+    """Returns the size of a head as read by vLLM; 0 if config.json has none, or attention has no such heads."""
     heads = number_in(settings, "num_attention_heads", "n_head")
-    # Latent attention has another implementation; what attends in some layers only has names of its own.
+    # Latent attention has another implementation; models with attention in some layers only use names of their own.
     if not heads or settings.keys() & {"kv_lora_rank", "attention_head_dim"}:
         return 0
     named = number_in(settings, "head_dim", "hidden_size_per_head")

@@ -8,27 +8,28 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 
 class EngineCounters(StatLoggerBase):  # type: ignore[misc]
-    """Takes in what vLLM counts at each step; responses are final ones only, and tell nothing on the way."""
+    """Records vLLM's statistics of each step; vLLM's responses come only when final, and show no progress."""
 
     def __init__(self) -> None:
         self.running = 0
-        """Requests that had a slot in the last step. No step comes once the last of them has left."""
+        """Number of requests with a slot in the last step. No step follows the end of the last request."""
         self.tokens_total = 0
         self.progress = 0
-        """It grows with each step that brought any request on. Steps that did not are made, too, while all wait."""
+        """Counter of steps that advanced any request. vLLM also makes steps without progress, while all requests wait.
+        """
         self._scheduled: tuple[float, ...] = ()
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> EngineCounters:
-        """Itself: vLLM makes its loggers by calling what it is given."""
+        """Returns itself: vLLM makes its loggers by calling the given factory."""
         return self
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
-        """The statistics of one step; either may be missing."""
+        """Records the statistics of one step; either may be missing."""
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
-            # A part of a prompt draws no token, and fills a part of the cache.
+            # A part of a prompt draws no token, but fills a part of the cache.
             scheduled = (self.running, scheduler_stats.num_waiting_reqs, scheduler_stats.kv_cache_usage)
             self.progress += scheduled != self._scheduled
             self._scheduled = scheduled
@@ -37,4 +38,4 @@ class EngineCounters(StatLoggerBase):  # type: ignore[misc]
             self.progress += iteration_stats.num_generation_tokens
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Logs nothing."""

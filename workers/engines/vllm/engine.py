@@ -24,36 +24,37 @@ from rftd.workers.generation.engine import Answers, EngineStats, Generation, Gen
 from rftd.workers.weights.channel import WeightsRef
 
 _UPDATE_S: Final = 600.0
-"""The longest that opening or swapping weights may take."""
+"""Time-out in seconds for opening or swapping weights."""
 _OPENING_S: Final = 0.005
-"""The pause between the first two questions for weights that are being opened; the later ones are longer."""
+"""Pause in seconds between the first two checks of weights being opened; later pauses are longer."""
 _OPENING_GROWS: Final = 1.25
 _OPENING_MOST_S: Final = 0.05
 
 
 class VllmRolloutEngine:
-    """The `RolloutEngine` over vLLM, for the models that it knows, on this machine's devices."""
+    """The `RolloutEngine` over vLLM, for vLLM's models, on this machine's devices."""
 
     def __init__(self, llm: Any, processes: EngineProcesses, counters: Any, form: Any, *, slots: int) -> None:
-        """Use `open`."""
+        """Makes the engine; callers use `open`."""
         self._llm = llm
         self._processes = processes
         self._counters = counters
         self._form = form
         self._version = (-1, -1)
-        # Requests beyond the slots wait here and not in vLLM: what waits there was given to older weights' cache.
+        # Requests beyond the slots wait here and not in vLLM: a request waiting there was assigned the cache of older
+        # weights.
         self._room = asyncio.Semaphore(slots)
         self._open = asyncio.Event()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._update = asyncio.Lock()
         self._loads: set[asyncio.Future[str]] = set()
         self._names = count()
         self._flights: dict[str, RequestFlight] = {}
-        self._asked = 0
+        self._unfinished = 0
         self._requests_total = 0
         self._calls = 0
-        """Calls of workers' methods that wait for their answer."""
-        self._answered = 0
+        """Number of unanswered calls of workers' methods."""
+        self._answered_calls = 0
         self._error: RolloutError | None = None
         self._hangs = False
         self.transfer_s = 0.0
@@ -73,12 +74,12 @@ class VllmRolloutEngine:
         clock: Clock,
         gpus: range = range(0),
     ) -> VllmRolloutEngine:
-        """An engine that waits for its first `load_weights`; `arguments` are vLLM's.
+        """Opens an engine for vLLM's `arguments`; the first `load_weights` makes it usable.
 
-        `slots` requests run at once; `biased` are the token ids that tasksets have a bias for; after `hang_timeout_s`
-        without progress it is ended (0: never); `gpus` are the numbers of its GPUs within this process's (empty: all).
-        Raises DataError if there is no model folder, ConfigError if the installed vLLM has no such device,
-        RolloutError if vLLM does not start, is not ready in time, or has no such tokens.
+        `slots` requests run at once; `biased` are the token ids with a bias in some taskset; `hang_timeout_s` without
+        progress end the engine (0: never); `gpus` are indices among this process's GPUs (empty: all). Raises DataError
+        without a model folder, ConfigError if the installed vLLM does not support the device, RolloutError if vLLM does
+        not start, is not ready in time, or lacks such tokens.
         """
         folder = str(arguments["model"])
         if not (Path(folder) / "config.json").is_file():
@@ -94,7 +95,8 @@ class VllmRolloutEngine:
             for token in biased:
                 form.check_token(token)
             processes.need(await engine._call("prepare_rollouts", folder, all_workers=True))
-            # vLLM asks its process for them with the first request, and would wait for ever if that hangs by then.
+            # vLLM requests them from its process at the first request, and would wait for ever for a process hanging by
+            # then.
             await engine._answer_of(llm.get_supported_tasks())
         except BaseException:
             if engine is not None:
@@ -104,22 +106,23 @@ class VllmRolloutEngine:
         return engine
 
     def watch(self, hang_timeout_s: float, clock: Clock) -> None:
-        """Fails the engine as soon as its processes end or hang, until it is closed. The last call counts."""
+        """Watches for ended or hanging processes, failing the engine at once, until closed. The last call counts."""
         self._stop_watching()
         self._watching = asyncio.ensure_future(
-            self._watched(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
+            self._watch_until_trouble(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
         )
 
-    async def _watched(self, watchdog: Watchdog) -> None:
+    async def _watch_until_trouble(self, watchdog: Watchdog) -> None:
         trouble = await watchdog.trouble()
         if trouble.quiet_s:
             self._failed(trouble.error(self._processes.states()))
             self._hangs = True
         else:
-            self._died(None)
+            self._record_death(None)
             if not self._processes.lost:
-                return  # they end by themselves
-        # At once, and without asking: what hangs, or waits for what ended, would not listen, and keeps the memory.
+                return  # the processes end by themselves
+        # Killed at once: a hanging process, or one waiting for an ended process, would ignore requests and keep its
+        # memory.
         await asyncio.to_thread(self._processes.kill)
 
     def _vitals(self) -> Vitals:
@@ -127,12 +130,12 @@ class VllmRolloutEngine:
             dead=bool(self._llm.errored) or self._processes.lost,
             work=len(self._flights) + self._calls,
             tokens_total=self._counters.tokens_total,
-            progress=(self._counters.progress, self._answered),
+            progress=(self._counters.progress, self._answered_calls),
         )
 
     def _stop_watching(self) -> None:
         if self._watching is not None:
-            # What was begun to end a hanging engine goes on: it is on a thread.
+            # Killing a hanging engine continues, because it runs on a thread.
             self._watching.cancel()
 
     @property
@@ -142,36 +145,36 @@ class VllmRolloutEngine:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes of vLLM."""
+        """Process ids of vLLM."""
         return self._processes.pids
 
     @property
     def holds_schemas(self) -> bool:
-        """True: vLLM bans the tokens that a schema does not allow."""
+        """True: vLLM bans tokens forbidden by a schema."""
         return True
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The response to one request. Cancelling it frees its slot before the next token."""
+        """Returns the response to one request. A cancelled request frees its slot before the next token."""
         self._alive()
         self._form.check(request)
         self._requests_total += 1
-        self._asked += 1
+        self._unfinished += 1
         try:
             async with self._room:
                 return await self._drawn(request)
         finally:
-            self._asked -= 1
+            self._unfinished -= 1
 
     @asynccontextmanager
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
-        """The responses to several requests, as they come."""
+        """Yields the responses to several requests as they finish."""
         answers = GroupAnswers(len(requests))
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._answer(each, n, answers)) for n, each in enumerate(requests)]
+            tasks = [group.create_task(self._answer(request, n, answers)) for n, request in enumerate(requests)]
             try:
                 yield answers
-            except Exception as error:  # the group would wrap what the caller raises
+            except Exception as error:  # the group would wrap the caller's error
                 failure = error
             finally:
                 for task in tasks:
@@ -180,11 +183,11 @@ class VllmRolloutEngine:
             raise failure
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Opens and verifies beside the running requests, then swaps between two of their tokens."""
+        """Opens and verifies weights beside the running requests, then swaps between two of their tokens."""
         load = asyncio.ensure_future(self._load(weights))
         self._loads.add(load)
         load.add_done_callback(self._forget)
-        # Shielded: once the workers are told, they swap in any case, and the tokens must be marked.
+        # Shielded: once requested, the workers swap in any case, and the tokens must be marked.
         return await asyncio.shield(load)
 
     async def _load(self, weights: WeightsRef) -> str:
@@ -193,13 +196,13 @@ class VllmRolloutEngine:
             await self._opened(weights)
             self.transfer_s = asyncio.get_running_loop().time() - began_s
             version = (weights.version, weights.generation)
-            # New requests wait for these milliseconds, so that each is handed over with the version that draws it.
+            # New requests wait for these milliseconds, so that each is submitted with the version that draws it.
             self._open.clear()
             try:
                 self._mark(version, await self._call("swap_rollout_weights"))
                 self._version = version
             except RolloutError as error:
-                # Nobody knows how far it came: part of the weights may be the old ones.
+                # The extent of the swap is unknown: part of the weights may be the old ones.
                 self._failed(RolloutError(f"the swap of weights failed: {error.what}", where=weights.path))
                 raise
             finally:
@@ -209,16 +212,16 @@ class VllmRolloutEngine:
     def _forget(self, load: asyncio.Future[str]) -> None:
         self._loads.discard(load)
         if not load.cancelled():
-            load.exception()  # it was raised to whoever still waited
+            load.exception()  # raised to the waiting caller, if any
 
     def stats(self) -> EngineStats:
-        """Counters, for heartbeats and metrics."""
+        """Returns the counters, for heartbeats and metrics."""
         running = min(self._counters.running, len(self._flights))
         return EngineStats(
             tokens_total=self._counters.tokens_total,
             requests_total=self._requests_total,
             running=running,
-            waiting=max(0, self._asked - running),
+            waiting=max(0, self._unfinished - running),
             error=self._error.what if self._error is not None else "",
         )
 
@@ -231,7 +234,7 @@ class VllmRolloutEngine:
 
     def _stop(self) -> None:
         if self._hangs or self._processes.lost:
-            # What outlives a process of its engine waits for it until a time-out, and keeps the memory meanwhile.
+            # A process outliving another of its engine waits for it until a time-out, and keeps the memory meanwhile.
             self._processes.kill()
         self._llm.shutdown(timeout=GRACE_S)
         self._processes.end()
@@ -249,7 +252,7 @@ class VllmRolloutEngine:
         self._flights[flight.name] = flight
         try:
             output = await self._last_output(flight)
-            # An update whose marks are still on their way may have changed the weights under it.
+            # An update with marks still on their way may have changed the weights during the request.
             if not self._open.is_set():
                 await self._open.wait()
             return flight.generation(output)
@@ -261,11 +264,11 @@ class VllmRolloutEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         version, generation = flight.version
-        # The salt keeps prompts from blocks that other weights computed.
+        # The salt separates prompts from cache blocks computed by other weights.
         prompt = tokens_input(list(flight.request.prompt), cache_salt=f"{version}-{generation}")
         try:
             flight.collector = await self._llm.add_request(flight.name, prompt, self._form.params(flight.request))
-            # It may have failed while the request was handed over, and then nobody would answer.
+            # The engine may have failed during the submission, and nothing would answer.
             self._alive()
             output = await flight.collector.get()
             while not output.finished:
@@ -273,17 +276,17 @@ class VllmRolloutEngine:
                 output = await flight.collector.get()
             return output
         except EngineDeadError as error:
-            raise self._died(error) from error
+            raise self._record_death(error) from error
         except RolloutError:
-            if self._error is None:  # it was the request's own: vLLM goes on with it
+            if self._error is None:  # the request's own error: vLLM continues with the request
                 await self._llm.abort(flight.name)
             raise
         except asyncio.CancelledError:
             await self._llm.abort(flight.name)
             raise
-        except Exception as error:  # vLLM has no one class for what it refuses
+        except Exception as error:  # vLLM raises refusals of many classes
             await self._llm.abort(flight.name)
-            if flight.request.sampling.json_schema:  # nothing else of a request that was checked is refused
+            if flight.request.sampling.json_schema:  # after the checks above, only a schema can be refused
                 raise RolloutError(
                     f"vLLM cannot hold a response to this schema: {error}",
                     field="json_schema",
@@ -292,21 +295,21 @@ class VllmRolloutEngine:
             raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
 
     async def _opened(self, weights: WeightsRef) -> None:
-        """Returns when every worker has the weights open and verified. Raises what the first refusal says."""
+        """Waits until every worker has opened and verified the weights. Raises the first refusal."""
         from rftd.workers.engines.vllm.worker import OpeningState
 
         self._alive()
         opened = False
         try:
             answers = await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
-            states = [converted(each, OpeningState) for each in answers]
+            states = [converted(answer, OpeningState) for answer in answers]
             pause_s = _OPENING_S
             while any(state.opening for state in states):
                 await asyncio.sleep(pause_s)
-                # Each question is answered between two steps.
+                # Each check is answered between two steps.
                 pause_s = min(_OPENING_MOST_S, pause_s * _OPENING_GROWS)
                 answers = await self._call("rollout_weights_state", all_workers=True)
-                states = [converted(each, OpeningState) for each in answers]
+                states = [converted(answer, OpeningState) for answer in answers]
             for refusal in (state.refusal for state in states if state.refusal is not None):
                 kind = WeightsElsewhereError if refusal.code == WeightsElsewhereError.code else RolloutError
                 raise kind(refusal.what, where=refusal.where or None, fix=refusal.fix or None)
@@ -316,38 +319,38 @@ class VllmRolloutEngine:
                 await self._call("drop_rollout_weights")
 
     def _mark(self, version: tuple[int, int], answer: Mapping[str, Any]) -> None:
-        """Notes in every request under way the token from which on the new weights draw."""
+        """Records in every request under way the first token of the new weights."""
         from rftd.workers.engines.vllm.worker import SwapMarks
 
         marks = converted(answer, SwapMarks)
-        # vLLM adds a hyphen and a suffix of its own to the name of a request.
+        # vLLM appends a hyphen and a suffix to the name of a request.
         drawn = {name.rpartition("-")[0]: tokens for name, tokens in marks.drawn.items()}
         for flight in self._flights.values():
             flight.swaps.append(WeightSwap(version, marks.at_s, drawn.get(flight.name)))
 
     async def _call(self, method: str, *arguments: Any, all_workers: bool = False) -> Any:
-        """The answer of the worker's method: of the first worker, or of all of them."""
+        """Calls a method of the workers; returns the first worker's answer, or all answers."""
         answers = await self._answer_of(self._llm.collective_rpc(method, timeout=_UPDATE_S, args=arguments))
         return answers if all_workers else answers[0]
 
-    async def _answer_of(self, asked: Coroutine[Any, Any, Any]) -> Any:
+    async def _answer_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        call = asyncio.ensure_future(asked)
+        call = asyncio.ensure_future(coroutine)
         self._calls += 1
         try:
             self._alive()
-            # vLLM leaves a call without an answer if its processes end or hang meanwhile.
-            await asyncio.wait((call, self._over), return_when=asyncio.FIRST_COMPLETED)
+            # vLLM leaves a call unanswered if its processes end or hang meanwhile.
+            await asyncio.wait((call, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
                 self._alive()
-            self._answered += 1
+            self._answered_calls += 1
             return call.result()
         except EngineDeadError as error:
-            raise self._died(error) from error
+            raise self._record_death(error) from error
         except RolloutError:
             raise
-        except Exception as error:  # whatever a worker raises comes back as a bare Exception
+        except Exception as error:  # errors of a worker come back as bare Exception
             raise RolloutError(f"vLLM's worker failed: {error}") from error
         finally:
             self._calls -= 1
@@ -355,27 +358,27 @@ class VllmRolloutEngine:
 
     def _alive(self) -> None:
         if self._error is None and self._llm.errored:
-            self._died(None)
+            self._record_death(None)
         if self._error is not None:
             raise RolloutError(self._error.what, fix=self._error.fix) from self._error
 
-    def _died(self, cause: Exception | None) -> RolloutError:
-        """What everybody is told now that vLLM's processes ended, unless they were ended."""
-        gone = self._processes.ended()
-        which = f": process {', '.join(gone)} ended" if gone else f": {cause}" if cause else ""
-        found = RolloutError(
+    def _record_death(self, cause: Exception | None) -> RolloutError:
+        """Fails the engine because vLLM's processes ended, and returns the error for every caller."""
+        ended_names = self._processes.ended()
+        which = f": process {', '.join(ended_names)} ended" if ended_names else f": {cause}" if cause else ""
+        death = RolloutError(
             f"vLLM's engine died{which}",
             fix="look into the explorer's log; it is started again, and what ran is leased again",
         )
-        self._failed(found)
-        return self._error or found
+        self._failed(death)
+        return self._error or death
 
     def _failed(self, error: RolloutError) -> None:
         self._error = self._error or error
-        # Whoever waits goes on, and is told.
+        # Waiting requests continue, and receive the error.
         self._open.set()
-        if not self._over.done():
-            self._over.set_result(None)
+        if not self._ended.done():
+            self._ended.set_result(None)
         for flight in list(self._flights.values()):
             if flight.collector is not None:
                 flight.collector.put(RolloutError(error.what, fix=error.fix))

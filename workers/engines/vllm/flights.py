@@ -1,4 +1,4 @@
-"""`RequestFlight`: a request under way in vLLM, and the weights that drew each of its tokens."""
+"""`RequestFlight`: a request under way in vLLM, with the weight version of each token."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rftd.workers.generation.engine import Generation, GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class WeightSwap:
-    """New weights that came into use while a request was under way."""
+    """New weights loaded while a request was under way."""
 
     version: tuple[int, int]
     at_s: float
-    """The machine's monotonic clock at that moment."""
+    """Machine's monotonic clock at the swap, in seconds."""
     drawn: int | None
-    """The number of tokens that the request had drawn; None if the worker had no such request."""
+    """Number of tokens drawn by the request before the swap; None if the worker had no such request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,17 +29,17 @@ class RequestFlight:
 
     request: GenerationRequest
     name: str
-    """Its id in vLLM, which adds to it."""
+    """Request id in vLLM, which appends to it."""
     version: tuple[int, int]
-    """The weights in use when it was handed over."""
+    """Weight version in use at the request's submission."""
     swaps: list[WeightSwap] = field(default_factory=list)
     collector: Any = None
-    """Takes what vLLM answers; None until the request was handed over."""
+    """Collector of vLLM's answers; None until the request was submitted."""
     told: int = 0
-    """The number of tokens that the request's watch was told."""
+    """Number of tokens already passed to the request's watch."""
 
     def tell(self, output: Any) -> None:
-        """Tells the watch what was drawn since the last time. Raises RolloutError if that is no part of a response."""
+        """Passes newly drawn tokens to the watch. Raises RolloutError if the output is not a partial response."""
         completion = output.outputs[0]
         tokens = completion.token_ids
         if self.request.watch is not None and len(tokens) > self.told:
@@ -48,7 +48,7 @@ class RequestFlight:
             self.told = len(tokens)
 
     def generation(self, output: Any) -> Generation:
-        """The response, now that vLLM has given its last output. Raises RolloutError if that is none."""
+        """Returns the response from vLLM's last output. Raises RolloutError if the output is not a response."""
         completion = output.outputs[0]
         finish = completion.finish_reason
         if finish not in ("stop", "length"):
@@ -66,29 +66,29 @@ class RequestFlight:
             finish=finish,
         )
 
-    def _logprobs(self, found: Any, length: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Log-probabilities, and processed ones if they were asked for  # [R], [R or 0]
+    def _logprobs(self, reported: Any, length: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns log-probabilities, and processed ones if requested  # [R], [R or 0]
 
         Raises RolloutError for fewer of them than tokens.
         """
         # The sampler's columns: one for each token, or two.
         columns = 2 if self.request.sampling.processed_logprobs else 1
-        flat = found.logprobs if found is not None else ()
+        flat = reported.logprobs if reported is not None else ()
         if len(flat) < columns * length:
             raise RolloutError(
                 f"vLLM answered request {self.request.id} half: {length} tokens and {len(flat)} log-probabilities of "
                 f"{columns * length}",
                 fix="this is a defect of vLLM, or of its version here",
             )
-        # A stop text is found after the fact: what was drawn behind it is no part of the response.
+        # A stop text is found after the fact: tokens drawn behind it are not in the response.
         flat = flat[: columns * length]
         return tuple(flat[::columns]), tuple(flat[1::columns]) if columns == 2 else ()
 
     def _spans(self, length: int, scheduled_s: float) -> Iterator[Span]:
-        """The weights of each token. `scheduled_s`: the monotonic clock when the request first got a slot."""
+        """Yields the weight versions of the tokens. `scheduled_s`: monotonic clock at the request's first slot."""
         begun = [(self.version, 0)]
         for swap in self.swaps:
-            # A worker without the request had not begun it, or had ended it already.
+            # A worker without the request either had not begun it, or had already ended it.
             drawn = swap.drawn if swap.drawn is not None else 0 if scheduled_s > swap.at_s else length
             # A step may draw one token more than the response has.
             begun.append((swap.version, min(drawn, length)))
@@ -99,21 +99,21 @@ class RequestFlight:
 
 
 class GroupAnswers:
-    """Implements `Answers` for requests that were made together."""
+    """Implements `Answers` for requests made together."""
 
     def __init__(self, expected: int) -> None:
-        self._left = expected
+        self._expected = expected
         self._done: list[tuple[int, Generation | RolloutError]] = []
         self._more = asyncio.Event()
 
     def put(self, number: int, answer: Generation | RolloutError) -> None:
-        """The answer to the request of this number."""
+        """Records the answer to the request of this number."""
         self._done.append((number, answer))
-        self._left -= 1
+        self._expected -= 1
         self._more.set()
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
-        if not self._done and self._left:
+        if not self._done and self._expected:
             self._more.clear()
             await self._more.wait()
         done = self._done

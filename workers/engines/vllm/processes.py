@@ -1,7 +1,7 @@
-"""vLLM's processes: their start with a time-out, what is said when one died, and their end.
+"""vLLM's processes: their start with a time-out, the names of ended ones, and their end.
 
-`EngineCore` is a child of the explorer, and its workers are children of that. They are in the explorer's session, by
-which the launcher finds them if the explorer is killed.
+`EngineCore` is a child of the explorer, and its workers are children of `EngineCore`. All are in the explorer's
+session, where the launcher finds them if the explorer is killed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rftd.workers.engines.vllm.sockets import SocketFolder
 T = TypeVar("T")
 
 _STARTING: Final = threading.Lock()
-"""Held by the engine that starts: its processes inherit the environment, which all threads share."""
+"""Held by the starting engine: its processes inherit the environment, which all threads share."""
 GRACE_S: Final = 10.0
-"""The time that processes have to end by themselves."""
+"""Seconds for processes to end by themselves."""
 _LOOK_S: Final = 0.02
 _ENVIRONMENT: Final = {
     # Nothing leaves the machine.
@@ -40,38 +40,39 @@ _ENVIRONMENT: Final = {
     # The second runner has a sampler of its own, without log-probabilities at a row's temperature.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-    # The explorer has threads: a forked child could wait for ever for a lock that one of them held.
+    # The explorer has threads: a forked child could wait for ever for a lock held by one of them.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 _SEGMENT: Final = re.compile(rf"{MEMORY}/vllm_dist_[0-9a-f]+-\S+-cpushm\S*")
-"""A segment through which worker processes of the CPU build exchange tensors. Its name is of one start of vLLM."""
+"""Shared-memory segment for exchanging tensors between worker processes of the CPU build, named for one start of vLLM.
+"""
 _DEFAULTS: Final = {"VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 def set_environment() -> None:
-    """Sets the variables that vLLM reads while it is imported, here and in its processes; call it before that."""
+    """Sets the variables read by vLLM at its import, here and in its processes; to be called before the import."""
     os.environ.update(_ENVIRONMENT)
-    # Nothing is pickled across our border, whoever started the explorer.
+    # Nothing may be pickled across the process border, whoever started the explorer.
     os.environ.pop("VLLM_ALLOW_INSECURE_SERIALIZATION", None)
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    for name, setting in _DEFAULTS.items():
+        os.environ.setdefault(name, setting)
 
 
 class EngineProcesses:
-    """The processes that vLLM started in this one."""
+    """The processes started by vLLM in this process."""
 
     def __init__(self, sockets: SocketFolder | None = None) -> None:
-        """`sockets` is where they meet, and goes when they are ended."""
+        """`sockets` is the folder of their sockets, removed with the processes."""
         self._sockets = sockets
         self._before: set[int | None] | None = _children()
-        """The children of this process before the start; None: it waits for another engine's."""
-        self._seen: dict[int, psutil.Process] = {}
+        """Children of this process before the start; None while waiting for another engine's start."""
+        self._processes: dict[int, psutil.Process] = {}
         self._needed: set[int] = set()
 
     async def started(self, start: Callable[[], T], timeout_s: float, *, gpus: range = range(0)) -> T:
-        """What `start` gives, run on a thread. Raises RolloutError if it takes longer, or fails.
+        """Runs `start` on a thread and returns its result. Raises RolloutError if it takes longer, or fails.
 
-        Its processes see the GPUs of this process with these numbers; of an empty range, all of them.
+        The processes see only these of this process's GPUs; for an empty range, all.
         """
         self._before = None
         try:
@@ -84,16 +85,16 @@ class EngineProcesses:
             ) from error
         except RftdError:
             raise
-        except Exception as error:  # vLLM has no one class for what it refuses
-            said = (
+        except Exception as error:  # vLLM raises refusals of many classes
+            reason = (
                 str(error)
                 if isinstance(error, ValueError | RuntimeError | OSError)
                 else f"{type(error).__name__}: {error}"
             )
-            raise RolloutError(f"vLLM does not start: {said}", fix="look into the explorer's log") from error
+            raise RolloutError(f"vLLM does not start: {reason}", fix="look into the explorer's log") from error
 
     def _start(self, start: Callable[[], T], gpus: range) -> T:
-        # One engine at a time: what is new among the children of this process is this engine's, and no other's.
+        # One engine at a time: new children of this process belong to this engine only.
         with _STARTING, visible_gpus(gpus):
             self._before = _children()
             try:
@@ -102,7 +103,7 @@ class EngineProcesses:
                 self.look()
 
     def look(self) -> None:
-        """Takes in the processes that there are now."""
+        """Records the processes existing now."""
         if self._before is None:
             return
         for child in multiprocessing.active_children():
@@ -110,77 +111,78 @@ class EngineProcesses:
                 continue
             with suppress(psutil.Error):
                 process = psutil.Process(child.pid)
-                for each in (process, *process.children(recursive=True)):
-                    self._seen.setdefault(each.pid, each)
+                for descendant in (process, *process.children(recursive=True)):
+                    self._processes.setdefault(descendant.pid, descendant)
                 self._needed.add(child.pid)
 
     def need(self, workers: Iterable[int]) -> None:
-        """Takes note of the worker processes, without any of which nothing is drawn.
+        """Records the worker processes, each necessary for drawing.
 
-        Others come and go: a compiler, for example. All of them have opened what they share by now, so its names go.
+        Other processes, such as a compiler, are temporary. All workers have opened their shared segments by now, so the
+        names are removed.
         """
-        self._needed.update(pid for pid in workers if pid in self._seen)
+        self._needed.update(pid for pid in workers if pid in self._processes)
         self._remove_segments()
 
     @property
     def lost(self) -> bool:
-        """True once one that is needed has ended. vLLM itself says so only after the others were given time to end."""
-        return any(not _lives(self._seen[pid]) for pid in self._needed)
+        """True once a necessary process has ended. vLLM itself reports it only after time for the others to end."""
+        return any(not _is_alive(self._processes[pid]) for pid in self._needed)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Those that were seen, whether they live or not."""
-        return tuple(self._seen)
+        """Ids of the recorded processes, living or not."""
+        return tuple(self._processes)
 
     def ended(self) -> list[str]:
-        """The processes that were there and are not any more."""
-        return [str(pid) for pid, process in self._seen.items() if not _lives(process)]
+        """Returns the recorded processes that have ended."""
+        return [str(pid) for pid, process in self._processes.items() if not _is_alive(process)]
 
     def states(self) -> list[str]:
-        """The processes that live, each with what the system says of it, such as `12 stopped`."""
-        found: list[str] = []
-        for pid, process in self._seen.items():
+        """Returns the living processes, each with the system's state, such as `12 stopped`."""
+        described: list[str] = []
+        for pid, process in self._processes.items():
             with suppress(psutil.Error):
-                if _lives(process):
-                    found.append(f"{pid} {process.status()}")
-        return found
+                if _is_alive(process):
+                    described.append(f"{pid} {process.status()}")
+        return described
 
     def end(self) -> None:
-        """Ends all that live; returns when none does. It blocks."""
-        # Only if the start failed: later ones may be of another engine of this process.
-        if not self._seen:
+        """Ends all living processes, and returns when none is left. Blocks."""
+        # Only if the start failed: later children may belong to another engine of this process.
+        if not self._processes:
             self.look()
-        # The start may have failed before their names went.
+        # The start may have failed before the names were removed.
         self._remove_segments()
         self._signal(psutil.Process.terminate)
         self.kill()
-        _collect(self._seen)
+        _collect(self._processes)
         if self._sockets is not None:
             self._sockets.close()
 
     def kill(self) -> None:
-        """Ends all that live, without asking them; returns when none does. It blocks."""
+        """Kills all living processes, and returns when none is left. Blocks."""
         self._signal(psutil.Process.kill)
 
     def _remove_segments(self) -> None:
-        """Removes the names of the shared memory that the workers exchange tensors through.
+        """Removes the names of the workers' shared memory.
 
-        It has no tracker, and a worker that is killed leaves it for ever. What is mapped stays mapped without a name.
+        The memory has no tracker, and a killed worker leaves it for ever. Mapped memory stays mapped without a name.
         """
-        for pid in self._seen:
-            with suppress(OSError):  # it has ended, or this system has no such file
+        for pid in self._processes:
+            with suppress(OSError):  # the process has ended, or this system has no such file
                 for name in set(_SEGMENT.findall(Path(f"/proc/{pid}/maps").read_text())):
                     Path(name).unlink(missing_ok=True)
 
     def _signal(self, send: Callable[[psutil.Process], None]) -> None:
-        for process in self._seen.values():
-            if _lives(process):
+        for process in self._processes.values():
+            if _is_alive(process):
                 with suppress(psutil.Error):
                     send(process)
-        # Not until their status is collected: that is up to the parent of each, and in a container whose first process
-        # collects nothing it never happens.
+        # Not until their exit status is collected: that is each parent's task, and never happens in a container whose
+        # first process collects nothing.
         patient_until_s = time.monotonic() + GRACE_S
-        while any(map(_lives, self._seen.values())) and time.monotonic() < patient_until_s:
+        while any(map(_is_alive, self._processes.values())) and time.monotonic() < patient_until_s:
             time.sleep(_LOOK_S)
 
 
@@ -188,7 +190,7 @@ def _children() -> set[int | None]:
     return {child.pid for child in multiprocessing.active_children()}
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -196,26 +198,26 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _collect(pids: Iterable[int]) -> None:
-    """Takes the exit status of children that ended, so that none stays as a zombie."""
-    wanted = set(pids)
-    children: list[Any] = multiprocessing.active_children()  # it collects, too
+    """Collects the exit status of ended children, so that none stays a zombie."""
+    process_ids = set(pids)
+    children: list[Any] = multiprocessing.active_children()  # also collects
     for child in children:
-        if child.pid in wanted:
+        if child.pid in process_ids:
             child.join(GRACE_S)
 
 
 @contextmanager
 def visible_gpus(numbers: range) -> Iterator[None]:
-    """Processes that are started in the block see the GPUs of this process with these numbers; none: all of them.
+    """Lets processes started in the block see only these of this process's GPUs; without numbers, all.
 
-    The environment is the whole process's, so no two blocks may run at once. Raises WorkError if this process was
-    given fewer GPUs.
+    The environment belongs to the whole process, so blocks must not overlap. Raises WorkError if this process has fewer
+    GPUs.
     """
     if not numbers:
         yield
         return
     before = os.environ.get(VISIBLE)
-    # A process that nobody gave any GPUs sees all, which the driver numbers from 0.
+    # A process without assigned GPUs sees all, numbered from 0 by the driver.
     words = [str(number) for number in range(numbers.stop)] if before is None else before.split(",")
     if len(words) < numbers.stop:
         raise WorkError(

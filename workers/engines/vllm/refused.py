@@ -1,4 +1,4 @@
-"""`not_given`: the arguments of vLLM that a file cannot give, each with the reason; known without vLLM."""
+"""`not_given`: vLLM's arguments unavailable in a file, each with the reason; importable without vLLM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS: Final = (
     "enable_chunked_prefill",
     "max_num_batched_tokens",
 )
-"""Arguments that a specification and vLLM have one name for."""
+"""Arguments with the same name in a specification and in vLLM."""
 _ELSEWHERE: Final = {
     "model": "model.model_path",
     "max_model_len": "model.max_model_len",
@@ -32,7 +32,7 @@ _ELSEWHERE: Final = {
     "kv_cache_memory_bytes": f"{_MODEL}.extra_engine_args.kv_cache_memory_bytes",
     **{name: f"{_MODEL}.{name}" for name in NEEDS},
 }
-"""Arguments of vLLM that other fields of the experiment file say."""
+"""vLLM's arguments set by other fields of the experiment file."""
 _ONE_SET = "one engine is one set of weights; raise explorer.rollout_model.engine_num"
 _ONE_PLACE = "the launcher gives an explorer its machine and its devices, and ends its processes with it"
 _PROMISES: Final[dict[str, tuple[str, ...]]] = {
@@ -83,9 +83,9 @@ _PROMISES: Final[dict[str, tuple[str, ...]]] = {
     ),
     _ONE_PLACE: (*("distributed_executor_backend", "nnodes", "node_rank", "master_addr", "master_port", "device_ids"),),
 }
-"""Arguments of vLLM that would break a promise of the engine, by the promise."""
+"""vLLM's arguments that would break a promise of the engine, by the promise."""
 REFUSED: Final = {name: promise for promise, names in _PROMISES.items() for name in names}
-"""The promise by argument."""
+"""Promise that an argument would break, by argument."""
 _TYPES: Final = Declaration(
     kind=msgspec.defstruct(
         "AsyncEngineArguments",
@@ -96,7 +96,7 @@ _TYPES: Final = Declaration(
 
 
 def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(name, reason, fix) of each of these arguments of vLLM that cannot be given as one."""
+    """Yields (name, reason, fix) of each unavailable argument of vLLM."""
     for name in arguments:
         if name in _ELSEWHERE:
             yield name, "is said elsewhere", f"write {_ELSEWHERE[name]}"
@@ -105,13 +105,13 @@ def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         elif name not in ASYNC_ENGINE_ARGS:
             near = difflib.get_close_matches(str(name), ASYNC_ENGINE_ARGS, 1)
             yield name, f"is no argument of vLLM {TABLES.version}", _spelling(near[0]) if near else "leave it out"
-    possible = {name: value for name, value in arguments.items() if name not in _ELSEWHERE and name not in REFUSED}
+    possible = {name: setting for name, setting in arguments.items() if name not in _ELSEWHERE and name not in REFUSED}
     for name, fault in _TYPES.wrong(possible):
         yield name, fault, "correct it, or leave it out"
 
 
 def misplaced(arguments: Mapping[str, Any], ours: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """(name, reason, fix) of each argument of vLLM that was written beside `ours`, and not below `vllm`."""
+    """Yields (name, reason, fix) of each argument of vLLM written beside `ours` instead of below `vllm`."""
     for name in arguments:
         if name in ours or name not in ASYNC_ENGINE_ARGS:
             continue

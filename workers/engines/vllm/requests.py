@@ -1,4 +1,4 @@
-"""Our sampling as vLLM's, or the reason for which vLLM would draw otherwise than was asked for."""
+"""Sampling settings as vLLM's, or the reason why vLLM would draw differently."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rftd.workers.engines.vllm.sampler import KEY, PROCESSED
 from rftd.workers.generation.engine import GenerationRequest, Sampling
 
 COLDEST: Final = 0.01
-"""vLLM draws at this temperature whatever lower one above 0 it is given."""
+"""Lowest temperature above 0 used by vLLM, which raises lower ones to it."""
 HOTTEST_VLLM: Final = 2.0
 HIGHEST_PRESENCE: Final = 2.0
 
 
 @dataclass(frozen=True)
 class RequestForm:
-    """What the requests of one engine have in common."""
+    """Common properties of one engine's requests."""
 
     vocabulary: int
     max_model_len: int
     ends: frozenset[int]
-    """The end-of-sequence tokens."""
+    """End-of-sequence tokens."""
 
     def check(self, request: GenerationRequest) -> None:
-        """Returns if it can run. Raises RolloutError."""
+        """Raises RolloutError for a request that cannot run."""
         prompt = request.prompt
         if not prompt:
             raise RolloutError(f"request {request.id} has an empty prompt")
@@ -48,11 +48,11 @@ class RequestForm:
             raise RolloutError(f"request {request.id} has an empty stop text")
         for token, _ in sampling.logit_bias:
             self.check_token(token)
-        for name, value, fix in _other_than_asked(sampling):
-            raise RolloutError(f"vLLM cannot draw with {name} {value:g}", field=name, fix=fix)
+        for name, number, fix in _unsupported_settings(sampling):
+            raise RolloutError(f"vLLM cannot draw with {name} {number:g}", field=name, fix=fix)
 
     def check_token(self, token: int) -> None:
-        """Raises RolloutError for a token that has a bias and is none of this model's."""
+        """Raises RolloutError for a token with a bias but not in this model's vocabulary."""
         if not 0 <= token < self.vocabulary:
             raise RolloutError(
                 f"logit_bias names token {token}, and the model has {self.vocabulary} tokens",
@@ -61,10 +61,10 @@ class RequestForm:
             )
 
     def params(self, request: GenerationRequest) -> Any:
-        """vLLM's SamplingParams for a request that was checked."""
+        """Returns vLLM's SamplingParams for a checked request."""
         sampling = request.sampling
         limit = min(sampling.max_tokens, self.max_model_len - len(request.prompt))
-        made = SamplingParams(
+        sampling_params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=max(sampling.top_k, 0),
@@ -82,7 +82,7 @@ class RequestForm:
             extra_args={KEY: key_of(sampling.seed)},
             logprobs=PROCESSED if sampling.processed_logprobs else 0,
             flat_logprobs=True,
-            # Stop texts are found in the text, and stay in it; nobody else needs the text.
+            # Stop texts are found in the text, and stay in it; nothing else needs the text.
             detokenize=bool(sampling.stop),
             include_stop_str_in_output=True,
             skip_special_tokens=False,
@@ -92,12 +92,12 @@ class RequestForm:
             structured_outputs=StructuredOutputsParams(json=sampling.json_schema) if sampling.json_schema else None,
         )
         # Ends are banned before `min_tokens` also where they do not end the response: the contract has no exception.
-        made._all_stop_token_ids.update(self.ends)
-        return made
+        sampling_params._all_stop_token_ids.update(self.ends)
+        return sampling_params
 
 
-def _other_than_asked(sampling: Sampling) -> Iterator[tuple[str, float, str]]:
-    """Setting, value and remedy of what vLLM refuses, or replaces in silence."""
+def _unsupported_settings(sampling: Sampling) -> Iterator[tuple[str, float, str]]:
+    """Yields name, number and fix of settings refused, or silently replaced, by vLLM."""
     if 0 < sampling.temperature < COLDEST or sampling.temperature > HOTTEST_VLLM:
         yield "temperature", sampling.temperature, f"use 0, or {COLDEST:g} to {HOTTEST_VLLM:g}"
     if abs(sampling.presence_penalty) > HIGHEST_PRESENCE:

@@ -1,4 +1,4 @@
-"""The tensors that the weights of a model consist of: their names and shapes, and those that its folder holds."""
+"""The tensors of a model's weights: their names and shapes, and the tensors in its folder."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ from rftd.workers.weights.finite import is_finite
 from rftd.workers.weights.torch_bytes import tensors_of
 
 BROKEN: Final = "have NaN or infinity in"
-"""The words for weights that are not all numbers."""
+"""Words for weights that are not all finite."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The tensors of a model's weights."""
+    """Names and shapes of a model's weights."""
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: frozenset[str]
-    """Names that share another tensor's memory, so that weights may leave them out."""
+    """Names sharing another tensor's memory, optional in new weights."""
 
     @classmethod
     def of(cls, folder: Path) -> Expected:
-        """Those of the model in `folder`. Raises DataError if it holds none that transformers knows."""
+        """Reads the model in `folder`. Raises DataError if it has none known to transformers."""
         model = outlined_model(folder, dtype=torch.float32)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         return cls(shapes, frozenset(model.all_tied_weights_keys))
 
     def check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Returns if these have the names and shapes of the model's weights; no number of them is read.
-
-        Raises RolloutError, which names a tensor that has not.
-        """
+        """Raises RolloutError, naming a tensor, if names or shapes differ from the model's; no numbers are read."""
         shapes = self.shapes
         refuse([name for name in shapes if name not in tensors and name not in self.tied], "lack")
         refuse([name for name in tensors if name not in shapes], "hold, unknown to this model,")
@@ -49,30 +46,30 @@ class Expected:
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Returns if all their numbers are finite. Raises RolloutError, which names a tensor with others."""
+    """Raises RolloutError, naming a tensor, unless all numbers are finite."""
     refuse([name for name, tensor in tensors.items() if not is_finite(tensor)], BROKEN)
 
 
-def refuse(names: Sequence[str], what: str) -> None:
-    """Raises RolloutError if there are such names: those of which `what` is said of the new weights."""
+def refuse(names: Sequence[str], fault: str) -> None:
+    """Raises RolloutError if there are names: the new weights have this `fault` in the named tensors."""
     if names:
         raise RolloutError(
-            f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors",
+            f"the new weights {fault} {names[0]!r} and {len(names) - 1} more tensors",
             fix="publish finite weights of the model that the explorers run",
         )
 
 
 def base_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the model folder, mapped: all workers of a machine share what was read of them.
+    """Returns the tensors of the model folder, mapped: all workers of a machine share the pages.
 
-    Raises WorkError if a file is missing, or is none of safetensors.
+    Raises WorkError if a file is missing, or not in the safetensors format.
     """
     index = folder / "model.safetensors.index.json"
     files = {"model.safetensors"}
     if index.is_file():
         files = set(json_decoder(_Index).decode(index.read_bytes()).weight_map.values())
     stored = [tensors_of(safetensors.read(folder / file)) for file in sorted(files)]
-    return {name: tensor for each in stored for name, tensor in each.items()}
+    return {name: tensor for tensors in stored for name, tensor in tensors.items()}
 
 
 class _Index(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`SocketFolder`: the folder in which vLLM's processes meet: it makes a socket for each engine, and removes none."""
+"""`SocketFolder`: the folder of vLLM's sockets, one for each engine process and none removed by vLLM."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "VLLM_RPC_BASE_PATH"
-"""The variable by which vLLM is told; it takes the folder of temporary files without it."""
+"""Environment variable for vLLM's socket folder; default: the folder of temporary files."""
 PREFIX: Final = "rftd-vllm-"
 _LOCK: Final = "lock"
 _PATH_BYTES: Final = 107
-"""The longest path that a socket may have."""
+"""Maximum length of a socket's path."""
 _NAMES_BYTES: Final = len("/") + len(PREFIX) + 8 + len("/") + 36
-"""The characters that the folder's name and a socket's add to a path."""
+"""Length added to a path by the names of the folder and a socket."""
 
 
 class SocketFolder:
-    """A folder of one engine, which is removed with it, or by the next engine if its process was killed.
+    """A folder of one engine, removed with the engine, or by the next engine if its process was killed.
 
-    Its owner holds a lock in it, which the kernel frees when that ends, in whatever container it ran.
+    The owner holds a lock in the folder; the kernel releases the lock when the owner ends, in whatever container.
     """
 
     def __init__(self) -> None:
-        """Makes it, and tells vLLM of it; removes those that nobody owns any more."""
+        """Creates the folder and sets VLLM_RPC_BASE_PATH; deletes folders without an owner."""
         self._before = os.environ.get(VARIABLE)
         base = Path(self._before or tempfile.gettempdir())
-        # Another engine of this process has one already: beside that, and not in it.
+        # Another engine of this process already has a folder: create this one beside it, not inside.
         self._base = base.parent if base.name.startswith(PREFIX) else base
         sweep(self._base)
         self._owned: tuple[Path, int] | None = None
-        # Where its name is too long for sockets, vLLM's own place may do; where it cannot be made, vLLM says so.
+        # If the name would be too long for sockets, vLLM's default folder may do; if creation fails, vLLM reports it.
         if len(os.fsencode(self._base)) + _NAMES_BYTES <= _PATH_BYTES:
             with suppress(OSError):
-                self._owned = _made(self._base)
+                self._owned = _new_folder(self._base)
         if self.path is not None:
             os.environ[VARIABLE] = str(self.path)
 
     @property
     def path(self) -> Path | None:
-        """The folder; None once it is closed, and where there is none."""
+        """Path of the folder; None once closed, or if none was created."""
         return self._owned[0] if self._owned is not None else None
 
     def close(self) -> None:
-        """Removes it; idempotent. Sockets that are open stay so, and nobody else can reach them."""
+        """Removes the folder; idempotent. Open sockets stay open, unreachable for others."""
         if self._owned is None:
             return
         path, lock = self._owned
@@ -62,9 +62,9 @@ class SocketFolder:
 
 
 def sweep(base: Path) -> None:
-    """Removes the folders below `base` whose owners are gone."""
+    """Removes the folders below `base` without a living owner."""
     for path in base.glob(f"{PREFIX}*"):
-        # One without a lock is being made, or being removed.
+        # A folder without a lock is being made or removed.
         with suppress(OSError):
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -74,12 +74,12 @@ def sweep(base: Path) -> None:
                 os.close(lock)
 
 
-def _made(base: Path) -> tuple[Path, int]:
-    """A new folder, and its lock. Raises OSError."""
+def _new_folder(base: Path) -> tuple[Path, int]:
+    """Creates a folder and locks it. Raises OSError."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (path / _LOCK).exists():
             return path, lock
-        os.close(lock)  # between the two calls somebody took it for one that nobody owns
+        os.close(lock)  # between the two calls another engine took it for ownerless

@@ -1,4 +1,4 @@
-"""`start`: vLLM's AsyncLLM, from its arguments."""
+"""`start`: makes vLLM's AsyncLLM from its arguments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SHARED_NODES: Final = "VLLM_CPU_SIM_MULTI_NUMA"
 
 
 def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
-    """AsyncLLM, its counters, and what its requests have in common. It blocks for as long as vLLM takes to start."""
-    # Here and not above: vLLM reads the environment while it is imported, and takes seconds for it.
+    """Returns AsyncLLM, its counters, and the common form of its requests. Blocks during vLLM's start."""
+    # Imported here: vLLM reads the environment while it is imported, and takes seconds.
     from transformers import GenerationConfig
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -24,11 +24,11 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     from rftd.workers.engines.vllm.counters import EngineCounters
     from rftd.workers.engines.vllm.requests import RequestForm
 
-    found = "cpu" if current_platform.is_cpu() else "cuda"
-    if device not in ("auto", found):
-        raise ConfigError(f"the vLLM that is installed here runs on {found}, and {device} was asked for")
-    if found == "cpu":
-        # A share of the machine's memory would be taken from everybody else; compiling takes minutes for nothing.
+    installed_device = "cpu" if current_platform.is_cpu() else "cuda"
+    if device not in ("auto", installed_device):
+        raise ConfigError(f"the vLLM that is installed here runs on {installed_device}, and {device} was asked for")
+    if installed_device == "cpu":
+        # A share of the machine's memory would be taken from everything else; compiling takes minutes for nothing.
         arguments.pop("gpu_memory_utilization", None)
         arguments.setdefault("kv_cache_memory_bytes", CPU_CACHE_BYTES)
         arguments["enforce_eager"] = True
@@ -37,18 +37,18 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[counters])
     config = llm.model_config.hf_text_config
     ends = [config.eos_token_id, llm.get_tokenizer().eos_token_id]
-    with contextlib.suppress(OSError):  # a folder need not have one
+    with contextlib.suppress(OSError):  # optional in a model folder
         ends.append(GenerationConfig.from_pretrained(arguments["model"], local_files_only=True).eos_token_id)
-    flat = (end for each in ends for end in (each if isinstance(each, list | tuple) else [each]))
-    known = frozenset(end for end in flat if isinstance(end, int))
-    return llm, counters, RequestForm(config.vocab_size, arguments["max_model_len"], known)
+    flat = (end for end_ids in ends for end in (end_ids if isinstance(end_ids, list | tuple) else [end_ids]))
+    ends_known = frozenset(end for end in flat if isinstance(end, int))
+    return llm, counters, RequestForm(config.vocab_size, arguments["max_model_len"], ends_known)
 
 
 def share_cores(workers: int) -> None:
-    """Lets vLLM's worker processes share the cores of a memory node, if there are more of them than such nodes.
+    """Lets vLLM's worker processes share a memory node's cores, if there are more workers than nodes.
 
-    By itself its CPU build gives each a memory node of its own. Raises ConfigError if there are fewer cores than
-    workers. Whoever has set vLLM's own variable has said which cores each has.
+    By default its CPU build assigns each worker a separate memory node. Raises ConfigError if there are fewer cores
+    than workers. A value of vLLM's own variable, assigning cores to each worker, takes precedence.
     """
     from vllm.utils.cpu_resource_utils import get_allowed_cpu_list
 

@@ -1,4 +1,5 @@
-"""What the newest vLLM takes and runs, to check a file where there is no vLLM: read from `tables.json` beside it.
+"""Arguments and models of the newest vLLM, for checking a file without vLLM: read from `tables.json` beside this
+module.
 
 `tests/golden/make_vllm_tables.py` writes that file from the installed vLLM; tests/engines compares the two.
 """
@@ -18,24 +19,24 @@ _NAMES: Final[dict[str, Any]] = {"any": Any, "bool": bool, "float": float, "int"
 
 
 class VllmTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `tables.json`: vLLM's arguments and the models that it has."""
+    """Content of `tables.json`: vLLM's arguments and models."""
 
     version: str
-    """The minor release of vLLM that the tables were made from."""
+    """Minor release of vLLM described by the tables."""
     arguments: dict[str, TypeTerm]
-    """The arguments of AsyncEngineArgs."""
+    """Arguments of AsyncEngineArgs, with their types."""
     generating: frozenset[str]
-    """Architectures that vLLM generates text with, by the names in config.json."""
+    """Architectures of vLLM's text generation models, by the names in config.json."""
     not_carried: frozenset[str]
-    """Architectures of transformers that vLLM does not have, and that its transformers backend cannot run."""
+    """Architectures of transformers missing in vLLM and unsupported by its transformers backend."""
     sized_heads: frozenset[str]
-    """Model types whose heads have a size of their own where config.json names none."""
+    """Model types with a head size of their own where config.json has none."""
     cpu_heads: tuple[int, ...]
-    """Sizes of heads that vLLM's attention on a CPU has."""
+    """Head sizes supported by vLLM's attention on a CPU."""
 
 
 def type_of(term: TypeTerm) -> Any:
-    """The type that a term stands for."""
+    """Returns the Python type of a term."""
     match term:
         case str():
             return _NAMES[term]
@@ -53,4 +54,4 @@ def type_of(term: TypeTerm) -> Any:
 FILE: Final = Path(__file__).with_name("tables.json")
 TABLES: Final = json_decoder(VllmTables).decode(FILE.read_bytes())
 ASYNC_ENGINE_ARGS: Final[dict[str, Any]] = {name: type_of(term) for name, term in TABLES.arguments.items()}
-"""The type of each argument, as plain data has it: a configuration object is a dict, and a class no argument."""
+"""Type of each argument as plain data: a configuration object is a dict, and a class is excluded."""

@@ -1,4 +1,4 @@
-"""`Watchdog`: notices that vLLM's processes ended or hang, whether or not anybody waits for an answer of theirs."""
+"""`Watchdog`: notices ended or hanging vLLM processes, whether or not a caller waits for their answer."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ if TYPE_CHECKING:
     from rftd.ops.clock import Clock
 
 HANG_S: Final = 300.0
-"""The time without progress after which an engine hangs, where the experiment file says nothing: no step of a machine
-that works takes so long, and it is a part of `explorer.max_timeout`."""
+"""Default seconds without progress until an engine counts as hanging: longer than any step of a working machine, and a
+part of `explorer.max_timeout`.
+"""
 FIRST_S: Final = 600.0
-"""The least of it until the first token is drawn, for kernels that are compiled only when they are needed."""
+"""Least time-out in seconds until the first token is drawn, for kernels compiled on demand."""
 LOOK_S: Final = 1.0
-"""The pause between two looks."""
+"""Seconds between two checks."""
 _LONGEST_LOOK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What is seen of vLLM at one moment."""
+    """State of vLLM at one moment."""
 
     dead: bool
-    """True once one of its processes ended by itself."""
+    """True once a process ended unasked."""
     work: int
-    """The number of requests and calls that it has to answer."""
+    """Number of unanswered requests and calls."""
     tokens_total: int
     progress: tuple[int, ...]
-    """Counters, one of which changes with whatever brings vLLM on."""
+    """Counters, at least one of which changes with any progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The end of an engine, as its watchdog sees it."""
+    """The failure of an engine detected by its watchdog."""
 
     quiet_s: float
-    """The time for which it had work and made no progress; 0: its processes ended."""
+    """Seconds with work but without progress; 0: the processes ended."""
     work: int
-    """The number of requests and calls that it left unanswered."""
+    """Number of requests and calls left unanswered."""
 
     def error(self, states: Sequence[str]) -> RolloutError:
-        """The error of an engine that hangs; `states` are what its processes do."""
+        """Returns the error of a hanging engine; `states` describes its processes."""
         return RolloutError(
             f"vLLM's engine hangs: no progress for {self.quiet_s:.0f} s (extra_engine_args.hang_timeout_s) with "
             f"{self.work} requests and calls to answer; its processes: {', '.join(states) or 'none is left'}",
@@ -53,16 +54,16 @@ class Trouble:
 
 
 class Watchdog:
-    """Looks after one engine until it is in trouble."""
+    """Watches one engine until it fails."""
 
     def __init__(self, look: Callable[[], Vitals], *, hang_timeout_s: float, clock: Clock) -> None:
-        """`look` tells what is seen now. An engine hangs after `hang_timeout_s` without progress; 0: it never does."""
+        """`look` returns the current state. An engine hangs after `hang_timeout_s` without progress; 0: never."""
         self._look = look
         self._timeout_s = hang_timeout_s
         self._clock = clock
 
     async def trouble(self) -> Trouble:
-        """The trouble, as soon as there is one; it waits for ever over an engine that works or has nothing to do."""
+        """Returns the engine's failure once there is one; waits for ever for an engine that works or is idle."""
         quiet_s = 0.0
         before = self._look()
         looked_s = self._clock.monotonic_s()
@@ -72,7 +73,7 @@ class Watchdog:
             if now.dead:
                 return Trouble(0.0, now.work)
             now_s = self._clock.monotonic_s()
-            # A look that comes late says that this process was held up itself: what vLLM did meanwhile was not heard.
+            # A late check means that this process itself was delayed, and vLLM's progress meanwhile went unnoticed.
             passed_s = min(now_s - looked_s, _LONGEST_LOOK_S)
             looked_s = now_s
             waits = before.work and now.work and now.progress == before.progress

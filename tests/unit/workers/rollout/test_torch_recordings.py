@@ -244,4 +244,4 @@ def test_what_cannot_be_recorded_has_a_reason(
 ) -> None:
     network = network_of(model_of(architecture))
     assert why in str(cuda_graphs.unfit(network, way, deterministic=deterministic))
-    assert cuda_graphs.recorder_for(network, Way.SLOTS, wanted=True, deterministic=False) is None, "not on a CPU"
+    assert cuda_graphs.recorder_for(network, Way.SLOTS, enabled=True, deterministic=False) is None, "not on a CPU"

@@ -1,7 +1,7 @@
-"""The slower way for models whose state the engine's own cache cannot hold: each request is computed alone.
+"""The slower way, for models with state that the engine's own cache cannot hold: each request is computed separately.
 
-Recurrent states, convolutions and attention of a model's own are kept by transformers' cache, one for each request. A
-model that keeps nothing, or keeps it wrongly, computes the whole text again for each token.
+Recurrent states, convolutions and special attention are stored in transformers' cache, one for each request. A model
+without a correct cache computes the whole text again for each token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rftd.workers.engines.torch.rollout.transfer import Drawn
 
 
 class Way(Enum):
-    """The way in which a model's tokens are computed; the log and errors say it in these words."""
+    """A model's way of computing tokens; the values are used in the log and in errors."""
 
     SLOTS = "together, in the engine's own cache"
     OWN_CACHE = "each request alone, in transformers' own cache"
@@ -33,36 +33,38 @@ class Way(Enum):
 
 
 class LoneText:
-    """A text that is computed by the model's own forward."""
+    """A text computed by the model's own forward."""
 
     def __init__(self, network: Network, way: Way) -> None:
         assert way is not Way.SLOTS
         self._network = network
         self._cached = way is Way.OWN_CACHE
         accepted = inspect.signature(network.model.forward).parameters
-        # Mamba's family calls the cache otherwise than attention does.
-        self._name = "cache_params" if "cache_params" in accepted else "past_key_values"
+        # Mamba's family names the cache argument differently from attention models.
+        self._cache_name = "cache_params" if "cache_params" in accepted else "past_key_values"
         self._cache: Any = None
-        self._seen = 0
+        self._cached_tokens = 0
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Logits after `tokens`, which go on from those of the last call  # [1, V]"""
-        # Only what the cache has not seen: a state that is fed a token twice is another state.
-        ids = to_device(np.array([tokens[self._seen :]], np.int64), self._network.device)
-        kept = {} if self._cache is None else {self._name: self._cache}
-        output = self._network.model(input_ids=ids, use_cache=self._cached, **kept, **self._network.last_places(1))
+        """Returns the logits after `tokens`, a continuation of the last call's  # [1, V]"""
+        # Only tokens not yet in the cache: a state fed a token twice would differ.
+        ids = to_device(np.array([tokens[self._cached_tokens :]], np.int64), self._network.device)
+        cache_argument = {} if self._cache is None else {self._cache_name: self._cache}
+        output = self._network.model(
+            input_ids=ids, use_cache=self._cached, **cache_argument, **self._network.last_places(1)
+        )
         if self._cached:
-            self._cache = getattr(output, self._name)
-            self._seen = len(tokens)
+            self._cache = getattr(output, self._cache_name)
+            self._cached_tokens = len(tokens)
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
 
 class LoneRequests:
-    """Stands in for a `Batch`; tokens are a function of the same (weights, prompt, seed).
+    """A replacement for `Batch`; tokens are a function of the same (weights, prompt, seed).
 
-    After new weights a cached state stays as the old ones computed it, as the keys and values of a `Batch` do; in the
-    way without a cache everything is computed from the new ones.
+    After new weights a cached state stays as computed by the old ones, like the keys and values of a `Batch`; the way
+    without a cache computes everything with the new ones.
     """
 
     def __init__(self, network: Network, way: Way, *, slots: int) -> None:
@@ -80,29 +82,29 @@ class LoneRequests:
 
     @property
     def free(self) -> int:
-        """The number of requests that may join."""
+        """Number of requests that may join."""
         return self._slots - len(self._texts)
 
     @property
     def tokens_total(self) -> int:
-        """The number of tokens drawn so far."""
+        """Number of tokens drawn so far."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
-        """Gives nothing up: states go with their requests, and none is running."""
+        """Does nothing: states are freed with their requests, and none is running."""
 
     def caught_up(self) -> list[Finished]:
         """Returns nothing: no step is begun ahead."""
         return []
 
     def swapped(self, version: tuple[int, int]) -> None:
-        """Draws everything from these weights, from the next token on."""
+        """Draws everything from the weights of `version`, from the next token on."""
         self.version = version
         for running in self._texts:
             running.mark(version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
-        """Draws the first token of each; returns the requests that end with it."""
+        """Draws the first token of each newcomer; returns the requests finished by it."""
         assert 0 < len(newcomers) <= self.free
         for running in newcomers:
             running.mark(self.version)
@@ -110,7 +112,7 @@ class LoneRequests:
         return self._drawn(newcomers)
 
     def step(self) -> list[Finished]:
-        """Draws a token for every running request; returns the requests that end with it."""
+        """Draws a token for every running request; returns the requests finished by it."""
         return self._drawn(self.live)
 
     def drop(self, leaving: Iterable[Running]) -> None:
@@ -132,7 +134,7 @@ class LoneRequests:
 def batch_of(
     network: Network, way: Way, *, slots: int, max_len: int, deterministic: bool, recorder: Recorder | None = None
 ) -> Batch | LoneRequests:
-    """The running requests of a model that is computed in this way."""
+    """Makes the running requests of a model computed in this way."""
     if way is Way.SLOTS:
         return Batch(network, slots=slots, max_len=max_len, deterministic=deterministic, recorder=recorder)
     return LoneRequests(network, way, slots=slots)

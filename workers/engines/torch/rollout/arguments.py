@@ -1,4 +1,4 @@
-"""`extra_engine_args` of the torch rollout engine, and how it is opened; known without torch."""
+"""`extra_engine_args` of the torch rollout engine, and its opening; importable without torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DEVICE: Final = "explorer.rollout_model.extra_engine_args.device"
 
 
 class TorchRolloutArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments below `explorer.rollout_model.extra_engine_args`, beside `threads`."""
+    """Arguments in `explorer.rollout_model.extra_engine_args`, other than `threads`."""
 
     device: DeviceName = "auto"
-    """`auto`: cuda if there is one and the experiment is not deterministic. Weights, cache and drawing are there."""
+    """Device of weights, cache and drawing. `auto`: cuda if there is one and the experiment is not deterministic."""
     cuda_graphs: bool = True
-    """Decode steps on a GPU are recorded once and repeated, where the model's allow it. On a CPU it changes nothing."""
+    """Records decode steps on a GPU once and repeats them, if the model allows. No effect on a CPU."""
 
 
 async def _open(opening: EngineOpening[TorchRolloutArgs]) -> RolloutEngine:
@@ -46,12 +46,12 @@ async def _open(opening: EngineOpening[TorchRolloutArgs]) -> RolloutEngine:
 
 
 def memory(plan: EnginePlan[TorchRolloutArgs]) -> EngineMemory | None:
-    """Weights, and keys and values of all requests at once."""
+    """Returns the memory of the weights, and of keys and values of all requests; None if unknown."""
     host = plan.host
-    asked = plan.arguments.device
-    on_gpu = bool(host.gpus) and (asked == "cuda" or (asked == "auto" and not plan.deterministic))
-    devices = host.gpus if on_gpu else tuple(each for each in host.devices if each.kind == "cpu")
-    device = max(devices, key=lambda each: each.memory_bytes, default=None)
+    device_name = plan.arguments.device
+    on_gpu = bool(host.gpus) and (device_name == "cuda" or (device_name == "auto" and not plan.deterministic))
+    devices = host.gpus if on_gpu else tuple(candidate for candidate in host.devices if candidate.kind == "cpu")
+    device = max(devices, key=lambda candidate: candidate.memory_bytes, default=None)
     if not host.seen or host.clustered or device is None or not device.memory_bytes:
         return None
     folder = Path(plan.model.path)
@@ -66,15 +66,15 @@ def memory(plan: EnginePlan[TorchRolloutArgs]) -> EngineMemory | None:
 
 
 def check_room(plan: EnginePlan[TorchRolloutArgs]) -> None:
-    """Raises ConfigError, with the arithmetic, if weights and cache are larger than all memory of the device.
+    """Raises ConfigError, with the arithmetic, if weights and cache exceed all memory of the device.
 
-    What others take of it meanwhile is seen when the engine opens.
+    Memory in use by other processes is checked when the engine opens.
     """
-    found = memory(plan)
-    if found is not None and found.size_bytes > found.device.memory_bytes:
-        device, needs = found
+    engine_memory = memory(plan)
+    if engine_memory is not None and engine_memory.size_bytes > engine_memory.device.memory_bytes:
+        device, needs = engine_memory
         raise ConfigError(
-            f"{terms_of(needs)} = {shown(found.size_bytes)} > {shown(device.memory_bytes)} of {device.name}",
+            f"{terms_of(needs)} = {shown(engine_memory.size_bytes)} > {shown(device.memory_bytes)} of {device.name}",
             field="explorer.runner_per_model" if needs[0].size_bytes < device.memory_bytes else "model.model_path",
             fix="take a smaller explorer.runner_per_model or model.max_model_len, explorer.rollout_model.dtype "
             "bfloat16, or a smaller model",

@@ -1,7 +1,7 @@
-"""Attention of the engine, registered with transformers under a name of its own.
+"""Attention of the engine, registered with transformers under a separate name.
 
 Every mask is made by the engine and added to the scores, so transformers builds none. A sliding window or a chunk is
-cut here, from the layer's own setting.
+applied here, from the layer's own setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HALF: Final = (torch.bfloat16, torch.float16)
 
 
 def register() -> None:
-    """Makes `attn_implementation=NAME` known to transformers; repeating it changes nothing."""
+    """Registers `attn_implementation=NAME` with transformers. Idempotent."""
     AttentionInterface.register(NAME, attend)
 
 
@@ -33,14 +33,14 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The values that each query gathers  # [N, Q, H, D']. The last query belongs to the last column."""
+    """Returns the values gathered by each query  # [N, Q, H, D']. The last query belongs to the last column."""
     del dropout
-    # Some layers have a window and leave it to the mask.
+    # Some layers have a window and leave its use to the mask.
     sliding_window = settings.get("sliding_window", getattr(module, "sliding_window", None))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows, heads, queries, _size = query.shape
     if sliding_window is not None and key.shape[2] > sliding_window:
-        # A decode step sees the last columns of the window: cut, they cost no attention, where a mask would.
+        # A decode step sees only the window's last columns: cutting the rest saves their attention; a mask would not.
         if queries == 1:
             key = key[:, :, -sliding_window:]
             value = value[:, :, -sliding_window:]
@@ -54,7 +54,8 @@ def attend(
     plain = softcap is None and s_aux is None
     if plain and queries > 1:
         if query.is_cuda and groups != heads:
-            # There only the flash kernel shares keys, and it takes no mask: what is left would hold all scores at once.
+            # On a GPU only the flash kernel shares keys, and it takes no mask: the other kernels would hold all scores
+            # at once.
             key = key.repeat_interleave(heads // groups, 1)
             value = value.repeat_interleave(heads // groups, 1)
             groups = heads
@@ -62,7 +63,7 @@ def attend(
             query, key, value, attn_mask=attention_mask, scale=scale, enable_gqa=groups != heads
         )
         return mixed.transpose(1, 2), None
-    # The heads that share a key attend together: no copy of the key for each. [N, G, H/G * Q, D]
+    # Heads sharing a key attend together, without copies of the key. [N, G, H/G * Q, D]
     folded = query.reshape(rows, groups, heads // groups * queries, query.shape[-1])
     if queries > 1:
         attention_mask = attention_mask.repeat(1, 1, heads // groups, 1)
@@ -82,9 +83,10 @@ def _spelled_out(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The values that each query gathers, with a cap of the scores and a sink of each head  # [N, G, H/G * Q, D']
+    """Returns the values gathered by each query, with a cap of the scores and a sink for each head  # [N, G, H/G * Q,
+    D']
 
-    In float32 if the model is in half precision: a score of 30 has steps of 0.12 in bfloat16, and weights as coarse.
+    In float32 for half-precision models: a score of 30 has steps of 0.12 in bfloat16, and weights as coarse.
     """
     dtype = query.dtype
     if dtype in _HALF:
@@ -95,23 +97,23 @@ def _spelled_out(
     if softcap is not None:
         scores = scores.div_(softcap).tanh_().mul_(softcap)
     scores = scores.add_(mask)
-    if sinks is not None:  # it takes its share of the weight and gives nothing
-        groups, each = query.shape[1:3]
+    if sinks is not None:  # takes its share of the weight and gives nothing
+        groups, group_rows = query.shape[1:3]
         column = sinks.view(groups, -1, 1).to(scores.dtype)  # [G, H/G, 1]
-        column = column.repeat_interleave(each // column.shape[1], 1)
+        column = column.repeat_interleave(group_rows // column.shape[1], 1)
         scores = torch.cat((scores, column.expand(len(scores), -1, -1, -1)), -1)
     weights = torch.softmax(scores, -1)[..., : key.shape[2]]
     return torch.matmul(weights, value).to(dtype)
 
 
 def _outside(window: int, queries: int, mask: torch.Tensor) -> torch.Tensor:
-    """A mask that is very negative where a column is `window` or more before the query  # [Q, W]"""
+    """Returns a mask, very negative where a column is `window` or more before the query  # [Q, W]"""
     distance = torch.ones(queries, mask.shape[-1], device=mask.device).tril(mask.shape[-1] - queries - window)
     return distance.to(mask.dtype) * masked(mask.dtype)
 
 
 def _chunk_of(module: torch.nn.Module) -> int | None:
-    """The tokens of a chunk of this layer, beyond which no token sees another; None: it has no chunks."""
+    """Returns the chunk length of this layer in tokens, the limit of each token's view; None without chunks."""
     config = getattr(module, "config", None)
     chunk: int | None = getattr(config, "attention_chunk_size", None)
     if config is None or chunk is None:
@@ -121,18 +123,18 @@ def _chunk_of(module: torch.nn.Module) -> int | None:
 
 
 def _before_chunk(chunk: int, mask: torch.Tensor) -> torch.Tensor:
-    """A mask that is very negative where a column lies before the query's chunk  # [N, 1, Q, W] -> [N, 1, Q, W]"""
+    """Returns a mask, very negative where a column is before the query's chunk  # [N, 1, Q, W] -> [N, 1, Q, W]"""
     queries, width = mask.shape[2:]
     column = torch.arange(width, device=mask.device)
-    own = column[width - queries :, None]  # [Q, 1]
-    position = (mask == 0).sum(-1, keepdim=True) - 1  # of each query in its text: all that it sees lies before it
-    return (column < own - position % chunk).to(mask.dtype) * masked(mask.dtype)
+    query_column = column[width - queries :, None]  # [Q, 1]
+    position = (mask == 0).sum(-1, keepdim=True) - 1  # of each query in its text: all visible columns are before it
+    return (column < query_column - position % chunk).to(mask.dtype) * masked(mask.dtype)
 
 
 def masked(dtype: torch.dtype) -> float:
-    """The number that is added to the score of a column that must not be seen.
+    """Returns the number to add to the score of a hidden column.
 
-    Not minus infinity: a row without any visible column, such as padding, would be NaN and poison its neighbours. And
-    a float32 in every dtype: a mask of booleans times this number is one, in which more would be infinite.
+    Not minus infinity: a row without any visible column, such as padding, would be NaN and poison its neighbours. And a
+    float32 in every dtype: a mask of booleans times this number is a float32, where a larger one would be infinite.
     """
     return max(torch.finfo(dtype).min, torch.finfo(torch.float32).min) / 4

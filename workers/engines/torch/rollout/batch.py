@@ -1,4 +1,4 @@
-"""`Batch`: the running requests, which join, draw a token each per step, and leave. `loop` drives it on its thread."""
+"""`Batch`: the running requests, which join, draw a token each per step, and leave. Driven by `loop` on its thread."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rftd.workers.engines.torch.rollout.running import Finished, Running
 from rftd.workers.engines.torch.rollout.transfer import Drawn
 
 PREFILL_TOKENS = 16_384
-"""Prompts are prefilled together up to so many tokens, padding included."""
+"""Maximum tokens of prompts prefilled together, padding included."""
 
 
 class Batch:
-    """The running requests, at most `slots`, which draw one token each per step.
+    """The running requests, at most `slots`, drawing one token each per step.
 
-    Ordinarily equal sequences are computed once, the rows are packed, and a step attends only as far back as its
-    longest row. In deterministic mode every step has the same shape, whoever is in it, and each prompt is prefilled
-    alone.
+    Normally equal sequences are computed once, the rows are packed, and a step attends only as far back as its longest
+    row. In deterministic mode every step has the same shape, whichever requests are in it, and each prompt is prefilled
+    separately.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class Batch:
         ahead: bool | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`ahead`: begin a step before the tokens of the last are read, so that no side waits; None: on a GPU.
+        """`ahead`: begin a step before the last step's tokens are read, so that neither side waits; None: on a GPU.
 
         `recorder`: repeat recorded steps; not in deterministic mode.
         """
         assert recorder is None or not deterministic
         self._network = network
         self._runs_ahead = network.device.type == "cuda" if ahead is None else ahead
-        self._under_way: Drawn | None = None
+        self._step_ahead: Drawn | None = None
         self._slots = slots
         self._max_len = max_len
         self._deterministic = deterministic
         self._responses = Responses(network)
         self._cache = SlotCache(slots=slots, max_len=max_len, dtype=network.dtype, device=network.device)
         self._rows: Rows = FixedRows(slots) if deterministic else SharedRows()
-        self._of: torch.Tensor | None = None
+        self._row_of: torch.Tensor | None = None
         self._draw: Draw | None = None
         self._arranged = False
         self._ids = torch.zeros(slots, 1, dtype=torch.long, device=network.device)
@@ -71,34 +71,34 @@ class Batch:
 
     @property
     def free(self) -> int:
-        """The number of requests that may join."""
+        """Number of requests that may join."""
         return self._slots - len(self.live)
 
     @property
     def tokens_total(self) -> int:
-        """The number of tokens drawn so far."""
+        """Number of tokens drawn so far."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
-        """Gives the cache's memory up; no request is running."""
+        """Frees the cache's memory, while no request is running."""
         self._cache.forget()
         if self._fixed is not None:
             self._fixed.forget()
 
     def caught_up(self) -> list[Finished]:
-        """Takes the tokens of a step that was begun ahead; returns the requests that end with it.
+        """Takes the tokens of a step begun ahead; returns the requests finished by them.
 
-        Call it before weights or requests change: what is under way was drawn from the old ones.
+        To be called before weights or requests change: the step ahead was drawn from the old ones.
         """
-        if self._under_way is None:
+        if self._step_ahead is None:
             return []
-        done = self._read(self._under_way)
+        done = self._read(self._step_ahead)
         self._settle(finished.running for finished in done)
         return done
 
     def swapped(self, version: tuple[int, int]) -> None:
-        """Draws everything from these weights, from the next token on."""
-        assert self._under_way is None, "caught_up() before swapped()"
+        """Draws everything from the weights of `version`, from the next token on."""
+        assert self._step_ahead is None, "caught_up() before swapped()"
         self.version = version
         if self._fixed is not None:
             self._fixed.check_weights()
@@ -106,11 +106,10 @@ class Batch:
             running.mark(self.version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
-        """Prefills the prompts and draws the first token of each; returns the requests that end with it."""
+        """Prefills the prompts and draws the first token of each; returns the requests finished by it."""
         assert 0 < len(newcomers) <= self.free
         done = self.caught_up()
-        # Sorted by the prompt itself at last, so that the order in a set, which differs between processes, decides
-        # nothing.
+        # Ties are sorted by the prompt itself, so that the order in a set, different in each process, has no effect.
         prompts = sorted({r.request.prompt for r in newcomers}, key=lambda prompt: (-len(prompt), prompt))
         for chunk in self._chunks(prompts):
             index = {prompt: i for i, prompt in enumerate(chunk)}
@@ -118,34 +117,38 @@ class Batch:
             sources = [index[r.request.prompt] for r in joining]
             logits, prefilled = self._network.prefill(chunk)
             self._make_room(max(map(len, chunk)))
-            rows, placed = self._rows.join(joining, sources, [self._cache.end - len(prompt) for prompt in chunk])
-            self._cache.place(rows, prefilled, placed)
+            rows, prompts_of_rows = self._rows.join(
+                joining, sources, [self._cache.end - len(prompt) for prompt in chunk]
+            )
+            self._cache.place(rows, prefilled, prompts_of_rows)
             draw = self._responses.drawing(joining)
             drawn = Drawn(*draw(logits, to_device(sources, logits.device)), draw.processed)
             for running in joining:
                 running.mark(self.version)
             self._draw = None
             tokens, logprobs, processed = drawn.read()
-            if broken := {sources[place] for place in _broken(logprobs)}:
-                self._cache.clear([row for row, prompt in zip(rows, placed, strict=True) if prompt in broken])
+            if broken := {sources[index_of_nan] for index_of_nan in _broken(logprobs)}:
+                self._cache.clear([row for row, prompt in zip(rows, prompts_of_rows, strict=True) if prompt in broken])
             ended = self._responses.take(joining, tokens, logprobs, processed)
             self._settle(finished.running for finished in ended)
             done += ended
         return done
 
     def step(self) -> list[Finished]:
-        """Draws a token for every running request; returns the requests that end with it."""
-        drawn = self._under_way or self._begin()
-        self._under_way = self._begin() if self._may_run_ahead() else None
+        """Draws a token for every running request; returns the requests finished by it."""
+        drawn = self._step_ahead or self._begin()
+        self._step_ahead = self._begin() if self._may_run_ahead() else None
         done = self._take(self._rows.requests, drawn)
-        if done and self._under_way is not None:
-            done += self._read(self._under_way, without=done)
+        if done and self._step_ahead is not None:
+            done += self._read(self._step_ahead, without=done)
         if done or self._rows.shared:
             self._settle(finished.running for finished in done)
         return done
 
     def _begin(self) -> Drawn:
-        """Has the device compute and draw one token more in each row; each goes on from its own, if it is alone."""
+        """Starts computing and drawing the next token of each row on the device; a row alone continues with its own
+        token.
+        """
         self._make_room(0)
         if not self._arranged:
             self._arrange()
@@ -159,46 +162,46 @@ class Batch:
             mask = self._cache.window(count, self._width() + 1)
             logits = self._network.decode(ids, positions, mask, self._cache)
         self._cache.advance()
-        drawn, logprobs = self._draw(logits, self._of)
+        drawn, logprobs = self._draw(logits, self._row_of)
         if not self._rows.shared:
             ids[:, 0] = drawn
             positions += 1
         return Drawn(drawn, logprobs, self._draw.processed)
 
     def _may_run_ahead(self) -> bool:
-        """True if the next step needs nothing that only the tokens under way can tell, unless one ends a response."""
-        # On a shared row the tokens decide which requests part, and a full cache has to be moved first.
+        """True if the next step is independent of the tokens under way, unless one ends a response."""
+        # On a shared row the tokens decide which requests part, and a full cache must be moved first.
         if not self._runs_ahead or self._rows.shared or self._cache.full:
             return False
         return all(len(running.tokens) + 1 < running.limit for running in self.live)
 
     def _read(self, drawn: Drawn, *, without: Sequence[Finished] = ()) -> list[Finished]:
-        """Takes what was begun ahead, but for requests that had ended before."""
-        self._under_way = None
-        gone = {id(finished.running) for finished in without}
-        requests = [None if id(running) in gone else running for running in self._rows.requests]
+        """Takes the tokens of a step begun ahead, except for requests already finished."""
+        self._step_ahead = None
+        finished_ids = {id(finished.running) for finished in without}
+        requests = [None if id(running) in finished_ids else running for running in self._rows.requests]
         return self._take(requests, drawn)
 
     def _take(self, requests: Sequence[Running | None], drawn: Drawn) -> list[Finished]:
-        """Takes the tokens of a step, one for each place of `requests`; returns the requests that end with it."""
+        """Takes the tokens of a step, one for each of `requests`; returns the requests finished by them."""
         tokens, logprobs, processed = drawn.read()
         if broken := _broken(logprobs):
-            # Also rows that no request is on any more: their keys are NaN, which 0 times a hidden weight does not mend.
+            # Also rows without requests: their keys are NaN, and a hidden weight of 0 times NaN is still NaN.
             self._cache.clear(self._rows.of[broken])
         return self._responses.take(requests, tokens, logprobs, processed)
 
     def drop(self, leaving: Iterable[Running]) -> None:
         """Frees the slots of cancelled requests."""
-        assert self._under_way is None, "caught_up() before drop()"
+        assert self._step_ahead is None, "caught_up() before drop()"
         self._settle(leaving)
 
     def _chunks(self, prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """Prompts of like length that are prefilled together, the longest first."""
+        """Yields groups of prompts of similar length to prefill together, the longest first."""
         chunk: list[tuple[int, ...]] = []
         for prompt in prompts:
             if chunk:
                 longest = len(chunk[0])
-                # Half of a row may be padding, and 16 tokens more: another forward costs more than so much padding.
+                # Half of a row may be padding, plus 16 tokens: another forward costs more than the padding.
                 full = (len(chunk) + 1) * longest > PREFILL_TOKENS or longest > 2 * len(prompt) + 16
                 if full or self._deterministic:
                     yield chunk
@@ -207,21 +210,21 @@ class Batch:
         yield chunk
 
     def _width(self) -> int:
-        """The number of columns before `end` that any row sees."""
+        """Returns the number of columns before `end` visible to any row."""
         if self._deterministic:
-            # Of one width at every step: sums over more columns are grouped otherwise, and round otherwise.
+            # One width at every step: sums over more columns are grouped differently, and round differently.
             return self._max_len - 1
         return self._cache.end - int(self._rows.starts.min())
 
     def _make_room(self, ahead: int) -> None:
-        """Columns for a prompt of `ahead` tokens, and one behind for the next token."""
+        """Makes room for a prompt of `ahead` columns before `end`, and one column behind for the next token."""
         rows = self._rows
         if self._deterministic:
             width = ahead = self._max_len - 1
         else:
             width = self._width() if rows.live else 0
         until = None
-        if self._fixed is not None and not self._arranged:  # else a step that was begun ahead would lose its tokens
+        if self._fixed is not None and not self._arranged:  # otherwise a step begun ahead would lose its tokens
             until = self._fixed.columns_until(max(width, ahead))
         moved = self._cache.reserve(len(rows.starts), width, ahead, until=until)
         if moved:
@@ -229,11 +232,13 @@ class Batch:
             self._arranged = False
 
     def _settle(self, leaving: Iterable[Running]) -> None:
-        """Gives each different sequence a row of its own, after requests left or drew different tokens."""
-        gone = set(map(id, leaving))
+        """Gives each different sequence a separate row, after requests left or drew different tokens."""
+        leaving_ids = set(map(id, leaving))
         rows = self._rows
-        kept = np.array([place for place, r in enumerate(rows.requests) if r is not None and id(r) not in gone], int)
-        sources, targets, order = rows.settle(kept)
+        staying = np.array(
+            [index for index, r in enumerate(rows.requests) if r is not None and id(r) not in leaving_ids], int
+        )
+        sources, targets, order = rows.settle(staying)
         if len(sources):
             self._cache.move(sources, targets, self._width())
         if self._draw is not None:
@@ -241,7 +246,7 @@ class Batch:
         self._arranged = False
 
     def _arrange(self) -> None:
-        """Prepares the tensors of the next steps after the batch changed."""
+        """Prepares the tensors of the next steps after a change of the batch."""
         rows = self._rows
         end = self._cache.end
         device = self._ids.device
@@ -249,7 +254,7 @@ class Batch:
             self._draw = self._responses.drawing(rows.requests)
         if self._deterministic:
             rows.starts[[r is None for r in rows.requests]] = end
-        self._of = to_device(rows.of, device) if rows.shared else None
+        self._row_of = to_device(rows.of, device) if rows.shared else None
         count = len(rows.starts)
         if self._fixed is not None:
             self._fixed.arrange(rows.starts)
@@ -261,8 +266,8 @@ class Batch:
 
 
 def _broken(logprobs: list[float]) -> list[int]:
-    """The places of the log-probabilities that are NaN."""
-    # NaN survives a sum, and a sum of a list is faster than a look at each.
+    """Returns the indices of the log-probabilities that are NaN."""
+    # NaN survives a sum, and summing a list is faster than checking each number.
     if not math.isnan(sum(logprobs)):
         return []
-    return [place for place, logprob in enumerate(logprobs) if math.isnan(logprob)]
+    return [index for index, logprob in enumerate(logprobs) if math.isnan(logprob)]

@@ -1,7 +1,7 @@
 """Keys and values of the running requests.
 
-All rows are right-aligned at one shared column, `end`: a request with n tokens in the cache occupies the columns
-[end - n, end). So a decode step writes one column for all rows (a slice, no index), and the mask of a row stays the
+All rows are right-aligned at one shared column, `end`: a request with n tokens in the cache occupies the columns [end -
+n, end). A decode step therefore writes one column for all rows (a slice, no index), and the mask of a row stays the
 same from step to step: everything before its first column is hidden.
 
         ....AAAAAAAA|
@@ -24,7 +24,7 @@ from rftd.workers.engines.torch.rollout.attention import masked
 
 Rows: TypeAlias = Sequence[int] | NDArray[np.int64]
 SLACK_COLUMNS: Final = 64
-"""Columns are shifted back at most once in so many steps."""
+"""Columns are shifted back at most once in this number of steps."""
 
 
 class Prefilled(Cache):
@@ -44,12 +44,12 @@ class Prefilled(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        # Prompts are computed whole: nothing lies before them.
+        # Prompts are computed whole: no tokens precede them.
         return 0
 
 
 class FixedWindow(Cache):
-    """The first columns of the first rows of a `SlotCache`, one of which a step writes: the one that a tensor names."""
+    """The first columns of the first rows of a `SlotCache`; a step writes the column whose number is in a tensor."""
 
     def __init__(
         self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], width: int, column: torch.Tensor
@@ -72,7 +72,7 @@ class FixedWindow(Cache):
 
 
 class SlotCache(Cache):
-    """A fixed number of rows; the first `rows` of them take part in a decode step."""
+    """A fixed number of rows, of which the first `rows` take part in a decode step."""
 
     def __init__(self, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(layers=[])
@@ -90,11 +90,11 @@ class SlotCache(Cache):
 
     @property
     def full(self) -> bool:
-        """True if no column is left behind `end`."""
+        """True if there is no column behind `end`."""
         return self.end == self.columns
 
     def window(self, rows: int, width: int) -> torch.Tensor:
-        """Opens the next column for `rows` rows, `width` columns back counting it; the mask  # [N, 1, 1, W]"""
+        """Opens the next column for `rows` rows and returns the mask of the last `width` columns  # [N, 1, 1, W]"""
         if self.full:
             raise AssertionError("reserve() before window()")
         self._rows = rows
@@ -102,7 +102,7 @@ class SlotCache(Cache):
         return self._hidden[:rows, None, None, self._first : self.end + 1]
 
     def fixed_window(self, rows: int, width: int, column: torch.Tensor) -> FixedWindow:
-        """The first `width` columns of `rows` rows, of which a step writes `column`  # [1]"""
+        """Returns the first `width` columns of `rows` rows, of which a step writes `column`  # [1]"""
         keys = [stored[:rows] for stored in self._keys]
         values = [stored[:rows] for stored in self._values]
         return FixedWindow(keys, values, width, column)
@@ -123,14 +123,14 @@ class SlotCache(Cache):
         return self.end
 
     def advance(self) -> None:
-        """The open column is written: it belongs to every row now."""
+        """Adds the written column to every row."""
         self.end += 1
 
     def reserve(self, live: int, width: int, ahead: int, *, until: int | None = None) -> int:
-        """Makes room: afterwards at least `ahead` columns lie before `end`, and one behind it.
+        """Makes room: afterwards at least `ahead` columns are before `end`, and one behind.
 
-        Rows that reach the column `until`, or else the last, are moved back as far as that allows. The last `width`
-        columns of the first `live` rows are kept. Returns by how many columns they moved.
+        Rows reaching the column `until`, or else the last, are moved back as far as possible. The last `width` columns
+        of the first `live` rows are preserved. Returns the number of columns moved.
         """
         assert width <= self._max_len and ahead <= self._max_len, f"{width} or {ahead} of {self._max_len} columns"
         if not live:
@@ -158,7 +158,7 @@ class SlotCache(Cache):
         first = int(rows[0])
         last = int(rows[-1])
         source = to_device(sources, device)
-        # Neighbouring rows, the usual case, are a slice: copied at once, where an index is looked up for each.
+        # Neighbouring rows, the usual case, are a slice, copied at once without an index.
         gapless = last - first == len(rows) - 1
         target = to_device(rows, device)
         columns = slice(self.end - prompts.keys[0].shape[2], self.end)
@@ -169,28 +169,28 @@ class SlotCache(Cache):
                 stored[:, :, columns].index_copy_(0, target, states.index_select(0, source))
 
     def move(self, sources: Rows, targets: Rows, width: int) -> None:
-        """Each row of `targets` becomes what its row of `sources` was, in the last `width` columns."""
+        """Copies the last `width` columns of each row of `sources` into the row of `targets`, all at once."""
         device = self._column.device
         source = to_device(sources, device)
         target = to_device(targets, device)
         columns = slice(self.end - width, self.end)
         for stored in (*self._keys, *self._values):
-            kept = stored[:, :, columns]
-            kept.index_copy_(0, target, kept.index_select(0, source))
+            window = stored[:, :, columns]
+            window.index_copy_(0, target, window.index_select(0, source))
 
     def clear(self, rows: Rows) -> None:
-        """Makes everything in these rows zero: NaN would reach whoever has the row next, hidden or not."""
+        """Sets these rows to zero: NaN would reach the next request on a row, hidden or not."""
         target = to_device(rows, self._column.device)
         for stored in (*self._keys, *self._values):
             stored.index_fill_(0, target, 0)
 
     def forget(self) -> None:
-        """Gives up keys and values, which no row needs; they are made anew with the next prompt."""
+        """Frees keys and values, while no row needs them; the next prompt allocates them again."""
         self._keys = []
         self._values = []
 
     def hide(self, starts: Rows) -> None:
-        """Row i sees the columns from `starts[i]` on."""
+        """Makes row i see the columns from `starts[i]` on."""
         begin = to_device(starts, self._column.device).unsqueeze(1)
         torch.mul(self._column < begin, self._masked, out=self._hidden[: len(starts)])
 

@@ -1,4 +1,4 @@
-"""Drawing: from logits to one token for each row, with its log-probability."""
+"""Drawing: from logits to one token for each row, with the token's log-probability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEVER = float("-inf")
 
 
 class Draw:
-    """The drawing of one batch's rows, prepared once and used until the batch changes.
+    """The drawing for one batch's rows, prepared once and used until the batch changes.
 
     A row's token depends on its own logits, sampling and position only.
     """
@@ -33,7 +33,7 @@ class Draw:
         device: torch.device,
         texts: Sequence[Text] = (),
     ) -> None:
-        """`keys`: of each row's seed; `positions`: how many tokens it has drawn already  # [N]
+        """`keys`: of each row's seed; `positions`: number of tokens already drawn by each row  # [N]
 
         `texts`: of each row, where any sampling `adjusts` logits  # [N]
         """
@@ -49,51 +49,53 @@ class Draw:
         self._adjust = Adjustments(samplings, texts, device) if any(map(adjusts, samplings)) else None
         self._processes = any(s.processed_logprobs for s in samplings)
         self.processed: torch.Tensor | None = None
-        """Log-probabilities of the last tokens in the distributions that they were drawn from; None unless any row
-        asks for them  # [N]"""
+        """Log-probabilities of the last tokens in the distributions behind the draws; None unless requested by any row
+        # [N]
+        """
         self._prepare()
 
     def of(self, rows: NDArray[np.int64]) -> Draw:
-        """The drawing of these rows from here on, in this order."""
-        made = copy(self)
+        """Returns the drawing for these rows from here on, in this order."""
+        selection = copy(self)
         for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_ps", "_min_tokens"):
-            setattr(made, name, getattr(self, name)[rows])
-        made._adjust = self._adjust and self._adjust.of(rows)
+            setattr(selection, name, getattr(self, name)[rows])
+        selection._adjust = self._adjust and self._adjust.of(rows)
         if not self._plain:
-            made._prepare()
-        return made
+            selection._prepare()
+        return selection
 
     def _prepare(self) -> None:
         device = self._device
         greedy = self._temperatures <= 0
         self._all_greedy, self._any_greedy = bool(greedy.all()), bool(greedy.any())
         self._greedy = to_device(greedy, device)
-        # Log-probabilities of greedy rows are those at temperature 1, as the engine's contract has it.
+        # Log-probabilities of greedy rows are at temperature 1, as the engine's contract requires.
         scales = 1.0 / np.where(greedy, 1.0, self._temperatures)
         scaled = bool((scales != 1.0).any())
         self._scale = to_device(scales.astype(np.float32), device).unsqueeze(1) if scaled else None  # [N, 1]
         self._unended = int((self._min_tokens - self._positions.astype(np.int64)).max(initial=0))
         narrow = np.flatnonzero(~greedy & ((self._top_ps < 1.0) | (self._top_ks > 0) | (self._min_ps > 0)))
         self._narrow = to_device(narrow, device) if len(narrow) else None
-        # Then nothing below depends on which rows these are.
+        # Otherwise nothing below depends on the rows' settings.
         self._plain = not self._any_greedy and not scaled and not len(narrow)
         if self._narrow is None:
             return
         top_k = self._top_ks[narrow]
         top_p = self._top_ps[narrow]
-        # 2^30 is more than any vocabulary has: a top_k that keeps all.
+        # 2^30 exceeds every vocabulary: a top_k without effect.
         self._top_k = to_device(np.where(top_k > 0, top_k, 1 << 30), device).unsqueeze(1)
         self._top_p = to_device(top_p.astype(np.float32), device).unsqueeze(1)
         self._min_p = to_device(self._min_ps[narrow].astype(np.float32), device).unsqueeze(1)
 
     def __call__(self, logits: torch.Tensor, of: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next token of each row and its log-probability; moves every row one position on  # [N, V] -> [N], [N]
+        """Draws the next token of each row; returns tokens and log-probabilities, and advances every row  # [N, V] ->
+        [N], [N]
 
-        `of`: which of the logits are those of each row, else there is one for each  # [N]
+        `of`: index of each row's logits; None: the rows have separate logits  # [N]
         """
         if of is not None:
             logits = logits.index_select(0, of)
-        # In float32 whatever the model computes in: the trainer's ratio of policies divides by these probabilities.
+        # In float32 whatever the model's dtype: the trainer's ratio of policies divides by these probabilities.
         logits = logits.float()
         logprobs = torch.log_softmax(self._scaled(logits), -1)  # [N, V]
         adjusted = logprobs
@@ -127,29 +129,29 @@ class Draw:
         return choices
 
     def _drawn(self, choices: torch.Tensor) -> torch.Tensor:
-        """Inverse of the cumulative distribution at one uniform number a row: one random number, not one per token."""
+        """Inverts the cumulative distribution at one uniform number a row: one random number, not one per token."""
         weights = choices.exp()
         if self._narrow is not None:
             weights = weights.clone()
-            kept = _narrowed(weights[self._narrow], self._top_k, self._top_p, self._min_p)
-            weights[self._narrow] = kept
+            selected = _narrowed(weights[self._narrow], self._top_k, self._top_p, self._min_p)
+            weights[self._narrow] = selected
         # In float64: a float32 sum over 150,000 tokens loses the unlikely ones, and depends on its grouping.
         cumulative = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
         uniform = to_device(uniforms(self._keys, self._positions), self._device).unsqueeze(1)
-        # right=True: the first entry above the target, hence one with weight.
+        # right=True: the first entry above the target, which therefore has weight.
         tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
-        tokens = tokens.clamp_(max=choices.shape[1] - 1)  # only NaN lands beyond
+        tokens = tokens.clamp_(max=choices.shape[1] - 1)  # only NaN is beyond
         if self._processes:
-            kept = weights.gather(1, tokens.unsqueeze(1)) / cumulative[:, -1:]
-            self.processed = kept.squeeze(1).log().float()
+            selected = weights.gather(1, tokens.unsqueeze(1)) / cumulative[:, -1:]
+            self.processed = selected.squeeze(1).log().float()
         return tokens
 
 
 def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """The weights that sampling keeps; the others are 0  # [M, V]
+    """Returns the weights within the sampling's limits; all others become 0  # [M, V]
 
-    Kept are those of at least `min_p` of the heaviest, of these the `top_k` heaviest, and of these the fewest that hold
-    `top_p` of the weight.
+    Preserved are weights of at least `min_p` times the heaviest, of these the `top_k` heaviest, and of these the fewest
+    with `top_p` of the total weight.
 
     Source of min_p: Nguyen et al. 2024, arXiv 2407.01082, section 3.
     """
@@ -157,7 +159,7 @@ def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, m
     ordered = ordered * (ordered >= min_p * ordered[:, :1])
     rank = torch.arange(weights.shape[1], device=weights.device)
     ordered = ordered * (rank < top_k)
-    # Before and not up to: the token that crosses top_p belongs to the nucleus, so one token is always kept.
+    # Before, and not up to: the token crossing top_p belongs to the nucleus, so at least one token remains.
     before = ordered.cumsum(-1) - ordered
     ordered = ordered * (before < top_p * ordered.sum(-1, keepdim=True))
     return torch.zeros_like(weights).scatter_(1, order, ordered)

@@ -27,16 +27,16 @@ from rftd.workers.weights.opened_tensors import opened_tensors
 from rftd.workers.weights.registry import Channels
 
 QUEUE_REQUESTS = 4096
-"""Beyond so many unfinished requests `generate` waits before it queues."""
+"""Number of unfinished requests above which `generate` waits before queueing."""
 
 
 class TorchRolloutEngine:
-    """The `RolloutEngine` over any transformers causal language model, on this machine."""
+    """The `RolloutEngine` for any transformers causal language model, on this machine."""
 
     def __init__(
         self, network: Network, batch: Batch | LoneRequests, *, slots: int, max_model_len: int, threads: int
     ) -> None:
-        """Use `open`."""
+        """Makes the engine; callers use `open`."""
         self._asyncio = asyncio.get_running_loop()
         self._network = network
         self._max_model_len = max_model_len
@@ -50,12 +50,12 @@ class TorchRolloutEngine:
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
         self._waiters: dict[Running, Waiter] = {}
-        self._watched: dict[Running, int] = {}
-        """The number of tokens that the watch of a request was told."""
-        self._telling = False
+        self._reported_tokens: dict[Running, int] = {}
+        """Number of tokens already passed to the watch of each request."""
+        self._report_due = False
         self._changing = asyncio.Lock()
-        """Held by who brings new weights, or moves them between device and host: one at a time."""
-        self._promised: set[asyncio.Future[None]] = set()
+        """Held while new weights are loaded, or moved between device and host: one change at a time."""
+        self._pending: set[asyncio.Future[None]] = set()
         self._unsent: list[Running] = []
         self._requests_total = 0
         self._channels = Channels()
@@ -78,15 +78,15 @@ class TorchRolloutEngine:
         trust_remote_code: bool = False,
         biased: Collection[int] = (),
     ) -> TorchRolloutEngine:
-        """An engine for the model in the folder `model_path`; it waits for its first `load_weights`.
+        """Opens an engine for the model in the folder `model_path`; the first `load_weights` makes it usable.
 
         `slots` requests run at once, each of at most `max_model_len` tokens with its prompt; `biased` are the token ids
-        that tasksets have a bias for. On a GPU `cuda_graphs` lets decode steps be recorded and repeated, if the model's
-        can be. Raises DataError if the folder holds no model, RolloutError if it is one that this engine cannot run or
-        has no such tokens, DeviceMemoryError if the device has no room for it.
+        with a bias in some taskset. On a GPU, `cuda_graphs` records and repeats decode steps, if the model allows.
+        Raises DataError for a folder without a model, RolloutError for a model that this engine cannot run or that
+        lacks such tokens, DeviceMemoryError if the device has too little memory.
         """
         assert slots > 0 and max_model_len > 1 and threads > 0
-        # Counted before anything is loaded: running out of memory halfway says less, and may take the trainer along.
+        # Checked before loading: running out of memory halfway has a worse message, and may take the trainer along.
         await asyncio.to_thread(
             check_generation,
             Path(model_path),
@@ -120,7 +120,7 @@ class TorchRolloutEngine:
         return self._loop.version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The response to one request. Cancelling it frees its slot before the next token."""
+        """Returns the response to one request. A cancelled request frees its slot before the next token."""
         running = self._checked(request)
         async with self._room:
             self._alive()
@@ -133,7 +133,7 @@ class TorchRolloutEngine:
 
     @asynccontextmanager
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
-        """The responses to several requests, as they come."""
+        """Yields the responses to several requests as they finish."""
         waiter = Several()
         runnings: list[Running] = []
         for number, request in enumerate(requests):
@@ -151,62 +151,67 @@ class TorchRolloutEngine:
             self._leave(runnings)
 
     def _submit(self, runnings: Sequence[Running], waiter: Waiter) -> None:
-        """All that are submitted in one turn of the event loop go to the decode thread together."""
+        """Queues requests; all requests of one turn of the event loop go to the decode thread together."""
         for running in runnings:
             self._waiters[running] = waiter
             if running.request.watch is not None:
-                self._watched[running] = 0
+                self._reported_tokens[running] = 0
                 self._loop.stepped = self._stepped
         self._requests_total += len(runnings)
-        # One wake-up of the decode thread for all of a turn: a prefill of many costs hardly more than one of few.
+        # One wake-up of the decode thread for a whole turn: prefilling many requests costs hardly more than prefilling
+        # few.
         if not self._unsent:
             self._asyncio.call_soon(self._send)
         self._unsent += runnings
 
     def _leave(self, runnings: Sequence[Running]) -> None:
-        """Nobody waits for these any more: what has not ended is cancelled."""
+        """Ends the wait for these requests: unfinished ones are cancelled."""
         for running in runnings:
             if self._waiters.pop(running, None) is not None:
                 self._cancel(running)
-            if self._watched and self._watched.pop(running, None) is not None and not self._watched:
+            if (
+                self._reported_tokens
+                and self._reported_tokens.pop(running, None) is not None
+                and not self._reported_tokens
+            ):
                 self._loop.stepped = None
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Reads and verifies on a thread of its own, then swaps between two decode steps, which takes one copy."""
+        """Reads and verifies on a separate thread, then swaps between two decode steps, at the cost of one copy."""
         async with self._changing:
             return await self._loaded(weights)
 
     async def _loaded(self, weights: WeightsRef) -> str:
         self._alive()
         began_s = self._asyncio.time()
-        tensors, let_go = await asyncio.to_thread(self._opened, weights)
+        tensors, release = await asyncio.to_thread(self._opened, weights)
         self.transfer_s = self._asyncio.time() - began_s
-        # The engine may have failed meanwhile, and then nobody would ever let the weights go.
+        # The engine may have failed meanwhile, in which case the weights would never be released.
         if self._error is not None:
-            let_go()
+            release()
             self._alive()
         swapped: asyncio.Future[None] = self._asyncio.create_future()
-        self._promised.add(swapped)
+        self._pending.add(swapped)
         version = (weights.version, weights.generation)
 
         def done(error: RolloutError | None) -> None:
-            let_go()
+            release()
             self._call(partial(_settle, swapped, error))
 
         self._loop.swap(Swap(tensors, version, done))
         try:
-            # Shielded: the decode thread will swap in any case, and settles a future that must still be there.
+            # Shielded: the decode thread swaps in any case, and settles a future that must still exist.
             await asyncio.shield(swapped)
         finally:
-            self._promised.discard(swapped)
+            self._pending.discard(swapped)
         return weights.checksum
 
     async def rest(self) -> None:
-        """Leaves the device's memory to others until `wake`, while nothing is generated. On a CPU nothing changes."""
+        """Releases the device's memory until `wake`, while nothing is generated. No effect on a CPU."""
         await self._turned(rests=True)
 
     async def wake(self) -> None:
-        """Takes the memory back, bit for bit. Raises DeviceMemoryError if others have it."""
+        """Takes the memory back, bit for bit. Raises DeviceMemoryError if other processes have it."""
         await self._turned(rests=False)
 
     async def _turned(self, *, rests: bool) -> None:
@@ -218,15 +223,15 @@ class TorchRolloutEngine:
         if not self._loop.rest.possible:
             return
         turned: asyncio.Future[None] = self._asyncio.create_future()
-        self._promised.add(turned)
+        self._pending.add(turned)
         self._loop.turn(Turn(rests, lambda error: self._call(partial(_settle, turned, error))))
         try:
             await asyncio.shield(turned)
         finally:
-            self._promised.discard(turned)
+            self._pending.discard(turned)
 
     def stats(self) -> EngineStats:
-        """Counters, for heartbeats and metrics."""
+        """Returns the counters, for heartbeats and metrics."""
         running = self._loop.running
         return EngineStats(
             tokens_total=self._loop.tokens_total,
@@ -236,23 +241,25 @@ class TorchRolloutEngine:
         )
 
     async def close(self) -> None:
-        """Stops; running requests raise RolloutError. Idempotent."""
+        """Stops the engine; running requests raise RolloutError. Idempotent."""
         if self._error is None:
             self._failed(RolloutError("the engine was closed"))
         await asyncio.to_thread(self._loop.stop)
 
     def _opened(self, weights: WeightsRef) -> tuple[Mapping[str, torch.Tensor], Callable[[], None]]:
-        """The announced weights, verified, where the channel holds them; call the other once they were copied."""
+        """Opens and verifies the announced weights in the channel's memory; the second value releases them after the
+        copy.
+        """
         with contextlib.ExitStack() as stack:
             try:
                 channel = self._channels.of(weights.method)
-                found = stack.enter_context(opened_tensors(channel, weights, self._network.device))
+                tensors = stack.enter_context(opened_tensors(channel, weights, self._network.device))
             except WeightsElsewhereError:
                 raise
             except WorkError as error:
                 raise RolloutError(error.what, where=error.where) from error
-            # At rest nothing decodes that could stand still, and the memory is left to others.
-            verified = self._network.verified(found, ahead=not self._loop.rest.begun)
+            # At rest no decoding would be delayed, and the device's memory belongs to others.
+            verified = self._network.verified(tensors, ahead=not self._loop.rest.begun)
             return verified, stack.pop_all().close
 
     def _checked(self, request: GenerationRequest) -> Running:
@@ -291,25 +298,25 @@ class TorchRolloutEngine:
             self._loop.cancel(running)
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Calls the function on the event loop, from the decode thread; nobody waits any more if the loop is gone."""
+        """Calls the function on the event loop, from the decode thread; does nothing once the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._asyncio.call_soon_threadsafe(function)
 
     def _stepped(self) -> None:
-        """A step is over: on the decode thread. What is drawn before the event loop has a look is told together."""
-        if not self._telling:
-            self._telling = True
-            self._call(self._tell)
+        """Schedules a report after a step, on the decode thread; several steps may be reported together."""
+        if not self._report_due:
+            self._report_due = True
+            self._call(self._report)
 
-    def _tell(self) -> None:
-        # First, for a token that is drawn from here on is told with the next look.
-        self._telling = False
-        for running, told in list(self._watched.items()):
+    def _report(self) -> None:
+        # Cleared first: a token drawn from here on is in the next report.
+        self._report_due = False
+        for running, reported in list(self._reported_tokens.items()):
             # The decode thread appends a token before its log-probability.
             drawn = len(running.logprobs)
-            if drawn > told and running.request.watch is not None:
-                self._watched[running] = drawn
-                running.request.watch(running.tokens[told:drawn], running.logprobs[told:drawn])
+            if drawn > reported and running.request.watch is not None:
+                self._reported_tokens[running] = drawn
+                running.request.watch(running.tokens[reported:drawn], running.logprobs[reported:drawn])
 
     def _delivered(self, done: Sequence[Finished]) -> None:
         for finished in done:
@@ -323,7 +330,7 @@ class TorchRolloutEngine:
         self._waiters = {}
         for running, waiter in waiters.items():
             waiter.take(running, RolloutError(error.what, fix=error.fix))
-        for future in list(self._promised):
+        for future in list(self._pending):
             if not future.done():
                 future.set_exception(RolloutError(error.what, fix=error.fix))
 

@@ -1,9 +1,9 @@
 """A leaner forward for the common family of models: the same arithmetic in a third of the operations.
 
-A small model spends most of a decode step between operations, not in them. Llama, Mistral, Qwen2 and Qwen3 share one
-layer, so its projections run as one, its rotation is looked up, and no module is called. The parameters stay the
-model's own: a projection becomes a view into the fused matrix, so new weights are copied in as ever. Other models run
-through their own forward; the trial at opening checks both ways alike.
+A small model spends most of a decode step between operations. Llama, Mistral, Qwen2 and Qwen3 share one layer, so here
+its projections run as one, its rotation is a lookup, and no module is called. The parameters stay the model's own: each
+projection becomes a view into the fused matrix, so new weights are copied in as usual. Other models run through their
+own forward; the trial at opening checks both ways alike.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from rftd.workers.engines.torch.rollout.attention import attend
 
 _FAMILY: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 _ROTATIONS: Final = frozenset({"default", "linear", "llama3", "yarn"})
-"""Their angles do not depend on how long the sequence is."""
+"""Rotations with angles independent of the sequence's length."""
 
 
 def fuse(model: Any, *, max_len: int) -> FusedForward | None:
-    """The lean forward of `model`, whose projections become views of fused ones; None for another architecture."""
+    """Returns the lean forward of `model`, turning its projections into views of fused ones; None for other
+    architectures.
+    """
     if type(model).__name__ not in _FAMILY or model.model.rotary_emb.rope_type not in _ROTATIONS:
         return None
     return FusedForward(model, max_len)
@@ -47,11 +49,11 @@ class FusedForward:
 
     @property
     def window(self) -> int | None:
-        """The tokens that the layer with the shortest attention window sees; None: all see every token."""
+        """Length in tokens of the shortest attention window; None: all layers see every token."""
         return min((layer.window for layer in self._layers if layer.window is not None), default=None)
 
     def __call__(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
-        """Logits after the last token of each row  # [N, Q], [N, Q], [N, 1, Q, W] -> [N, V]"""
+        """Returns the logits after the last token of each row  # [N, Q], [N, Q], [N, 1, Q, W] -> [N, V]"""
         rows, queries = ids.shape
         flat = positions.reshape(-1)
         cos = self._cos[flat].unsqueeze(1)  # [N * Q, 1, D]
@@ -141,27 +143,27 @@ class _Norm:
         self._epsilon: float = module.variance_epsilon
         size = self._weight.shape[0]
         self._mean = torch.full((size, 1), 1.0 / size, device=self._weight.device)
-        # Only in float32: the module computes the mean in float32 and rounds once, which a product in half does not.
+        # Only in float32: in half precision the module computes the mean in float32 and rounds once, unlike a product.
         self._lean = self._weight.dtype == torch.float32
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if not self._lean:
             normed: torch.Tensor = self._module(x)
             return normed
-        # The mean as a product: a reduction over so few numbers costs several times as much.
+        # The mean as a product: a reduction over so few numbers costs several times more.
         scale = torch.matmul(x * x, self._mean).add_(self._epsilon).rsqrt_()
         return (x * scale).mul_(self._weight)
 
 
 def _by_head(states: torch.Tensor, rows: int, queries: int, heads: int) -> torch.Tensor:
-    """[N * Q, H, D] -> [N, H, Q, D]"""
+    """Returns states by head  # [N * Q, H, D] -> [N, H, Q, D]"""
     if queries == 1:
         return states.unsqueeze(2)
     return states.reshape(rows, queries, heads, -1).transpose(1, 2)
 
 
 def _fused(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The projections as one matrix and one bias; their own parameters become views of it."""
+    """Joins projections into one matrix and one bias; their own parameters become views."""
     weight = _joined([p.weight for p in projections])
     if projections[0].bias is None:
         return weight, None

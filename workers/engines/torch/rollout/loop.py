@@ -20,12 +20,12 @@ from rftd.workers.engines.torch.rollout.running import Finished, Running
 from rftd.workers.weights.parked_tensors import Rest
 
 PATIENCE_STEPS = 4
-"""The steps that a request waits for company before it is prefilled: a prefill costs about as much as a step."""
+"""Steps for which a request waits for others before its prefill: a prefill costs about as much as a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """New weights, verified, to be used from the next step on."""
+    """New weights, verified, for use from the next step on."""
 
     tensors: Mapping[str, torch.Tensor]
     version: tuple[int, int]
@@ -34,7 +34,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The device's memory is left to others (`rests`), or taken back."""
+    """A request to release the device's memory (`rests`), or to take it back."""
 
     rests: bool
     done: Callable[[WorkError | None], None]
@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(slots=True)
 class RequestInbox:
-    """The messages of the asyncio side; guarded by the loop's condition."""
+    """Messages of the asyncio side, guarded by the loop's condition."""
 
     requests: list[Running] = field(default_factory=list)
     cancelled: list[Running] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RequestInbox:
 
 
 class DecodeLoop:
-    """Runs a batch on a thread of its own until it is stopped or fails."""
+    """Runs a batch on a separate thread until stopped or failed."""
 
     def __init__(
         self,
@@ -84,20 +84,20 @@ class DecodeLoop:
         self.running = 0
         self.rest = Rest(network.device, network.kept)
         self.stepped: Callable[[], None] | None = None
-        """Called on the decode thread after each step, while somebody watches a response."""
+        """Called on the decode thread after each step, while a response is watched."""
 
     def start(self) -> None:
-        """Begins; the thread waits for weights."""
+        """Starts the thread, which waits for weights."""
         self._thread.start()
 
     def submit(self, requests: Sequence[Running]) -> None:
-        """Appends to the queue."""
+        """Appends requests to the queue."""
         with self._condition:
             self._inbox.requests += requests
             self._condition.notify()
 
     def cancel(self, request: Running) -> None:
-        """Frees its slot before the next step; nothing is delivered for it unless it had finished."""
+        """Frees the request's slot before the next step; nothing is delivered unless the request had finished."""
         with self._condition:
             self._inbox.cancelled.append(request)
             self._condition.notify()
@@ -109,17 +109,17 @@ class DecodeLoop:
             self._condition.notify()
 
     def turn(self, turn: Turn) -> None:
-        """Gives the device's memory up, or takes it back, between two steps; no request is running then."""
+        """Releases the device's memory, or takes it back, between two steps; no request is running then."""
         with self._condition:
             self._inbox.turns.append(turn)
             self._condition.notify()
 
     def stop(self) -> None:
-        """Ends the thread after the step that it is in. Blocks until then."""
+        """Ends the thread after its current step. Blocks until then."""
         with self._condition:
             self._inbox.stop = True
             self._condition.notify()
-        # It may never have been started, or have failed.
+        # The thread may have failed, or never been started.
         if self._thread.is_alive():
             self._thread.join()
 
@@ -131,13 +131,13 @@ class DecodeLoop:
                     pass
         except RolloutError as error:
             self._failed(error)
-        except Exception as error:  # whatever a model raises must reach the waiters, or they wait for ever
+        except Exception as error:  # every error of a model must reach the waiters, or they wait for ever
             self._failed(RolloutError(f"the torch engine failed: {type(error).__name__}: {error}"))
 
     def _turn(self) -> bool:
-        """Messages, then admission, then one step. False when stopped."""
+        """Handles messages, then admission, then one step. Returns False when stopped."""
         inbox = self._receive()
-        # A step that was begun ahead was drawn from the old weights, for the old rows: its tokens are taken first.
+        # A step begun ahead was drawn from the old weights, for the old rows: its tokens are taken first.
         done = self._batch.caught_up() if inbox.swaps or inbox.cancelled else []
         for swap in inbox.swaps:
             self._swap(swap)
@@ -154,7 +154,7 @@ class DecodeLoop:
             done += self._batch.step()
         self.running = len(self._batch.live)
         self.tokens_total = self._batch.tokens_total
-        # Once: the asyncio side may take it away between two looks.
+        # Read once: the asyncio side may remove the callback at any time.
         stepped = self.stepped
         if stepped is not None:
             stepped()
@@ -164,7 +164,7 @@ class DecodeLoop:
 
     def _receive(self) -> RequestInbox:
         with self._condition:
-            # A loop, for a condition may wake up although nothing was put in.
+            # A loop, because a condition may wake up without a message.
             while not self._inbox and not self._can_work():
                 self._condition.wait()
             inbox = self._inbox
@@ -198,9 +198,9 @@ class DecodeLoop:
         turn.done(None)
 
     def _drop(self, cancelled: list[Running]) -> None:
-        # A request is in the queue or in the batch; which one, only this thread knows.
-        gone = set(map(id, cancelled))
-        self._waiting = deque(running for running in self._waiting if id(running) not in gone)
+        # A request is in the queue or in the batch, known only to this thread.
+        cancelled_ids = set(map(id, cancelled))
+        self._waiting = deque(running for running in self._waiting if id(running) not in cancelled_ids)
         self._batch.drop(cancelled)
 
     def _admit(self) -> list[Finished]:

@@ -1,4 +1,4 @@
-"""The memory that generation takes at least, by the sizes of the model, of its cache and of its recurrent states."""
+"""The least memory of generation: the sizes of the model, its cache and its recurrent states."""
 
 from __future__ import annotations
 
@@ -23,52 +23,58 @@ _FIX: Final = (
 )
 
 _COMPACT: Final = frozenset({"kv_lora_rank", "num_kv_shared_layers"})
-"""Settings of models whose layers compress or share keys: their cache is not counted."""
+"""Settings of models with compressed or shared keys, whose cache is not counted."""
 
 _PROBE_TOKENS: Final = 4
 
 
 def check_generation(folder: Path, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Returns if the device has room for all that. Raises DeviceMemoryError with the arithmetic."""
+    """Raises DeviceMemoryError, with the arithmetic, if the device has too little memory for generation."""
     needs = generation_needs(folder, slots=slots, max_len=max_len, dtype=dtype)
     check_memory(needs, str(device), where=str(folder), fix=_FIX)
 
 
 def generation_needs(folder: Path, *, slots: int, max_len: int, dtype: torch.dtype) -> list[Need]:
-    """The needs of the torch engine while it generates, with `slots` requests of `max_len` tokens at once."""
+    """Returns the memory needs of generation, with `slots` requests of `max_len` tokens at once."""
     settings = settings_of(folder)
-    kept = _kept_by_one(folder, settings, max_len=max_len, dtype=dtype)
-    # The engine's own cache is made whole, with columns to spare; transformers' grows with each text.
-    cache_bytes = _cached_token_bytes(settings, dtype) * (max_len + SLACK_COLUMNS) if kept is None else kept.cache_bytes
+    text_sizes = _recurrent_text_sizes(folder, settings, max_len=max_len, dtype=dtype)
+    # The engine's own cache is allocated whole, with spare columns; transformers' cache grows with each text.
+    cache_bytes = (
+        _cached_token_bytes(settings, dtype) * (max_len + SLACK_COLUMNS)
+        if text_sizes is None
+        else text_sizes.cache_bytes
+    )
     needs = [
         Need("weights", elements_of(folder) * dtype.itemsize),
         Need(f"keys and values of {slots} requests of {max_len} tokens", slots * cache_bytes),
     ]
-    if kept is not None:
-        needs.append(Need(f"recurrent states of {slots} requests", slots * kept.state_bytes))
+    if text_sizes is not None:
+        needs.append(Need(f"recurrent states of {slots} requests", slots * text_sizes.state_bytes))
     return needs
 
 
 def _cached_token_bytes(settings: dict[str, Any], dtype: torch.dtype) -> int:
-    """The size of one token's keys and values in all layers that attend, by the settings of the model."""
+    """Returns the size of one token's keys and values in all attention layers, by the settings of the model."""
     layers = sum("attention" in kind and "linear" not in kind for kind in kinds_of_layers(settings))
     return 0 if _COMPACT & settings.keys() else layers * layer_token_bytes(settings, dtype.itemsize)
 
 
-class _Kept(NamedTuple):
-    """The sizes of what transformers' own cache keeps of one text."""
+class _TextSizes(NamedTuple):
+    """Sizes of one text in transformers' own cache."""
 
     cache_bytes: int
-    """Keys and values of all its tokens."""
+    """Size of keys and values of all tokens."""
     state_bytes: int
-    """States of convolutions and recurrences, however long it is."""
+    """Size of the states of convolutions and recurrences, independent of the text's length."""
 
 
-def _kept_by_one(folder: Path, settings: dict[str, Any], *, max_len: int, dtype: torch.dtype) -> _Kept | None:
-    """The sizes that a recurrent model keeps of one text of `max_len` tokens, by a short text on torch's meta device.
+def _recurrent_text_sizes(
+    folder: Path, settings: dict[str, Any], *, max_len: int, dtype: torch.dtype
+) -> _TextSizes | None:
+    """Returns a recurrent model's sizes for one text of `max_len` tokens, by running a short text on torch's meta
+    device.
 
-    None for a model without recurrent layers, and for one that cannot be run there: whoever loads it says what is
-    wrong with it, if anything is.
+    None for a model without recurrent layers, or one that cannot run there: loading the model reports any fault.
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
@@ -79,12 +85,12 @@ def _kept_by_one(folder: Path, settings: dict[str, Any], *, max_len: int, dtype:
         ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device="meta")
         with torch.inference_mode():
             output = model(input_ids=ids, use_cache=True)
-    except Exception as error:  # an architecture may fail in its own way
+    except Exception as error:  # architectures may raise anything
         log.debug("rollout.states_not_counted", folder=str(folder), error=str(error))
         return None
     cache = output.get("cache_params", output.get("past_key_values"))
     layers = [] if cache is None else cache.layers  # without a cache the whole text is computed again for each token
-    return _Kept(
+    return _TextSizes(
         sum(_attended_bytes(layer, max_len) for layer in layers),
         sum(_bytes_of(layer, "conv_states", "recurrent_states") for layer in layers),
     )
@@ -95,13 +101,13 @@ def _is_recurrent(layer: object) -> bool:
 
 
 def _attended_bytes(layer: Any, max_len: int) -> int:
-    """The size of a layer's keys and values of `max_len` tokens; one with a window keeps one token less than that."""
+    """Returns the size of a layer's keys and values of `max_len` tokens; a window of w tokens stores w - 1."""
     window = getattr(layer, "sliding_window", None)
     tokens = max_len if window is None else min(max_len, window - 1)
     return _bytes_of(layer, "keys", "values") // _PROBE_TOKENS * tokens
 
 
 def _bytes_of(layer: object, *names: str) -> int:
-    """The size of those of these tensors that the layer of a cache has."""
-    found = [getattr(layer, name, None) for name in names]
-    return sum(each.nbytes for each in found if isinstance(each, torch.Tensor))
+    """Returns the total size of the named tensors present in a layer of a cache."""
+    attributes = [getattr(layer, name, None) for name in names]
+    return sum(attribute.nbytes for attribute in attributes if isinstance(attribute, torch.Tensor))

@@ -1,4 +1,4 @@
-"""`Network`: the model, which takes whole prompts, decodes a token for each row, and gets new weights in place."""
+"""`Network`: the model, which prefills whole prompts, decodes a token for each row, and takes new weights in place."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ from rftd.workers.weights.finite import is_finite
 
 
 class AdaptedWeights:
-    """Keeps the base weights of adapted modules, for the network itself holds the sum."""
+    """Stores the base weights of adapted modules, because the network holds the sums."""
 
     def __init__(self) -> None:
         self._base: dict[str, torch.Tensor] = {}
 
     def kept(self) -> Iterable[torch.Tensor]:
-        """The base weights."""
+        """Returns the base weights."""
         return self._base.values()
 
-    def whole(self, adapter: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Base + B A for each adapted module, in float32. `own` are the network's present weights, the base's at first.
+    def whole(
+        self, adapter: Mapping[str, torch.Tensor], current: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Returns base + B A for each adapted module, in float32. `current` are the network's weights, the base at
+        first.
 
-        Raises RolloutError if the adapter belongs to another model.
+        Raises RolloutError for an adapter of another model.
         """
-        names = changes(adapter).keys() & own.keys()
-        bases = self._base or {name: own[name].clone() for name in names}
-        made = adapted(adapter, bases)
-        # Only now: an adapter that is refused must not decide which modules are adapted.
+        names = changes(adapter).keys() & current.keys()
+        bases = self._base or {name: current[name].clone() for name in names}
+        sums = adapted(adapter, bases)
+        # Only now: a refused adapter must not decide which modules are adapted.
         self._base = bases
-        return made
+        return sums
 
 
 _DTYPES: Final = {
@@ -59,14 +62,14 @@ CPU: Final = torch.device("cpu")
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype of that name. Raises DataError for one that the engine does not have."""
+    """Returns the torch dtype of that name. Raises DataError for an unsupported name."""
     if name not in _DTYPES:
         raise DataError(f"the torch engine has no dtype {name!r}", fix=f"one of {', '.join(_DTYPES)}")
     return _DTYPES[name]
 
 
 class Network:
-    """A transformers causal language model, run by the engine's cache and masks."""
+    """A transformers causal language model, run with the engine's cache and masks."""
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Network:
         max_len: int,
         takes_attention: bool = True,
     ) -> None:
-        """`takes_attention`: the model's layers can run the engine's attention."""
+        """`takes_attention`: the model's layers can use the engine's attention."""
         self.model = model
         self.takes_attention = takes_attention
         self.tokenizer = tokenizer
@@ -91,7 +94,7 @@ class Network:
         self._adapted = AdaptedWeights()
         self._incoming: Incoming | None = None
         self.max_len = max_len
-        self._keeps_some = "logits_to_keep" in accepted
+        self._can_limit_logits = "logits_to_keep" in accepted
 
     @classmethod
     def load(
@@ -103,7 +106,7 @@ class Network:
         device: torch.device = CPU,
         trust_remote_code: bool = False,
     ) -> Network:
-        """The model in `folder`, on the device; it touches no network. Raises DataError if none can be run."""
+        """Loads the model in `folder` onto the device, without network access. Raises DataError if loading fails."""
         attention.register()
         numbers = dtype_of(dtype)
         if not Path(folder).is_dir():
@@ -117,7 +120,7 @@ class Network:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **trusted)
         except (DataError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # an architecture may fail in its own way
+        except Exception as error:  # architectures may raise anything
             raise DataError(
                 f"the torch engine cannot load {model_type(Path(folder))} models: {type(error).__name__}: {error}",
                 where=folder,
@@ -125,17 +128,17 @@ class Network:
             ) from error
         model.requires_grad_(False).train(False).to(device)
         ends = {tokenizer.eos_token_id, *_ids(model.generation_config), *_ids(model.config)}
-        found = frozenset(end for end in ends if isinstance(end, int))
-        return cls(model, tokenizer, found, max_len=max_len, takes_attention=takes_attention)
+        eos_ids = frozenset(end for end in ends if isinstance(end, int))
+        return cls(model, tokenizer, eos_ids, max_len=max_len, takes_attention=takes_attention)
 
     def kept(self) -> Iterator[torch.Tensor]:
-        """Everything of the model that lies on the device between two requests."""
+        """Yields all tensors of the model on the device between two requests."""
         yield from self.model.parameters()
         yield from self.model.buffers()
         yield from self._adapted.kept()
 
     def check_token(self, token: int) -> None:
-        """Raises RolloutError for a token that has a bias and is none of this model's."""
+        """Raises RolloutError for a token with a bias but not in this model's vocabulary."""
         if not 0 <= token < self.vocabulary:
             raise RolloutError(
                 f"logit_bias names token {token}, and the model has {self.vocabulary} tokens",
@@ -144,14 +147,14 @@ class Network:
             )
 
     def last_places(self, count: int) -> dict[str, int]:
-        """The argument by which the model computes logits at the last places alone, if it knows one."""
-        return {"logits_to_keep": count} if self._keeps_some else {}
+        """Returns the argument that limits logits to the last positions, if the model has it."""
+        return {"logits_to_keep": count} if self._can_limit_logits else {}
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, Prefilled]:
-        """Logits after each prompt, and what the cache needs of them  # [U, V]"""
+        """Returns the logits after each prompt, with the keys and values for the cache  # [U, V]"""
         longest = max(map(len, prompts))
         pads = [longest - len(prompt) for prompt in prompts]
-        # On the left, so that all prompts end in the column that the next token is decoded after.
+        # Padded on the left, so that all prompts end in the column before the next token.
         padded = np.array([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], np.int64)
         ids = to_device(padded, self.device)  # [U, P]
         column = torch.arange(longest, device=self.device)
@@ -164,7 +167,7 @@ class Network:
         return logits, prefilled
 
     def decode(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
-        """Logits after one token more in each row  # [N, 1], [N, 1], [N, 1, 1, W] -> [N, V]"""
+        """Returns the logits after one more token in each row  # [N, 1], [N, 1], [N, 1, 1, W] -> [N, V]"""
         return self._forward(ids, positions, mask, cache)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
@@ -182,72 +185,72 @@ class Network:
         return logits
 
     def verified(self, tensors: Mapping[str, torch.Tensor], *, ahead: bool = False) -> Mapping[str, torch.Tensor]:
-        """The tensors that `assign` takes; those of an adapter on a CPU are added to the base weights.
+        """Returns the tensors for `assign`; on a CPU an adapter is added to the base weights.
 
-        `ahead`: they are copied to a GPU already, if it has room for them beside those in use, so that decoding stands
-        still for a copy within the GPU's memory, not for one from the host.
+        `ahead`: copies them to a GPU in advance, if there is room beside the weights in use, so that decoding pauses
+        for a copy within the GPU's memory, not for a copy from the host.
 
-        Nothing of the network changes, and another thread may decode meanwhile; only one may verify at a time. Raises
-        RolloutError if they are not this model's, or not finite.
+        The network is not changed, and another thread may decode meanwhile; only one may verify at a time. Raises
+        RolloutError for another model's tensors, or non-finite numbers.
         """
-        own: dict[str, torch.Tensor] = self.model.state_dict()
+        current: dict[str, torch.Tensor] = self.model.state_dict()
         adapts = is_adapter(tensors)
         if adapts:
             _refuse_broken(tensors)
             if self.device.type != "cpu":
-                # The base weights may rest on the host, from where only the thread that decodes brings them back.
+                # The base weights may rest on the host, and only the decoding thread brings them back.
                 return tensors
-            tensors = self._adapted.whole(tensors, own)
-        missing = [] if adapts else _lacking(tensors, own)
-        unknown = [name for name in tensors if name not in own]
-        wrong = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
-        for names, what in (
+            tensors = self._adapted.whole(tensors, current)
+        missing = [] if adapts else _lacking(tensors, current)
+        unknown = [name for name in tensors if name not in current]
+        wrong = [name for name in tensors if name in current and tensors[name].shape != current[name].shape]
+        for names, fault in (
             (missing, "lack"),
             (unknown, "hold, unknown to this model,"),
             (wrong, "have another shape of"),
         ):
             if names:
-                raise _refused(names, what)
+                raise _refused(names, fault)
         if ahead and not adapts and self.device.type == "cuda" and has_room(tensors, self.device):
             self._incoming = self._incoming or Incoming(self.device)
-            # What was free may be somebody else's by now; then decoding waits a little longer.
+            # Free memory may be taken by now; decoding then waits a little longer.
             with suppress(torch.OutOfMemoryError):
                 return self._incoming.brought(tensors, _refuse_broken)
         _refuse_broken(tensors)
         return tensors
 
     def assign(self, verified: Mapping[str, torch.Tensor]) -> None:
-        """Copies what `verified` gave over the old weights, all or none.
+        """Copies the tensors of `verified` over the old weights, all or none.
 
-        Raises RolloutError for an adapter, on a GPU, of another model.
+        Raises RolloutError for another model's adapter, on a GPU.
         """
-        own: dict[str, torch.Tensor] = self.model.state_dict()
+        current: dict[str, torch.Tensor] = self.model.state_dict()
         if is_adapter(verified):
-            verified = self._adapted.whole(verified, own)
+            verified = self._adapted.whole(verified, current)
             _refuse_broken(verified)
         # Verified before and copied in place: half of a swap would be a model that never existed, and views of the
-        # fused matrices, recordings and the adapters' base rest on these addresses.
+        # fused matrices, recordings and the adapters' base depend on these addresses.
         for name, tensor in verified.items():
-            own[name].copy_(tensor)
+            current[name].copy_(tensor)
 
 
 def _with_attention(folder: str, dtype: torch.dtype, trusted: Mapping[str, bool]) -> Any | None:
-    """The model with the engine's attention; None if its layers compute attention in a way of their own."""
+    """Loads the model with the engine's attention; None if its layers have attention of their own."""
     try:
         model = read_model(folder, dtype=dtype, attn_implementation=attention.NAME, **trusted)
     except KeyError as error:
-        # The model looks its attention up in a table of its own, in which the engine's has no place.
+        # The model looks attention up in a table of its own, without the engine's.
         if error.args != (attention.NAME,):
             raise
         return None
     return model if model._can_set_attn_implementation() else None
 
 
-def _lacking(tensors: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> list[str]:
-    """Names of the network's tensors that are not given, under this name or that of a tied one."""
-    # By address, for tied weights are one tensor under two names, of which a checkpoint holds one.
-    present = {own[name].data_ptr() for name in tensors if name in own}
-    return [name for name in own if name not in tensors and own[name].data_ptr() not in present]
+def _lacking(tensors: Mapping[str, torch.Tensor], current: Mapping[str, torch.Tensor]) -> list[str]:
+    """Returns the names of the network's tensors missing from `tensors`, also under the name of a tied tensor."""
+    # By address, because tied weights are one tensor under two names, and a checkpoint holds one.
+    present = {current[name].data_ptr() for name in tensors if name in current}
+    return [name for name in current if name not in tensors and current[name].data_ptr() not in present]
 
 
 def _refuse_broken(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -256,10 +259,10 @@ def _refuse_broken(tensors: Mapping[str, torch.Tensor]) -> None:
         raise _refused(broken, "have NaN or infinity in")
 
 
-def _refused(names: Sequence[str], what: str) -> RolloutError:
-    return RolloutError(f"the new weights {what} {names[0]!r} and {len(names) - 1} more tensors")
+def _refused(names: Sequence[str], fault: str) -> RolloutError:
+    return RolloutError(f"the new weights {fault} {names[0]!r} and {len(names) - 1} more tensors")
 
 
 def _ids(config: object) -> list[object]:
-    value = getattr(config, "eos_token_id", None)
-    return list(value) if isinstance(value, list | tuple) else [value]
+    end_ids = getattr(config, "eos_token_id", None)
+    return list(end_ids) if isinstance(end_ids, list | tuple) else [end_ids]

@@ -1,4 +1,4 @@
-"""Random numbers of requests: a pure function of (seed, position), so that a neighbour in the batch changes nothing."""
+"""Random numbers of requests: a pure function of (seed, position), independent of neighbours in the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def key_of(seed: int) -> int:
-    """The 64-bit key of a request's seed, any integer; neighbouring seeds get unrelated keys."""
+    """Returns the 64-bit key of a request's seed, any integer; neighbouring seeds get unrelated keys."""
     x = seed & _MASK
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
@@ -18,7 +18,7 @@ def key_of(seed: int) -> int:
 
 
 def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Numbers in [0, 1) with 32 random bits, one for each (key, position)  # [N]
+    """Returns numbers in [0, 1) with 32 random bits, one for each (key, position)  # [N]
 
     32 bits and not 53: a product with a float64 total then never rounds up to the total.
     """
@@ -27,7 +27,7 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64, as in `key_of`."""
+    """Returns the finaliser of splitmix64, as in `key_of`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

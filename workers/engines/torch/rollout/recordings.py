@@ -1,8 +1,8 @@
-"""`FixedSteps`: decode steps of a few shapes over tensors that stay where they are, each recorded once and repeated.
+"""`FixedSteps`: decode steps of a few shapes over tensors at fixed addresses, each recorded once and repeated.
 
-A recording knows addresses and numbers, no Python. So all that changes from step to step is in tensors: the tokens,
-their positions, the first column of each row, and the column that is written. The number of rows and of columns is
-rounded up: what is beyond the running rows is computed and thrown away, and columns beyond the last are hidden.
+A recording knows addresses and numbers, no Python. Everything that changes from step to step is therefore in tensors:
+the tokens, their positions, the first column of each row, and the written column. The numbers of rows and columns are
+rounded up: rows beyond the running ones are computed and discarded, and columns beyond the last are hidden.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ LEAST_COLUMNS: Final = 128
 
 
 class Recorder(Protocol):
-    """Makes recordings of what a step does on the device."""
+    """Records the work of a step on the device."""
 
     def record(self, step: Step) -> Step:
-        """The recording: it does on the device what `step` does there. The step runs any number of times before."""
+        """Returns a recording that repeats the device's work of `step`, after running `step` any number of times."""
         ...
 
     def forget(self) -> None:
-        """Gives up what its recordings kept; none of them is run any more."""
+        """Frees the memory of the recordings, which are no longer run."""
         ...
 
 
 class FixedSteps:
-    """The steps of a batch in place of `Network.decode`, for models of the lean forward."""
+    """The steps of a batch in place of `Network.decode`, for models with the lean forward."""
 
     def __init__(
         self, network: Network, cache: SlotCache, recorder: Recorder, *, ids: torch.Tensor, positions: torch.Tensor
     ) -> None:
-        """`ids` and `positions` are the batch's own, and written in place by it  # [S, 1] each"""
+        """`ids` and `positions` are the batch's own tensors, written in place by the batch  # [S, 1] each"""
         slots = len(ids)
         head = network.model.get_output_embeddings().weight
         self._network = network
@@ -59,28 +59,30 @@ class FixedSteps:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """The (rows, columns) of the recordings that there are."""
+        """Shapes (rows, columns) of the existing recordings."""
         return list(self._recorded)
 
     def columns_until(self, least: int) -> int:
-        """The column before which a step is to be; the cache moves its rows back where `least` columns are enough.
+        """Returns the column at which the cache moves its rows back, if `least` columns suffice after the move.
 
-        A step attends to all columns from the first on. Rows move where that halves the columns at least, so moving
-        costs no more than the steps since they moved last.
+        A step attends to all columns from the first on. Rows move where this at least halves the columns, so moving
+        costs no more than the steps since the last move.
         """
         filled = [width for width in self._widths if width <= self._cache.end]
         return filled[-1] if filled and 2 * (least + 1) <= filled[-1] else self._cache.columns
 
     def arrange(self, starts: Rows) -> None:
-        """Row i sees the columns from `starts[i]` on; rows beyond them have a token and a position, whichever."""
+        """Makes row i see the columns from `starts[i]` on; rows beyond get any token and position."""
         count = len(starts)
         self._starts[:count, 0] = to_device(starts, self._starts.device)
-        # Rows that nobody reads are computed too, and must look up a token and an angle that exist.
+        # Unread rows are computed too, and must look up an existing token and angle.
         self._ids[count:] = 0
         self._positions[count:] = 0
 
     def __call__(self, count: int) -> torch.Tensor:
-        """Logits after one token more in each of the first `count` rows, until the next call  # [N, V]"""
+        """Returns the logits after one more token in each of the first `count` rows, valid until the next call  # [N,
+        V]
+        """
         end = self._cache.end
         shape = _enough(self._row_counts, count), _enough(self._widths, end + 1)
         self._end.fill_(end)
@@ -91,12 +93,12 @@ class FixedSteps:
         return self._logits[:count]
 
     def forget(self) -> None:
-        """Gives the recordings up: cache or weights will lie elsewhere."""
+        """Discards the recordings: cache or weights will have new addresses."""
         self._recorded.clear()
         self._recorder.forget()
 
     def check_weights(self) -> None:
-        """Gives the recordings up if the weights do not lie where they were recorded."""
+        """Discards the recordings if the weights have other addresses than when recorded."""
         if self._recorded and self._addresses() != self._weights:
             self.forget()
 
@@ -105,7 +107,7 @@ class FixedSteps:
         return [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
 
     def _step(self, rows: int, width: int) -> None:
-        """Reads and writes tensors that live as long as the recordings; running it twice is running it once."""
+        """Computes a step over tensors living as long as the recordings; a second run has no further effect."""
         column = self._column[:width]
         hidden = (column < self._starts[:rows]) | (column > self._end)  # [N, W]
         dtype = self._network.dtype
@@ -116,12 +118,12 @@ class FixedSteps:
 
 
 def doubled(first: int, last: int) -> list[int]:
-    """`first`, twice that and so on, and `last` in place of what would be beyond it."""
-    found = []
+    """Returns `first`, its double and so on, ending with `last`."""
+    sizes = []
     while first < last:
-        found.append(first)
+        sizes.append(first)
         first *= 2
-    return [*found, last]
+    return [*sizes, last]
 
 
 def _enough(sizes: list[int], least: int) -> int:

@@ -1,4 +1,4 @@
-"""Drawing from logits, and drawn tokens in the responses, however the logits are computed."""
+"""Drawing from logits, and the drawn tokens of responses, independent of how logits are computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StopTexts:
         """True if the last token completed one of `stops`."""
         if not any(self._could_end(tokens[-1], stop) for stop in stops):
             return False
-        # Four bytes a character, one token a byte, is the most that a stop text can be spread over.
+        # A stop text spans at most four tokens a character: four bytes a character, one byte a token.
         tail = list(tokens[-(4 * max(map(len, stops)) + 8) :])
         text = self._decode(tail)
         before = self._decode(tail[:-1])
@@ -37,7 +37,7 @@ class StopTexts:
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._decode([token])
-        # A decoder may drop a space at the start, and show part of a character as U+FFFD.
+        # A decoder may drop a leading space, and shows part of a character as U+FFFD.
         return stop[-1] in piece or stop[-1].isspace() or "\ufffd" in piece or not piece
 
     def _decode(self, tokens: list[int]) -> str:
@@ -47,11 +47,11 @@ class StopTexts:
 
 
 _IDLE = Sampling(temperature=0.0, max_tokens=1)
-"""The sampling of deterministic mode's empty rows."""
+"""Sampling of empty rows in deterministic mode."""
 
 
 class Responses:
-    """Prepares the drawing of requests, and takes in what was drawn."""
+    """Prepares the drawing for requests, and records drawn tokens."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -60,7 +60,7 @@ class Responses:
         self.tokens_total = 0
 
     def drawing(self, rows: Sequence[Running | None]) -> Draw:
-        """The drawing of one row for each request; None is a row without one."""
+        """Returns the drawing with one row for each request; None is a row without a request."""
         samplings = [_IDLE if r is None else r.request.sampling for r in rows]
         keys = [0 if r is None else r.key for r in rows]
         positions = [0 if r is None else len(r.tokens) for r in rows]
@@ -70,7 +70,7 @@ class Responses:
     def take(
         self, runnings: Sequence[Running | None], tokens: list[int], logprobs: list[float], processed: list[float]
     ) -> list[Finished]:
-        """Appends to each request the token that it drew; the requests that are finished with it."""
+        """Appends each request's drawn token; returns the requests finished by it."""
         done: list[Finished] = []
         eos = self._network.eos
         self.tokens_total += len(runnings) - runnings.count(None)
@@ -83,7 +83,7 @@ class Responses:
             running.logprobs.append(logprob)
             if sampling.processed_logprobs:
                 running.processed.append(after)
-            # Before everything else: a token that was drawn from NaN is none, whether it ends the response or not.
+            # Checked first: a token drawn from NaN is invalid, whether it ends the response or not.
             if logprob != logprob:  # NaN
                 error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
                 done.append(Finished(running, error))

@@ -1,7 +1,7 @@
 """The rows of the cache, and the requests on them.
 
-Requests that join with one prompt share a row as long as they draw the same tokens: the rollouts of a group are then
-computed once, and apart from where they part. In deterministic mode each has a row to itself, which it keeps.
+Requests joining with one prompt share a row as long as they draw the same tokens: the rollouts of a group are computed
+once until they differ. In deterministic mode each request has a row of its own until it ends.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _TOKEN_BITS: Final = 32
 
 
 class Settled(NamedTuple):
-    """The moves of rows and requests that a batch has to follow."""
+    """The moves of rows and requests to be followed by a batch."""
 
     sources: Index
     targets: Index
-    """Row `targets[i]` is to become a copy of what row `sources[i]` was."""
+    """Rows to be filled: row `targets[i]` becomes a copy of the old row `sources[i]`."""
     kept: Index
-    """The old places of the requests that are left, in their new order."""
+    """Old indices of the remaining requests, in their new order."""
 
 
 class Rows(Protocol):
     """Requests and their rows."""
 
     requests: list[Running | None]
-    """Ordered by their rows; None is a row of its own without a request  # [N]"""
+    """Requests in the order of their rows; None is a row without a request  # [N]"""
     of: Index
-    """The row of each  # [N]"""
+    """Row of each request  # [N]"""
     starts: Index
-    """The first column of each row  # [R]"""
+    """First column of each row  # [R]"""
 
     @property
     def live(self) -> list[Running]:
-        """The requests that are there."""
+        """The running requests."""
         ...
 
     @property
@@ -50,15 +50,15 @@ class Rows(Protocol):
         ...
 
     def tokens(self) -> Index:
-        """The token that each row goes on with  # [R]"""
+        """Returns the last token of each row, its next input  # [R]"""
         ...
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
-        """Gives them rows, in which the prompts `sources` begin at `starts`; rows, and the prompt that is in each."""
+        """Assigns rows to requests; prompt i begins at `starts[i]`. Returns the new rows, and the prompt in each."""
         ...
 
-    def settle(self, kept: Index) -> Settled:
-        """Parts what drew different tokens; of the requests only those at the places `kept` stay."""
+    def settle(self, staying: Index) -> Settled:
+        """Separates requests that drew different tokens, keeping only the requests at the indices `staying`."""
         ...
 
 
@@ -71,7 +71,7 @@ class SharedRows:
 
     @property
     def live(self) -> list[Running]:
-        return self.requests  # type: ignore[return-value]  # none of them is None here
+        return self.requests  # never None here
 
     @property
     def shared(self) -> bool:
@@ -85,27 +85,27 @@ class SharedRows:
         self.starts = np.concatenate((self.starts, np.array(starts)))
         return prompts + before, prompts
 
-    def settle(self, kept: Index) -> Settled:
-        if not len(kept):
+    def settle(self, staying: Index) -> Settled:
+        if not len(staying):
             self.requests = []
             self.of = _NONE
             self.starts = _NONE
-            return Settled(_NONE, _NONE, kept)
-        # Row and last token in one number: requests of one row that drew the same token stay one sequence.
-        sequences, of = np.unique(self.of[kept] << _TOKEN_BITS | self._last()[kept], return_inverse=True)
+            return Settled(_NONE, _NONE, staying)
+        # Row and last token in one number: requests of one row with equal tokens stay one sequence.
+        sequences, of = np.unique(self.of[staying] << _TOKEN_BITS | self._last()[staying], return_inverse=True)
         parents = sequences >> _TOKEN_BITS
         count = len(sequences)
-        # The first of those that part stays where it is, if that is in front; the others go where nobody is.
+        # The first sequence of a parted row keeps the row, if it is in front; the others move to free rows.
         stays = (np.diff(parents, prepend=-1) != 0) & (parents < count)
-        places = parents.copy()
-        places[~stays] = np.setdiff1d(np.arange(count), parents[stays], assume_unique=True)
-        at = np.argsort(places)
-        order = np.argsort(places[of], kind="stable")
-        kept = kept[order]
-        self.requests = [self.requests[place] for place in kept]
-        self.of = places[of][order]
+        rows = parents.copy()
+        rows[~stays] = np.setdiff1d(np.arange(count), parents[stays], assume_unique=True)
+        at = np.argsort(rows)
+        order = np.argsort(rows[of], kind="stable")
+        staying = staying[order]
+        self.requests = [self.requests[index] for index in staying]
+        self.of = rows[of][order]
         self.starts = self.starts[parents][at]
-        return Settled(parents[~stays], places[~stays], kept)
+        return Settled(parents[~stays], rows[~stays], staying)
 
     def tokens(self) -> Index:
         tokens = np.empty_like(self.starts)
@@ -131,15 +131,15 @@ class FixedRows:
         return [request for request in self.requests if request is not None]
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
-        # The row makes no difference to the tokens: every step has one shape, and rows do not see each other.
+        # Tokens do not depend on the row: every step has one shape, and rows do not see each other.
         rows = [row for row, request in enumerate(self.requests) if request is None][: len(joining)]
         for row, request, source in zip(rows, joining, sources, strict=True):
             self.requests[row] = request
             self.starts[row] = starts[source]
         return np.array(rows), np.array(sources)
 
-    def settle(self, kept: Index) -> Settled:
-        stay = set(kept.tolist())
+    def settle(self, staying: Index) -> Settled:
+        stay = set(staying.tolist())
         self.requests = [request if row in stay else None for row, request in enumerate(self.requests)]
         return Settled(_NONE, _NONE, self.of)
 

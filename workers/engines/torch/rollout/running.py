@@ -1,4 +1,4 @@
-"""`Running`: a request on its way through the engine."""
+"""`Running`: a request in the engine, with the tokens drawn so far."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rftd.workers.generation.engine import Generation, GenerationRequest
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """The tokens of a request so far, and the weights that drew them."""
+    """The tokens of a request so far, with their weight versions."""
 
     request: GenerationRequest
     limit: int
-    """The most tokens that it may draw."""
+    """Maximum tokens to draw."""
     key: int
-    """The key of its seed, for `noise`."""
+    """Key of the seed, for `noise`."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     processed: list[float] = field(default_factory=list)
-    """Log-probabilities in the distributions that the tokens were drawn from, where the request asks for them."""
+    """Log-probabilities in the distributions behind the draws, if requested."""
     marks: list[tuple[int, int, int]] = field(default_factory=list)
-    """(version, generation, index of the first token drawn from it)"""
+    """Weight changes: (version, generation, index of the first token drawn from it)."""
 
     def mark(self, version: tuple[int, int]) -> None:
-        """The next token is drawn from other weights than the last."""
+        """Records that the next token is drawn from new weights."""
         self.marks.append((*version, len(self.tokens)))
 
     def generation(self, finish: str) -> Generation:
-        """The response, now that it is complete."""
+        """Returns the complete response."""
         if len(self.marks) == 1:
             ((version, number, start),) = self.marks
             spans: tuple[Span, ...] = (Span(version, number, start, len(self.tokens)),)
@@ -50,24 +50,24 @@ class Running:
     def _spans(self) -> Iterator[Span]:
         ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
         for (version, generation, start), end in zip(self.marks, ends, strict=True):
-            # Weights may be swapped twice between two tokens: the first of them drew none.
+            # Weights may be swapped twice between two tokens: the first swap drew none.
             if end > start:
                 yield Span(version, generation, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that left: with its response, or with what went wrong."""
+    """A request that left the batch, with its response or its error."""
 
     running: Running
     result: Generation | RolloutError
 
 
 class Waiter(Protocol):
-    """Takes what its requests end with, on the event loop."""
+    """Receives the outcomes of its requests, on the event loop."""
 
-    def take(self, running: Running, result: Generation | RolloutError) -> None:
-        """The end of one of its requests."""
+    def take(self, running: Running, outcome: Generation | RolloutError) -> None:
+        """Receives the outcome of one request."""
         ...
 
 
@@ -77,18 +77,18 @@ class Single:
     def __init__(self) -> None:
         self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
 
-    def take(self, running: Running, result: Generation | RolloutError) -> None:
+    def take(self, running: Running, outcome: Generation | RolloutError) -> None:
         # The caller was cancelled after the decode thread had finished the request.
         if self.response.done():
             return
-        if isinstance(result, Generation):
-            self.response.set_result(result)
+        if isinstance(outcome, Generation):
+            self.response.set_result(outcome)
         else:
-            self.response.set_exception(result)
+            self.response.set_exception(outcome)
 
 
 class Several:
-    """Implements `Answers` for requests that were made together."""
+    """Implements `Answers` for requests made together."""
 
     def __init__(self) -> None:
         self._numbers: dict[Running, int] = {}
@@ -96,15 +96,15 @@ class Several:
         self._more: asyncio.Future[None] | None = None
 
     def expect(self, number: int, running: Running) -> None:
-        """The request of this number is on its way."""
+        """Registers a submitted request under its number."""
         self._numbers[running] = number
 
     def refuse(self, number: int, error: RolloutError) -> None:
-        """The request of this number can never run."""
+        """Records the error of a request that can never run."""
         self._done.append((number, error))
 
-    def take(self, running: Running, result: Generation | RolloutError) -> None:
-        self._done.append((self._numbers.pop(running), result))
+    def take(self, running: Running, outcome: Generation | RolloutError) -> None:
+        self._done.append((self._numbers.pop(running), outcome))
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 

@@ -1,4 +1,4 @@
-"""`Drawn`: drawn tokens on their way from the device to the host; `Incoming`: weights on their way to it."""
+"""`Drawn`: drawn tokens on their way from the device to the host; `Incoming`: weights on their way to the device."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Final
 import torch
 
 _SPARE: Final = 1.1
-"""Incoming weights are copied ahead where so many times their size is free: decoding needs some of it meanwhile."""
+"""Free memory needed for copying weights in advance, as a multiple of their size: decoding needs some meanwhile."""
 _PIECE_BYTES: Final = 1 << 24
-"""Weights come in such pieces: while a copy from pageable memory is under way, decoding cannot begin a kernel."""
+"""Size of a copied piece: during a copy from pageable memory, decoding cannot launch a kernel."""
 _ALIGNMENT_BYTES: Final = 64
 
 
 class Drawn:
-    """Tokens that were drawn, and their log-probabilities, on their way to the host."""
+    """Drawn tokens and log-probabilities, on their way to the host."""
 
     def __init__(self, tokens: torch.Tensor, logprobs: torch.Tensor, processed: torch.Tensor | None = None) -> None:
-        """Begins the transfer; it runs behind what the device has to do before. None is the same as `logprobs`."""
+        """Starts the transfer behind the device's earlier work. `processed` None: equal to `logprobs`."""
         self._ready: torch.cuda.Event | None = None
         parts = [tokens, logprobs] if processed is None else [tokens, logprobs, processed]
         if tokens.device.type == "cpu":
             self._parts = parts
             return
         # One copy for all: a token and a float32 are exact in float64.
-        stacked = torch.stack([part.double() for part in parts])
-        # Pinned, for a copy to other memory would hold up the host until the device has come to it.
+        stacked = torch.stack([tensor.double() for tensor in parts])
+        # Pinned, because a copy to pageable memory would block the host until the device has reached it.
         host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
         self._parts = list(host.copy_(stacked, non_blocking=True))
         self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._ready.record()
 
     def read(self) -> tuple[list[int], list[float], list[float]]:
-        """Tokens, log-probabilities and processed ones, once they are here  # [N], [N], [N]"""
+        """Waits for and returns tokens, log-probabilities and processed ones  # [N], [N], [N]"""
         if self._ready is not None:
             self._ready.synchronize()
         tokens = self._parts[0].long().tolist()
@@ -43,7 +43,7 @@ class Drawn:
 
 
 class _Stage:
-    """Pinned memory, by which a piece travels, and the event after which it may be written again."""
+    """Pinned memory for one piece, and the event after which it may be overwritten."""
 
     def __init__(self) -> None:
         self.memory = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -51,58 +51,60 @@ class _Stage:
 
 
 class Incoming:
-    """New weights on their way to a GPU, on a stream of their own: what is decoded meanwhile does not wait for them."""
+    """New weights on their way to a GPU, on a separate stream: decoding does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stages = [_Stage(), _Stage()]
-        """In turns: one is written while the other is copied."""
+        """Two stages in turn: one is written while the other is copied."""
 
     def brought(
         self, tensors: Mapping[str, torch.Tensor], check: Callable[[Mapping[str, torch.Tensor]], None]
     ) -> dict[str, torch.Tensor]:
-        """Copies on the device, which `check` accepted there; tied tensors stay tied."""
-        distinct = {id(each): each for each in tensors.values()}
-        sizes = [each.nbytes + -each.nbytes % _ALIGNMENT_BYTES for each in distinct.values()]
-        # One block: asking the driver for memory hundreds of times holds up who decodes. Allocated for the stream that
-        # decodes, which reads it last: it is used again behind that.
+        """Returns copies on the device, accepted there by `check`; tied tensors stay tied."""
+        distinct = {id(tensor): tensor for tensor in tensors.values()}
+        sizes = [tensor.nbytes + -tensor.nbytes % _ALIGNMENT_BYTES for tensor in distinct.values()]
+        # One block: requesting memory from the driver hundreds of times delays decoding. Allocated for the decoding
+        # stream, the last reader, and reused behind its work.
         block = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-        self._beside.wait_stream(torch.cuda.default_stream(self._device))
-        made: dict[int, torch.Tensor] = {}
-        with torch.inference_mode(), torch.cuda.stream(self._beside):
-            for part, (key, each) in zip(torch.split(block, sizes), distinct.items(), strict=True):
-                there = part[: each.nbytes]
-                self._copy(there, each.contiguous().reshape(-1).view(torch.uint8))
-                made[key] = there.view(each.dtype).view(each.shape)
-            found = {name: made[id(each)] for name, each in tensors.items()}
-            check(found)
-        self._beside.synchronize()
-        return found
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        copies: dict[int, torch.Tensor] = {}
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            for room, (key, tensor) in zip(torch.split(block, sizes), distinct.items(), strict=True):
+                target = room[: tensor.nbytes]
+                self._copy(target, tensor.contiguous().reshape(-1).view(torch.uint8))
+                copies[key] = target.view(tensor.dtype).view(tensor.shape)
+            on_device = {name: copies[id(tensor)] for name, tensor in tensors.items()}
+            check(on_device)
+        self._stream.synchronize()
+        return on_device
 
     @contextmanager
     def beside(self, size_bytes: int) -> Iterator[None]:
-        """Computes on the stream of its own until the context ends, and returns once all of that is done.
+        """Computes on the separate stream until the context ends, and returns once all work is done.
 
-        It begins behind what decodes: the last weights were read by then, whose memory is used again. So much memory is
-        asked for at once, of which torch gives the context its pieces: asking the driver hundreds of times holds up who
-        decodes. Raises OutOfMemoryError.
+        The work begins behind the decoding so far: the last weights, whose memory is reused, were read by then. All
+        memory is requested at once and handed out by torch in pieces: requesting it from the driver hundreds of times
+        delays decoding. Raises OutOfMemoryError.
         """
-        self._beside.wait_stream(torch.cuda.default_stream(self._device))
-        with torch.cuda.stream(self._beside):
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        with torch.cuda.stream(self._stream):
             torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
             yield
-        self._beside.synchronize()
+        self._stream.synchronize()
 
     def one(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of one tensor on the device, for what is computed `beside`."""
-        there = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._device)
-        self._copy(there, tensor.contiguous().reshape(-1).view(torch.uint8))
-        return there.view(tensor.dtype).view(tensor.shape)
+        """Returns a copy of one tensor on the device, for work inside `beside`."""
+        target = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._device)
+        self._copy(target, tensor.contiguous().reshape(-1).view(torch.uint8))
+        return target.view(tensor.dtype).view(tensor.shape)
 
-    def _copy(self, there: torch.Tensor, here: torch.Tensor) -> None:
-        """Copies bytes to the device by way of pinned memory."""
-        for target, source in zip(torch.split(there, _PIECE_BYTES), torch.split(here, _PIECE_BYTES), strict=True):
+    def _copy(self, target_bytes: torch.Tensor, source_bytes: torch.Tensor) -> None:
+        """Copies bytes to the device through pinned memory."""
+        for target, source in zip(
+            torch.split(target_bytes, _PIECE_BYTES), torch.split(source_bytes, _PIECE_BYTES), strict=True
+        ):
             stage = self._stages[0]
             self._stages.reverse()
             stage.copied.synchronize()
@@ -113,10 +115,10 @@ class Incoming:
 
 
 def has_room(tensors: Mapping[str, torch.Tensor], device: torch.device) -> bool:
-    """True if the GPU has room for copies of the tensors; False too if one lies there already."""
-    distinct = {id(each): each for each in tensors.values()}.values()
-    if any(each.is_cuda for each in distinct):
+    """True if the GPU has room for copies of the tensors; False also if any tensor is already on a GPU."""
+    distinct = {id(tensor): tensor for tensor in tensors.values()}.values()
+    if any(tensor.is_cuda for tensor in distinct):
         return False
-    # What torch keeps for later counts as free, though its pieces may be too small: then it gives them back first.
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept > _SPARE * sum(each.nbytes for each in distinct)
+    # Memory cached by torch counts as free, even in pieces too small: torch then releases it first.
+    cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached_bytes > _SPARE * sum(tensor.nbytes for tensor in distinct)

@@ -1,4 +1,4 @@
-"""The trial at opening: the engine's logits are held against those of the model's own forward."""
+"""The trial at opening: the engine's logits are compared with those of the model's own forward."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ log = structlog.get_logger(__name__)
 
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
 _TOLERANCE_HALF: Final = 0.1
-"""Half precision rounds each layer to three digits; a wrong mask or position differs by far more."""
+"""Tolerance in half precision, which rounds each layer to three digits; a wrong mask or position differs by far more.
+"""
 _TEXT_TOKENS: Final = 7
 _DECODED: Final = 3
-"""Tokens at the end of a text that are decoded one by one; those before are prefilled."""
+"""Number of tokens at the end of a text decoded one by one; earlier ones are prefilled."""
 _PLAIN_SCORES: Final = 1 << 28
-"""Attention scores of one layer that are held at once; a text of more is not computed in the model's own way."""
+"""Maximum attention scores of one layer held at once; longer texts use another attention for the model's own logits."""
 
 
 def try_model(network: Network) -> Way:
-    """The fastest way in which the engine gives what the model itself gives.
+    """Returns the fastest way in which the engine reproduces the model's own logits.
 
     Texts are run both ways: a short one, and one beyond the last window, chunk or original length below `max_len`. A
-    model that only a slower way fits is said in the log. Raises RolloutError, which names the model type, if the logits
-    differ in every way: the model cannot be run by this engine.
+    slower way is reported in the log. Raises RolloutError, naming the model type, if the logits differ in every way:
+    the engine cannot run the model.
     """
     moving = moving_rotation(network.model.config, network.max_len)
     if moving is not None:
@@ -43,9 +44,9 @@ def try_model(network: Network) -> Way:
     unfit = _outside_slots(network) or _difference(network, _cached)
     if unfit is None:
         return Way.SLOTS
-    for own, way in product(_attentions(network), (Way.OWN_CACHE, Way.RECOMPUTED)):
-        if own is not None:
-            network.model.set_attn_implementation(own)
+    for attention_name, way in product(_attentions(network), (Way.OWN_CACHE, Way.RECOMPUTED)):
+        if attention_name is not None:
+            network.model.set_attn_implementation(attention_name)
         differs = _difference(network, partial(_alone, way=way))
         if differs is None:
             kind = network.model.config.model_type
@@ -55,7 +56,7 @@ def try_model(network: Network) -> Way:
 
 
 def try_recorder(network: Network, recorder: Recorder) -> str | None:
-    """The reason for which recorded steps differ from the model itself, or None. The recordings are given up."""
+    """Returns the reason why recorded steps differ from the model itself, or None; discards the recordings."""
     try:
         return _difference(network, partial(_cached, recorder=recorder))
     finally:
@@ -63,43 +64,43 @@ def try_recorder(network: Network, recorder: Recorder) -> str | None:
 
 
 def _attentions(network: Network) -> list[str | None]:
-    """The attentions of transformers that are tried, the faster first; None is the one that it is loaded with."""
+    """Returns the attentions of transformers to try, the faster first; None stands for the loaded one."""
     if not network.takes_attention:
         return [None]
     return ["sdpa", "eager"] if network.model._supports_sdpa else ["eager"]
 
 
 def _outside_slots(network: Network) -> str | None:
-    """The reason for which the engine's own cache and attention are not even tried, or None."""
+    """Returns the reason not to try the engine's own cache and attention, or None."""
     if not network.takes_attention:
         return "it computes attention in a way of its own"
     return _counted_positions(network)
 
 
-def _difference(network: Network, found_by: Callable[[Network, list[int]], torch.Tensor]) -> str | None:
-    """The difference of these logits from the model's own, or the reason for which there are none; None if equal."""
+def _difference(network: Network, compute: Callable[[Network, list[int]], torch.Tensor]) -> str | None:
+    """Returns the difference of these logits from the model's own, or the reason for their absence; None if equal."""
     for length in _lengths(network):
         tokens = [(17 * i + 3) % network.vocabulary for i in range(length)]
         with torch.inference_mode():
             try:
                 expected = _plain(network, tokens)
-                found = found_by(network, tokens)
+                logits = compute(network, tokens)
             except torch.OutOfMemoryError:
                 raise
             except RolloutError as error:
                 return error.what
-            except Exception as error:  # an architecture may fail in its own way
+            except Exception as error:  # architectures may raise anything
                 return f"{type(error).__name__}: {error}"
         scale = expected.abs().max().clamp(min=1.0)
-        error_share = ((found - expected).abs().max() / scale).item()
-        # Written so that NaN is a difference.
+        error_share = ((logits - expected).abs().max() / scale).item()
+        # Written so that NaN counts as a difference.
         if not error_share <= _TOLERANCE.get(network.dtype, _TOLERANCE_HALF):
             return f"its logits differ by {error_share:.2g} of their scale in a text of {length} tokens"
     return None
 
 
 def _counted_positions(network: Network) -> str | None:
-    """Llama 4 scales queries by the number of columns of the cache, which is a token's position only in a row alone."""
+    """Returns a reason for Llama 4, which scales queries by the cache's columns: right only for a lone row."""
     config = network.model.config.get_text_config()
     scaled = getattr(config, "floor_scale", None)
     if scaled is None or not getattr(config, "attn_temperature_tuning", False):
@@ -110,17 +111,17 @@ def _counted_positions(network: Network) -> str | None:
 
 
 def _lengths(network: Network) -> list[int]:
-    found = beyond(network.model.config, network.max_len)
-    return [_TEXT_TOKENS] if found is None else [_TEXT_TOKENS, max(_TEXT_TOKENS, found[1])]
+    long_text = beyond(network.model.config, network.max_len)
+    return [_TEXT_TOKENS] if long_text is None else [_TEXT_TOKENS, max(_TEXT_TOKENS, long_text[1])]
 
 
 def _plain(network: Network, tokens: list[int]) -> torch.Tensor:
-    """The model's own logits at the last places  # [R, V]"""
+    """Returns the model's own logits at the last positions  # [R, V]"""
     heads = getattr(network.model.config.get_text_config(), "num_attention_heads", None) or 1
-    own = "sdpa" if heads * len(tokens) ** 2 > _PLAIN_SCORES else "eager"
+    attention_name = "sdpa" if heads * len(tokens) ** 2 > _PLAIN_SCORES else "eager"
     before = network.model.config._attn_implementation
     if network.takes_attention:
-        network.model.set_attn_implementation(own)
+        network.model.set_attn_implementation(attention_name)
     try:
         ids = torch.tensor([tokens], device=network.device)
         output = network.model(input_ids=ids, use_cache=False, **network.last_places(_DECODED))
@@ -132,9 +133,9 @@ def _plain(network: Network, tokens: list[int]) -> torch.Tensor:
 
 
 def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = None) -> torch.Tensor:
-    """The logits by the engine's cache: the text is prefilled but for its last tokens, which are decoded  # [R, V]"""
+    """Returns the logits with the engine's cache: a prefilled text with its last tokens decoded  # [R, V]"""
     begun = len(tokens) - _DECODED
-    # Beside a shorter one, whose padding and hidden columns must not leak into it.
+    # Beside a shorter text, whose padding and hidden columns must have no effect.
     prompts = [tokens[begun // 2 : begun], tokens[:begun]]
     _, prefilled = network.prefill(prompts)
     if not prefilled.keys:
@@ -149,30 +150,30 @@ def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = 
     steps = None if recorder is None else FixedSteps(network, cache, recorder, ids=ids, positions=positions)
     if steps is not None:
         steps.arrange(starts)
-    found = []
+    last_logits = []
     for drawn in range(_DECODED):
         ids.fill_(tokens[begun + drawn])
         if steps is not None:
             logits = steps(2)
         else:
             logits = network.decode(ids, positions, cache.window(2, begun + drawn + 1), cache)
-        found.append(logits[1].clone())
+        last_logits.append(logits[1].clone())
         cache.advance()
         positions += 1
-    return torch.stack(found).float()
+    return torch.stack(last_logits).float()
 
 
 def _alone(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
-    """The logits by requests that are computed alone, a shorter one in turns with it  # [R, V]"""
+    """Returns the logits of requests computed separately, in turns with a shorter request  # [R, V]"""
     begun = len(tokens) - _DECODED
     starts = (begun // 2, 0)
     texts = [LoneText(network, way) for _ in starts]
-    found = []
+    last_logits = []
     for end in range(begun, len(tokens) + 1):
         for text, start in zip(texts, starts, strict=True):
             logits = text.logits(tokens[start:end])
-        found.append(logits[0])
-    return torch.stack(found[1:]).float()
+        last_logits.append(logits[0])
+    return torch.stack(last_logits[1:]).float()
 
 
 def _unfit(network: Network, why: str, *, fix: str = "use another model") -> RolloutError:
