@@ -136,11 +136,11 @@ def test_a_name_is_held_until_the_service_says_otherwise(bench: TrainerBench, se
 @pytest.mark.parametrize(
     ("place", "bug", "said", "field"),
     [
-        ("_forward_backward", _without_logprobs, "answer of another shape", "loss_fn_outputs[0].logprobs"),
-        ("_forward_backward", lambda _: {"rows": []}, "what it answered cannot be read", None),
-        ("_optim_step", lambda _: {"metrics": "none"}, "what it answered cannot be read", None),
-        ("_save_weights", lambda found: found | {"path": "tinker://other/weights/x"}, "of another shape", "path"),
-        ("_save_weights", lambda _: {"type": "save_weights"}, "what it answered cannot be read", None),
+        ("_forward_backward", _without_logprobs, "answer of an unexpected shape", "loss_fn_outputs[0].logprobs"),
+        ("_forward_backward", lambda _: {"rows": []}, "unreadable answer", None),
+        ("_optim_step", lambda _: {"metrics": "none"}, "unreadable answer", None),
+        ("_save_weights", lambda found: found | {"path": "tinker://other/weights/x"}, "of an unexpected shape", "path"),
+        ("_save_weights", lambda _: {"type": "save_weights"}, "unreadable answer", None),
     ],
 )
 def test_a_service_whose_answers_change_their_shape_is_refused_with_the_field(

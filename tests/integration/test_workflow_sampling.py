@@ -204,9 +204,9 @@ async def test_processed_logprobs_are_those_of_the_kept_tokens(
     [
         ({"temperatures": [0.0]}, "response token 0, which is trained, was drawn at temperature 0"),
         ({"temperatures": [1.0, 0.001]}, "which is trained, was drawn at temperature 0.001"),
-        ({"temperatures": [float("nan")]}, "a response was asked for with temperature nan"),
-        ({"temperatures": [-1.0]}, "a response was asked for with temperature -1.0"),
-        ({"temperatures": [1.0], "top_p": 0.0}, "a response was asked for with top_p 0.0"),
+        ({"temperatures": [float("nan")]}, "a response was requested with temperature nan"),
+        ({"temperatures": [-1.0]}, "a response was requested with temperature -1.0"),
+        ({"temperatures": [1.0], "top_p": 0.0}, "a response was requested with top_p 0.0"),
     ],
     ids=["greedy", "too cold", "nan", "negative", "top_p"],
 )

@@ -87,7 +87,7 @@ class ExternalEngine:
         """
         if not request.messages:
             raise RolloutError(
-                "a model behind a service is asked in messages, and this prompt is no conversation",
+                "a model behind a service accepts conversations only, and this prompt is not one",
                 fix="use a workflow that calls model.chat, without a reply prefix",
             )
         self._running += 1

@@ -202,4 +202,4 @@ def check_lives(engine: RolloutEngine, name: str = "the rollout engine") -> None
     """
     error = engine.stats().error
     if error:
-        raise WorkError(f"{name} failed: {error}", fix="nothing: the explorer is started again")
+        raise WorkError(f"{name} failed: {error}", fix="nothing: the explorer restarts")

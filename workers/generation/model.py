@@ -317,7 +317,7 @@ def _check(generation: Generation, sampling: Sampling) -> None:
     if count == 0 or count != len(generation.logprobs):
         raise RolloutError(
             f"the rollout engine answered with {count} tokens and {len(generation.logprobs)} log-probabilities",
-            fix="this is a defect of the rollout engine",
+            fix="this is a bug in the rollout engine",
         )
     processed_count = len(generation.processed_logprobs)
     if processed_count != (count if sampling.processed_logprobs else 0):

@@ -27,7 +27,7 @@ def trainable(temperature: float) -> bool:
 def check_sampling(sampling: SamplingSpec) -> None:
     """Raises RolloutError, naming the setting and its value, for a setting unusable for drawing a response."""
     for field, number, fix in _wrong(sampling):
-        raise RolloutError(f"a response was asked for with {field} {number}", field=field, fix=fix)
+        raise RolloutError(f"a response was requested with {field} {number}", field=field, fix=fix)
 
 
 def _wrong(sampling: SamplingSpec) -> Iterator[tuple[str, float, str]]:
@@ -37,14 +37,14 @@ def _wrong(sampling: SamplingSpec) -> Iterator[tuple[str, float, str]]:
     if not 0 < sampling.top_p <= 1:
         yield "top_p", sampling.top_p, "use a share above 0; 1 keeps every token"
     if not sampling.top_k >= -1:
-        yield "top_k", sampling.top_k, "use how many of the likeliest tokens to keep; -1 keeps every token"
+        yield "top_k", sampling.top_k, "use the number of likeliest tokens to keep; -1 keeps every token"
     if not 0 <= sampling.min_p <= 1:
         yield "min_p", sampling.min_p, "use a share of the likeliest token's probability; 0 keeps every token"
     if not 0 < sampling.repetition_penalty <= HIGHEST_PENALTY:
-        fix = f"use a factor above 0, at most {HIGHEST_PENALTY:g}; 1 changes nothing"
+        fix = f"use a factor above 0, at most {HIGHEST_PENALTY:g}; 1 has no effect"
         yield "repetition_penalty", sampling.repetition_penalty, fix
     if not abs(sampling.presence_penalty) <= HIGHEST_PENALTY:
-        fix = f"use a number from -{HIGHEST_PENALTY:g} to {HIGHEST_PENALTY:g}; 0 changes nothing"
+        fix = f"use a number from -{HIGHEST_PENALTY:g} to {HIGHEST_PENALTY:g}; 0 has no effect"
         yield "presence_penalty", sampling.presence_penalty, fix
     for token, bias in sampling.logit_bias:
         if token < 0 or not abs(bias) <= HIGHEST_BIAS:

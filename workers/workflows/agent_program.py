@@ -91,8 +91,8 @@ class AgentProgramWorkflow:
                 return served.results(RewardResult(value=0.0), cut=served.cut)
         if not served.turns:
             raise RolloutError(
-                f"agent {self._name!r} was given no answer of the model",
-                fix="let it ask at the base URL and with the key that it is called with",
+                f"agent {self._name!r} received no answer from the model",
+                fix="let it call the model at the base URL, with the key passed to it",
             )
         return served.results(await self._score(returned, served, task, reward))
 

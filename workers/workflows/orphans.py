@@ -61,7 +61,7 @@ class Orphans:
         """Returns the error that ends the process."""
         return WorkError(
             f"{self.count} rollouts did not end when they were cancelled",
-            fix="let the workflow pass CancelledError on; the explorer is started anew",
+            fix="let the workflow propagate CancelledError; the explorer restarts",
         )
 
     def _abandon(self, task: asyncio.Task[Any], where: str) -> None:

@@ -77,7 +77,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         offset = 0
         for span in self.spans:
             if span.start != offset or span.end <= span.start:
-                raise _error(f"a span [{span.start}, {span.end}) where one from {offset} was due")
+                raise _error(f"a span [{span.start}, {span.end}) where one from {offset} was expected")
             offset = span.end
         if offset != response:
             raise _error(f"spans up to {offset} for {response} response tokens")
@@ -135,4 +135,6 @@ def named(error: BaseException, task: Task) -> RolloutError:
 
 
 def _error(problem: str) -> RolloutError:
-    return RolloutError(f"the workflow gave {problem}", fix="correct the workflow; Trajectory builds results that fit")
+    return RolloutError(
+        f"the workflow returned {problem}", fix="correct the workflow; Trajectory builds results that fit"
+    )

@@ -112,10 +112,12 @@ class WorkflowRunner:
             steps = list(returned) if isinstance(returned, Sequence) else [returned]
             for step in steps:
                 if not isinstance(step, RolloutResult):
-                    raise RolloutError(f"the workflow gave a {type(step).__name__}, not a RolloutResult")
+                    raise RolloutError(f"the workflow returned a {type(step).__name__}, not a RolloutResult")
                 step.check(self._model.max_model_len)
             if not steps:
-                raise RolloutError("the workflow gave no step of a rollout", fix="return at least one RolloutResult")
+                raise RolloutError(
+                    "the workflow returned no step of a rollout", fix="return at least one RolloutResult"
+                )
         except RolloutError as error:
             error.where = error.where or task.where
             raise
@@ -200,7 +202,7 @@ def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
     reward_name = getattr(workflow, "default_reward", None)
     if reward_name is None:
         raise ConfigError(
-            f"workflow {name!r} has no reward of its own and taskset {taskset.name!r} names none",
+            f"workflow {name!r} has no default reward, and taskset {taskset.name!r} names none",
             field="default_reward_fn_type",
             fix=f"name one of: {', '.join(REWARDS.names())}",
         )

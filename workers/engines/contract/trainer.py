@@ -222,7 +222,7 @@ def a_missing_checkpoint_is_an_error_of_data(bench: TrainerBench) -> None:
     except DataError:
         assert engine.checksum() == before
     else:
-        raise AssertionError("a checkpoint that is not there was loaded")
+        raise AssertionError("a missing checkpoint was loaded")
 
 
 def closing_twice_changes_nothing(bench: TrainerBench) -> None:

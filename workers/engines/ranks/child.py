@@ -174,7 +174,7 @@ class RemoteRank:
                 connection.close()
             raise RankError(
                 f"rank {rank} of {ranks} cannot be started on the node {host.address}: {error}",
-                fix="nothing: the trainer is started again, on nodes that are there",
+                fix="nothing: the trainer restarts on the nodes still available",
             ) from error
         _limit_sending(call_connection, timeout_s)
         self.pipe = Pipe(call_connection)
@@ -243,4 +243,4 @@ def _ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name
-    return f"was ended by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
+    return f"was ended by {name}" + (", perhaps because the machine ran out of memory" if name == "SIGKILL" else "")

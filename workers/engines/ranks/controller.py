@@ -217,7 +217,7 @@ class RankedEngine:
             self._running.differ(
                 RankError(
                     f"ranks 0 and {rank} of {len(answers)} differ in {method}{shown_values}",
-                    fix="nothing: all of them begin anew from the newest checkpoint",
+                    fix="nothing: all ranks restart from the newest checkpoint",
                 )
             )
 

@@ -24,11 +24,11 @@ _GRACE_S: Final = 10.0
 
 
 def _refuse_part(weights_part: RankPart) -> None:
-    raise OSError(errno.EPROTO, f"a rank sent a part of {weights_part.name}, and nobody had asked for one")
+    raise OSError(errno.EPROTO, f"a rank sent an unrequested part of {weights_part.name}")
 
 
 class RankCrew:
-    """N processes, each executing every call. One thread calls; any thread may close or watch."""
+    """N processes, each executing every call. Calls come from one thread; any thread may close or watch."""
 
     def __init__(self, ranks: int, *, timeout_s: float, nodes: RankNodes = ONE_NODE) -> None:
         """Starts the processes, equally many on each node. A call may take at most `timeout_s`.
@@ -66,13 +66,13 @@ class RankCrew:
         descriptors: Mapping[int, Sequence[int]] | None = None,
         take_part: Callable[[RankPart], None] = _refuse_part,
     ) -> list[RankDone]:
-        """Executes one call on all ranks, or each rank's own, and returns their answers by rank. `method` is for
+        """Executes one call on all ranks, or each rank's own, and returns the answers by rank. `method` is for
         messages.
 
-        Descriptors go only to ranks of this node. `take_part` is called with the parts sent by other ranks before their
-        answer, from several threads; it may raise OSError.
+        Descriptors go only to ranks of this node. `take_part` is called with the parts sent by other ranks before
+        answering, from several threads; it may raise OSError.
 
-        Raises the error raised by all ranks. Every other fault ends all ranks: raises the error of the rank that failed
+        Raises the error common to all ranks. Any other fault ends all ranks: raises the error of a rank that failed
         alone, or RankError if a rank ended or did not answer in time.
         """
         if self._loss is not None:
@@ -157,7 +157,7 @@ class RankCrew:
         raise self._set_lost(
             RankError(
                 f"{self._named(child)} {ending}{f' in {method}' if method else ''}{child.last_lines()}",
-                fix="nothing: the trainer is started again and goes on from the newest checkpoint",
+                fix="nothing: the trainer restarts from the newest checkpoint",
             )
         )
 
@@ -170,7 +170,7 @@ class RankCrew:
                 f"{self._named(silent_child)}, {silent_child.state()}, did not answer" for silent_child in silent
             )
             where += f"; {waits}"
-        self._set_lost(RankError(f"{where}: {error}", fix="nothing: the trainer is started again"))
+        self._set_lost(RankError(f"{where}: {error}", fix="nothing: the trainer restarts"))
         if isinstance(error, RftdError):
             error.what = f"{error.what} ({where})"
         raise error
@@ -189,7 +189,7 @@ class RankCrew:
             RankError(
                 f"{'; '.join(states)}: no answer to {method} within {self._timeout_s:g} s{lines}",
                 field="trainer.engine_args.rank_timeout_s",
-                fix="nothing if it hangs: the trainer is started again; a higher limit if it only needs longer",
+                fix="nothing if it hangs: the trainer restarts; a higher limit if the call only takes longer",
             )
         )
 

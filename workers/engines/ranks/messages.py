@@ -33,19 +33,19 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of one process among the ranks, and the settings of its engine."""
+    """Position of one process among the ranks, and the settings of its engine."""
 
     rank: int
     ranks: int
     maker: str
-    """`module:function`, the maker of the rank's engine from its `RankPlace`."""
+    """`module:function`, which makes the rank's engine from this struct."""
     trainer: TrainerSpec
     threads: int
     local_rank: int
     """Index among the ranks of its node."""
     local_ranks: int
     address: str = LOOPBACK
-    """Address of its node for the other ranks; the loopback's if all ranks are on one machine."""
+    """Address of the rank's node for the other ranks; the loopback's on a single machine."""
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sample: TrainSample) -> SampleBytes:
-        """Returns the sample with its arrays as bytes."""
+        """Encodes a sample's arrays as bytes."""
         fields = msgspec.structs.asdict(sample)
         for name, dtype in _DTYPES.items():
             array = fields[name]
@@ -75,7 +75,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**fields)
 
     def sample(self) -> TrainSample:
-        """Returns the sample, with arrays over these bytes."""
+        """Decodes the sample, with arrays over these bytes."""
         fields = msgspec.structs.asdict(self)
         for name, dtype in _DTYPES.items():
             array_bytes = fields[name]
@@ -84,7 +84,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The first call: tells the rank its place, and requests its releases and files."""
+    """The first call: sets the rank's place, and requests a report of releases and files."""
 
     place: RankPlace
     experiment: ExperimentSpec
@@ -127,7 +127,7 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
 
     @classmethod
     def of(cls, batch: TrainBatch) -> TrainCall:
-        """Returns the batch with its arrays as bytes."""
+        """Encodes a batch's arrays as bytes."""
         return cls(
             step=batch.step,
             stage_step=batch.stage_step,
@@ -137,7 +137,7 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
         )
 
     def batch(self) -> TrainBatch:
-        """Returns the batch."""
+        """Decodes the batch."""
         return TrainBatch(
             step=self.step,
             stage_step=self.stage_step,
@@ -210,7 +210,7 @@ class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """A call raised an error of this project, `OSError`, or another error reported as text."""
+    """A call raised an error of this project, `OSError`, or any other error, reported as text."""
 
     kind: str
     what: str
@@ -241,7 +241,7 @@ RankMessage: TypeAlias = RankAnswer | RankPart
 
 
 class Pipe:
-    """One end of the connection between a rank and its trainer process. One thread sends, one receives."""
+    """One end of the connection between a rank and its trainer process; for one sending and one receiving thread."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

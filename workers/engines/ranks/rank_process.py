@@ -145,7 +145,7 @@ class RankProcess:
         return RankDone(facts=facts, deterministic=engine.deterministic)
 
     def _snapshot(self, engine: TrainerEngine, descriptor: int | None) -> RankDone:
-        """Writes this rank's weights. `descriptor`: the file's; None on a node without the file."""
+        """Writes this rank's weights. `descriptor`: of the file; None on a node without the file."""
         assert self._place is not None
         if isinstance(engine, SpreadingEngine):
             weights = engine.spread()

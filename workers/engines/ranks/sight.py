@@ -27,9 +27,10 @@ OWN_FOLDER: Final = "that of the trainer process"
 
 
 def seen(experiment: ExperimentSpec, model_path: str, left_in_job: str = "") -> dict[str, str]:
-    """Returns facts by name, as texts equal where the facts are equal. Missing files are no error here.
+    """Returns this rank's facts by name (releases, parts, model files) as texts for comparison; missing files are
+    allowed.
 
-    `left_in_job`: a file that exists if the job's folder is also the trainer process's.
+    `left_in_job`: a file present only if the job's folder is also the trainer process's.
     """
     facts = {name: release_of(name) for name in _PACKAGES}
     facts["python"] = platform.python_version()

@@ -48,14 +48,14 @@ class Access:
                 return cls(Secret(key), variable, address)
         if reach.restricted:
             raise ConfigError(
-                f"no key of the Tinker service is given to this experiment for {FIELD}.base_url",
+                f"no key of the Tinker service is available to this experiment for {FIELD}.base_url",
                 field=FIELD,
-                fix=f"have the owner of the daemon set {KEYS[0]}, and allow it for the service's host",
+                fix=f"ask the daemon's owner to set {KEYS[0]}, and to allow it for the service's host",
             )
         raise ConfigError(
             f"no key of the Tinker service: neither {' nor '.join(KEYS)} is set here",
             field=FIELD,
-            fix=f"export {KEYS[0]} where the workers run, then start the daemon (or the worker) anew",
+            fix=f"export {KEYS[0]} where the workers run, then restart the daemon (or the worker)",
         )
 
     @property
@@ -73,30 +73,30 @@ class Access:
             return ConfigError(
                 f"{self.place} refuses the key of {self.variable} ({status})",
                 field=FIELD,
-                fix=f"export a valid {self.variable} where the workers run, then start the daemon (or the worker) anew",
+                fix=f"export a valid {self.variable} where the workers run, then restart the daemon (or the worker)",
             )
         if status == 402:
             return ConfigError(
-                f"{self.place} wants to be paid ({status}): {text}", field=FIELD, fix="settle the account"
+                f"{self.place} requires payment ({status}): {text}", field=FIELD, fix="settle the account"
             )
         if status == UNREADABLE:
-            return WorkError(f"{self.place} was to {doing}, and what it answered cannot be read: {text}", fix=_FITTING)
+            return WorkError(f"{self.place} gave an unreadable answer to a request to {doing}: {text}", fix=_FITTING)
         if status == 422:
-            return WorkError(f"{self.place} cannot read what it was sent to {doing} ({status}): {text}", fix=_FITTING)
+            return WorkError(f"{self.place} cannot read the request to {doing} ({status}): {text}", fix=_FITTING)
         if status == 0:
             return UnreachableError(
-                f"{self.place} did not answer while it was to {doing}: {text}",
-                fix="nothing: it is asked again; if it lasts, see whether the address and the network are right",
+                f"{self.place} did not answer a request to {doing}: {text}",
+                fix="nothing: the request is repeated; if this lasts, check the address and the network",
             )
-        return WorkError(f"{self.place} did not {doing} ({status}): {text}", fix="nothing: it is tried again")
+        return WorkError(f"{self.place} did not {doing} ({status}): {text}", fix="nothing: the request is repeated")
 
     def no_key(self, detail: str) -> ConfigError:
         """Returns the error for a key refused by the package before sending."""
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return ConfigError(
-            f"the text of {self.variable} is no key of the Tinker service: {text}",
+            f"{self.variable} is not a valid key of the Tinker service: {text}",
             field=FIELD,
-            fix=f"export a valid {self.variable} where the workers run, then start the daemon (or the worker) anew",
+            fix=f"export a valid {self.variable} where the workers run, then restart the daemon (or the worker)",
         )
 
     def unknown_model(self, base_model: str, detail: str) -> ConfigError:
@@ -105,7 +105,7 @@ class Access:
         return ConfigError(
             f"{self.place} does not know the model {base_model!r}: {text}",
             field=f"{FIELD}.base_model",
-            fix="write the name of one that it has, such as Qwen/Qwen3-8B",
+            fix="write the name of a model it offers, such as Qwen/Qwen3-8B",
         )
 
     def forgotten(self, path: str, detail: str) -> DataError:
@@ -114,7 +114,7 @@ class Access:
         return DataError(
             f"{self.place} has forgotten {path}: {text}",
             where=path,
-            fix="nothing: training goes on from the newest checkpoint that it still has",
+            fix="nothing: training continues from the newest checkpoint still available there",
         )
 
 

@@ -71,12 +71,12 @@ def drawn_of(answer: SampleAnswer, *, max_tokens: int) -> DrawnResponse:
     if not _is_list(tokens) or not all(type(token) is int and token >= 0 for token in tokens):
         raise _shape_error("sequences[0].tokens", f"is {_shown(tokens)}, and not a list of token ids")
     if not 1 <= len(tokens) <= max_tokens:
-        raise _shape_error("sequences[0].tokens", f"has {len(tokens)} tokens, and 1 to {max_tokens} were asked for")
+        raise _shape_error("sequences[0].tokens", f"has {len(tokens)} tokens instead of 1 to {max_tokens}")
     logprobs = answer.logprobs
     if not _is_list(logprobs) or len(logprobs) != len(tokens):
         raise _shape_error("sequences[0].logprobs", f"has {_length(logprobs)} numbers for {len(tokens)} tokens")
     if not all(type(logprob) in (int, float) and math.isfinite(logprob) and logprob <= 1e-3 for logprob in logprobs):
-        raise _shape_error("sequences[0].logprobs", "holds what is no log-probability")
+        raise _shape_error("sequences[0].logprobs", "has a number that is not a log-probability")
     if answer.stop_reason not in _STOPS:
         raise _shape_error("sequences[0].stop_reason", f"is {_shown(answer.stop_reason)}, and not stop or length")
     # Rounding may leave the log-probability of a certain token a little above 0.
@@ -92,7 +92,7 @@ def _numbers(numbers: Any, row: int, name: str, count: int | None = None) -> NDA
     except (TypeError, ValueError):
         raise _shape_error(field, f"is {_shown(numbers)}, and not a list of numbers") from None
     if array.ndim != 1 or count not in (None, len(array)):
-        expected = "a row of numbers is due" if count is None else f"{count} targets were sent"
+        expected = "a row of numbers was expected" if count is None else f"{count} targets were sent"
         raise _shape_error(field, f"has the shape {list(array.shape)}, and {expected}")
     return array
 
@@ -112,7 +112,7 @@ def _shown(answer: Any) -> str:
 
 def _shape_error(field: str, problem: str) -> WorkError:
     return WorkError(
-        f"the Tinker service gave an answer of another shape: {field} {problem}",
+        f"the Tinker service gave an answer of an unexpected shape: {field} {problem}",
         field=field,
-        fix="nothing was taken from it; if it comes again, install a release of tinker that fits the service",
+        fix="the answer was discarded; if this happens again, install a release of tinker that fits the service",
     )

@@ -301,9 +301,7 @@ class SdkSampler:
             raise RolloutError(error.what, field=error.field, fix=error.fix) from None
         sequences = answer.sequences
         if len(sequences) != 1:
-            raise RolloutError(
-                f"the Tinker service gave {len(sequences)} responses, and 1 was asked for", field="sequences"
-            )
+            raise RolloutError(f"the Tinker service gave {len(sequences)} responses instead of 1", field="sequences")
         return SampleAnswer(
             tokens=sequences[0].tokens, logprobs=sequences[0].logprobs, stop_reason=sequences[0].stop_reason
         )

@@ -97,11 +97,13 @@ class TrainingRun(Protocol):
         ...
 
     def gradient(self, rows: Sequence[TokenRow], loss: Loss, config: Mapping[str, float]) -> PassAnswer:
-        """Adds the gradient of a loss to the next step's; it cannot be withdrawn."""
+        """Adds the gradient of a loss to the next step's gradient, irrevocably."""
         ...
 
     def step(self, adam: AdamStep, rows: Sequence[TokenRow] | None = None) -> Mapping[str, Any]:
-        """Takes one optimizer step and returns its figures. With rows, their `cross_entropy` gradient is sent along."""
+        """Takes one optimizer step and returns the figures. With rows, the rows' `cross_entropy` gradient is sent
+        along.
+        """
         ...
 
     def save_state(self, name: str) -> Any:

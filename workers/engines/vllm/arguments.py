@@ -85,7 +85,7 @@ async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
     arguments = engine_arguments(opening)
     if opening.deterministic:
         raise ConfigError(
-            "vLLM rounds otherwise beside other neighbours, so the same seed may draw other tokens",
+            "vLLM rounds differently beside different neighbours, so one seed may draw different tokens",
             field="explorer.rollout_model.engine_type",
             fix="write torch, or leave deterministic out",
         )

@@ -97,7 +97,7 @@ def check_split(plan: EnginePlan[Any]) -> None:
     if possible[-1] != parts:
         also = f", {cached} of keys and values" if cached else ""
         raise ConfigError(
-            f"is {parts}, and the model has {heads} heads{also}, which cannot be shared out among {parts} GPUs",
+            f"is {parts}, and the model has {heads} heads{also}, which do not divide among {parts} GPUs",
             field="explorer.rollout_model.tensor_parallel_size",
             fix=f"write {possible[-1]}",
         )
@@ -168,7 +168,7 @@ def _check_sum(needs: list[Need], device: Device, share: float, field: str, firs
     helps = first if share < 1 and sum_bytes <= device.memory_bytes else ""
     more = "model.max_model_len, explorer.rollout_model.dtype bfloat16, or a smaller model"
     if device.kind == "cuda":
-        more = f"explorer.rollout_model.tensor_parallel_size to share it out; a smaller {more}"
+        more = f"explorer.rollout_model.tensor_parallel_size to split the model; a smaller {more}"
     raise ConfigError(
         f"{terms_of(needs)} = {shown(sum_bytes)} > {share_term}{shown(device.memory_bytes)} of {device.name}{of_it}",
         field=field,

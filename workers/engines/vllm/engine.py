@@ -288,9 +288,9 @@ class VllmRolloutEngine:
             await self._llm.abort(flight.name)
             if flight.request.sampling.json_schema:  # after the checks above, only a schema can be refused
                 raise RolloutError(
-                    f"vLLM cannot hold a response to this schema: {error}",
+                    f"vLLM cannot constrain a response to this schema: {error}",
                     field="json_schema",
-                    fix="use what its grammars know of JSON schemas",
+                    fix="use only the parts of JSON Schema that its grammars support",
                 ) from error
             raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
 
@@ -368,7 +368,7 @@ class VllmRolloutEngine:
         which = f": process {', '.join(ended_names)} ended" if ended_names else f": {cause}" if cause else ""
         death = RolloutError(
             f"vLLM's engine died{which}",
-            fix="look into the explorer's log; it is started again, and what ran is leased again",
+            fix="see the explorer's log; the explorer restarts, and its rollouts are leased again",
         )
         self._failed(death)
         return self._error or death

@@ -57,7 +57,7 @@ class RequestFlight:
         logprobs, processed = self._logprobs(completion.logprobs, len(tokens))
         for at, logprob in enumerate(logprobs):
             if logprob != logprob:  # NaN
-                raise RolloutError(f"the model gave no number at token {at} of {self.request.id}")
+                raise RolloutError(f"the model gave NaN at token {at} of {self.request.id}")
         return Generation(
             tokens=tokens,
             logprobs=logprobs,
@@ -76,9 +76,9 @@ class RequestFlight:
         flat = reported.logprobs if reported is not None else ()
         if len(flat) < columns * length:
             raise RolloutError(
-                f"vLLM answered request {self.request.id} half: {length} tokens and {len(flat)} log-probabilities of "
-                f"{columns * length}",
-                fix="this is a defect of vLLM, or of its version here",
+                f"vLLM's answer to request {self.request.id} is incomplete: {length} tokens and "
+                f"{len(flat)} log-probabilities of {columns * length}",
+                fix="this is a bug in vLLM, or in the installed version",
             )
         # A stop text is found after the fact: tokens drawn behind it are not in the response.
         flat = flat[: columns * length]

@@ -65,7 +65,8 @@ class PreparedWeights:
     @classmethod
     @torch.no_grad()
     def of(cls, model: Any, tensors: Iterable[tuple[str, torch.Tensor]], *, in_place: bool = False) -> Self:
-        """Returns the running model's layers, loaded with these tensors by its own rules; the model is not changed.
+        """Returns the running model's layers, loaded with these tensors by the model's own rules; the model is not
+        changed.
 
         The tensors are made on torch's default device, which must be the model's. Raises RolloutError if a layer is
         left without weights.

@@ -1,6 +1,6 @@
-"""vLLM's processes: their start with a time-out, the names of ended ones, and their end.
+"""vLLM's processes: start with a time-out, names of ended processes, and end.
 
-`EngineCore` is a child of the explorer, and its workers are children of `EngineCore`. All are in the explorer's
+`EngineCore` is a child of the explorer, and the workers are children of `EngineCore`. All are in the explorer's
 session, where the launcher finds them if the explorer is killed.
 """
 
@@ -62,7 +62,7 @@ class EngineProcesses:
     """The processes started by vLLM in this process."""
 
     def __init__(self, sockets: SocketFolder | None = None) -> None:
-        """`sockets` is the folder of their sockets, removed with the processes."""
+        """`sockets` is the folder of the processes' sockets, removed with the processes."""
         self._sockets = sockets
         self._before: set[int | None] | None = _children()
         """Children of this process before the start; None while waiting for another engine's start."""
@@ -70,9 +70,9 @@ class EngineProcesses:
         self._needed: set[int] = set()
 
     async def started(self, start: Callable[[], T], timeout_s: float, *, gpus: range = range(0)) -> T:
-        """Runs `start` on a thread and returns its result. Raises RolloutError if it takes longer, or fails.
+        """Runs `start` on a thread and returns the result. Raises RolloutError if the start takes longer, or fails.
 
-        The processes see only these of this process's GPUs; for an empty range, all.
+        The started processes see only the GPUs with these indices among this process's; for an empty range, all.
         """
         self._before = None
         try:
@@ -81,7 +81,7 @@ class EngineProcesses:
         except TimeoutError as error:
             raise RolloutError(
                 f"vLLM was not ready after {timeout_s:g} s",
-                fix="raise the engine's start time-out, or look into the explorer's log for what it waits for",
+                fix="raise the engine's start time-out, or see the explorer's log for the cause",
             ) from error
         except RftdError:
             raise
@@ -91,7 +91,7 @@ class EngineProcesses:
                 if isinstance(error, ValueError | RuntimeError | OSError)
                 else f"{type(error).__name__}: {error}"
             )
-            raise RolloutError(f"vLLM does not start: {reason}", fix="look into the explorer's log") from error
+            raise RolloutError(f"vLLM does not start: {reason}", fix="see the explorer's log") from error
 
     def _start(self, start: Callable[[], T], gpus: range) -> T:
         # One engine at a time: new children of this process belong to this engine only.
@@ -126,7 +126,9 @@ class EngineProcesses:
 
     @property
     def lost(self) -> bool:
-        """True once a necessary process has ended. vLLM itself reports it only after time for the others to end."""
+        """True once a necessary process has ended. vLLM itself reports the loss later, after waiting for the other
+        processes.
+        """
         return any(not _is_alive(self._processes[pid]) for pid in self._needed)
 
     @property
@@ -208,7 +210,7 @@ def _collect(pids: Iterable[int]) -> None:
 
 @contextmanager
 def visible_gpus(numbers: range) -> Iterator[None]:
-    """Lets processes started in the block see only these of this process's GPUs; without numbers, all.
+    """Shows processes started in the block only the GPUs with these indices among this process's; without indices, all.
 
     The environment belongs to the whole process, so blocks must not overlap. Raises WorkError if this process has fewer
     GPUs.
@@ -222,7 +224,7 @@ def visible_gpus(numbers: range) -> Iterator[None]:
     if len(words) < numbers.stop:
         raise WorkError(
             f"the engine is to compute on GPU {numbers.stop} of its explorer, and {VISIBLE} is {before!r}",
-            fix="give the explorer as many GPUs as its engines have together, or let the daemon start it",
+            fix="give the explorer enough GPUs for all its engines, or let the daemon start it",
         )
     os.environ[VISIBLE] = ",".join(words[numbers.start : numbers.stop])
     try:

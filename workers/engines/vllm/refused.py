@@ -36,14 +36,14 @@ _ELSEWHERE: Final = {
 _ONE_SET = "one engine is one set of weights; raise explorer.rollout_model.engine_num"
 _ONE_PLACE = "the launcher gives an explorer its machine and its devices, and ends its processes with it"
 _PROMISES: Final[dict[str, tuple[str, ...]]] = {
-    "log-probabilities would be others than those of what tokens were drawn from": (
+    "log-probabilities would differ from those of the distribution behind the tokens": (
         *("speculative_config", "spec_method", "spec_model", "spec_tokens", "diffusion_config", "watermark_config"),
         *("logits_processors", "logprobs_mode", "max_logprobs"),
     ),
-    "tokens are drawn by rftd's own sampler, each by a number that follows from its request's seed": (
+    "rftd's own sampler draws tokens, with random numbers derived from each request's seed": (
         *("seed", "use_fp64_gumbel", "enable_batch_sharded_sampling", "enable_trace_replay", "return_sampling_mask"),
     ),
-    "every setting of a request is its own": ("generation_config", "override_generation_config"),
+    "each request has its own settings": ("generation_config", "override_generation_config"),
     "new weights come whole, in full precision, under the names of the model's folder": (
         *("quantization", "quantization_config", "allow_deprecated_quantization", "load_format", "model_weights"),
         *("model_loader_extra_config", "ignore_patterns", "pt_load_map_location", "weight_transfer_config"),
@@ -57,7 +57,7 @@ _PROMISES: Final[dict[str, tuple[str, ...]]] = {
     "stop texts are found with the tokenizer of the model's folder": (
         *("skip_tokenizer_init", "tokenizer", "tokenizer_mode", "tokens_only"),
     ),
-    "the model and its tokenizer are a local folder, of which nothing is fetched": (
+    "the model and its tokenizer are in a local folder, and nothing is downloaded": (
         *("revision", "code_revision", "tokenizer_revision", "download_dir", "hf_token"),
     ),
     "nothing leaves the machine": (
@@ -65,15 +65,11 @@ _PROMISES: Final[dict[str, tuple[str, ...]]] = {
         *("ec_transfer_config", "kv_offloading_backend", "allowed_media_domains"),
     ),
     "running requests and drawn tokens are counted by rftd": ("disable_log_stats",),
-    "it generates text": ("runner", "convert", "pooler_config"),
+    "the engine generates text": ("runner", "convert", "pooler_config"),
     "the worker is extended to take new weights": ("worker_cls", "worker_extension_cls"),
-    "no trainer replays which experts were chosen": ("enable_return_routed_experts", "aux_output_config"),
-    "only the endpoint reads thoughts apart: write explorer.rollout_model.reasoning_parser": (
-        "reasoning_parser_plugin",
-    ),
-    "an engine that fails ends its explorer, which is started again": (
-        *("enable_fault_tolerance", "fault_tolerance_config"),
-    ),
+    "no trainer replays the choice of experts": ("enable_return_routed_experts", "aux_output_config"),
+    "only the endpoint separates thoughts: write explorer.rollout_model.reasoning_parser": ("reasoning_parser_plugin",),
+    "an engine that fails ends its explorer, which restarts": (*("enable_fault_tolerance", "fault_tolerance_config"),),
     "its stages would change weights at different tokens": ("pipeline_parallel_size",),
     _ONE_SET: (
         *("data_parallel_size", "data_parallel_rank", "data_parallel_start_rank", "data_parallel_size_local"),
@@ -99,12 +95,12 @@ def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yields (name, reason, fix) of each unavailable argument of vLLM."""
     for name in arguments:
         if name in _ELSEWHERE:
-            yield name, "is said elsewhere", f"write {_ELSEWHERE[name]}"
+            yield name, "has its own field", f"write {_ELSEWHERE[name]}"
         elif name in REFUSED:
-            yield name, f"cannot be given: {REFUSED[name]}", "leave it out"
+            yield name, f"cannot be set: {REFUSED[name]}", "leave it out"
         elif name not in ASYNC_ENGINE_ARGS:
             near = difflib.get_close_matches(str(name), ASYNC_ENGINE_ARGS, 1)
-            yield name, f"is no argument of vLLM {TABLES.version}", _spelling(near[0]) if near else "leave it out"
+            yield name, f"is not an argument of vLLM {TABLES.version}", _spelling(near[0]) if near else "leave it out"
     possible = {name: setting for name, setting in arguments.items() if name not in _ELSEWHERE and name not in REFUSED}
     for name, fault in _TYPES.wrong(possible):
         yield name, fault, "correct it, or leave it out"
@@ -124,4 +120,4 @@ def misplaced(arguments: Mapping[str, Any], ours: tuple[str, ...]) -> Iterator[t
 def _spelling(near: str) -> str:
     if near in _ELSEWHERE:
         return f"did you mean {near!r}? write {_ELSEWHERE[near]}"
-    return f"did you mean {near!r}?" if near not in REFUSED else f"did you mean {near!r}? that cannot be given either"
+    return f"did you mean {near!r}?" if near not in REFUSED else f"did you mean {near!r}? that cannot be set either"

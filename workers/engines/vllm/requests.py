@@ -43,7 +43,7 @@ class RequestForm:
             raise RolloutError(f"request {request.id} has a token outside of 0..{self.vocabulary - 1}")
         sampling = request.sampling
         if sampling.max_tokens < 1 or not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1:
-            raise RolloutError(f"request {request.id} cannot be drawn: {sampling}")
+            raise RolloutError(f"request {request.id} has invalid sampling settings: {sampling}")
         if "" in sampling.stop:
             raise RolloutError(f"request {request.id} has an empty stop text")
         for token, _ in sampling.logit_bias:

@@ -26,7 +26,7 @@ def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
 
     installed_device = "cpu" if current_platform.is_cpu() else "cuda"
     if device not in ("auto", installed_device):
-        raise ConfigError(f"the vLLM that is installed here runs on {installed_device}, and {device} was asked for")
+        raise ConfigError(f"the installed vLLM runs on {installed_device}, but {device} was requested")
     if installed_device == "cpu":
         # A share of the machine's memory would be taken from everything else; compiling takes minutes for nothing.
         arguments.pop("gpu_memory_utilization", None)
@@ -57,7 +57,7 @@ def share_cores(workers: int) -> None:
     cores = get_allowed_cpu_list()
     if len(cores) < workers:
         raise ConfigError(
-            f"is {workers}, of which each computes on a core of its own, and vLLM may use {len(cores)}",
+            f"is {workers}, and each needs a core of its own, but vLLM may use {len(cores)}",
             field="explorer.rollout_model.tensor_parallel_size",
             fix=f"write {len(cores)} or less",
         )

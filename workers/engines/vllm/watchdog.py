@@ -1,4 +1,4 @@
-"""`Watchdog`: notices ended or hanging vLLM processes, whether or not a caller waits for their answer."""
+"""`Watchdog`: notices ended or hanging vLLM processes, even while no caller waits for an answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trouble:
         return RolloutError(
             f"vLLM's engine hangs: no progress for {self.quiet_s:.0f} s (extra_engine_args.hang_timeout_s) with "
             f"{self.work} requests and calls to answer; its processes: {', '.join(states) or 'none is left'}",
-            fix="look into the explorer's log; it is started again, and what ran is leased again",
+            fix="see the explorer's log; the explorer restarts, and its rollouts are leased again",
         )
 
 

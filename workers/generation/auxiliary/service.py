@@ -117,9 +117,9 @@ def _variable(subject: ServiceModel, name: str, environ: Mapping[str, str], reac
     if reach.restricted:
         raise _withheld_error(subject, name)
     raise ConfigError(
-        f"the environment variable {name}, which {subject.who} needs, is not set here",
+        f"the environment variable {name}, required by {subject.who}, is not set here",
         field=subject.field,
-        fix=f"export {name} where the explorers run, then start the daemon (or the worker) anew",
+        fix=f"export {name} where the explorers run, then restart the daemon (or the worker)",
     )
 
 
@@ -128,9 +128,10 @@ def _withheld_error(subject: ServiceModel, name: str) -> ConfigError:
     not.
     """
     return ConfigError(
-        f"the environment variable {name}, which {subject.who} needs, is not given to this experiment for that address",
+        f"the environment variable {name}, required by {subject.who}, is not available to this experiment "
+        "for that address",
         field=subject.field,
-        fix=f"have the owner of the daemon set {name}, and allow it for the service's host",
+        fix=f"ask the daemon's owner to set {name}, and to allow it for the service's host",
     )
 
 
@@ -189,7 +190,7 @@ class ModelService:
             failures += 1
             pause_s = retries.pause(failures, outcome.after_s)
             if pause_s is None:
-                wish = f", and asks for {outcome.after_s:g} s more" if outcome.after_s is not None else ""
+                wish = f", and requests {outcome.after_s:g} s more" if outcome.after_s is not None else ""
                 raise self._error(
                     f"{outcome.why}{wish}; this rollout has retried {retries.used} times and waited "
                     f"{retries.waited_s:.0f} s, of {retries.most} times and {retries.wait_s:g} s",
@@ -235,11 +236,11 @@ class ModelService:
             ):
                 return self._read(response, await self._content(response))
         except TimeoutError:
-            return _Busy(f"gave no answer within {self._arguments.timeout_s:g} s")
+            return _Busy(f"did not answer within {self._arguments.timeout_s:g} s")
         except httpx.TransportError as error:
             return _Busy(f"cannot be reached: {type(error).__name__}: {self._shown(str(error))}")
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._error(f"cannot be asked: {type(error).__name__}: {self._shown(str(error))}") from None
+            raise self._error(f"cannot be called: {type(error).__name__}: {self._shown(str(error))}") from None
 
     async def _content(self, response: httpx.Response) -> bytes:
         chunks: list[bytes] = []
@@ -266,7 +267,7 @@ class ModelService:
         try:
             completion = json_decoder(_Completion).decode(content)
         except UNREADABLE as error:
-            raise self._error(f"gave an answer of another shape: {self._shown(str(error))}") from None
+            raise self._error(f"gave an answer of an unexpected shape: {self._shown(str(error))}") from None
         choice = completion.choices[0]
         usage = completion.usage or _Usage()
         return AuxiliaryAnswer(
@@ -308,7 +309,7 @@ class ModelService:
         return clean[:_SHOWN_CHARS]
 
     def _error(
-        self, problem: str, *, fix: str = "see what the service says, then its entry in the file"
+        self, problem: str, *, fix: str = "check the service's message, then its entry in the file"
     ) -> RolloutError:
         return RolloutError(self._named(problem), fix=fix)
 

@@ -265,7 +265,7 @@ def _text_of(content: str | list[ContentBlock], path: str) -> str:
         return content
     for block in content:
         if block.type != "text":
-            raise unsupported(path, f"{path} has a block of type {block.type!r}; the model reads text alone")
+            raise unsupported(path, f"{path} has a block of type {block.type!r}; the model reads text only")
     return "".join(block.text for block in content)
 
 

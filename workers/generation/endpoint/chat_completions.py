@@ -198,7 +198,7 @@ class ChatEvents:
 
 def _refuse_top_logprobs(request: ChatRequest) -> None:
     if request.top_logprobs:
-        raise unsupported("top_logprobs", "the engine tells the log-probability of the drawn token alone")
+        raise unsupported("top_logprobs", "the engine returns the log-probability of the drawn token only")
 
 
 def _calls(answered: Answered, index: int, turn: AssistantTurn) -> list[dict[str, Any]]:

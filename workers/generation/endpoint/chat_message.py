@@ -60,7 +60,7 @@ def content_text(content: str | list[ContentPart] | None, path: str) -> str:
         return content or ""
     for piece in content:
         if piece.type not in _TEXTS:
-            raise unsupported(path, f"{path} has a part of type {piece.type!r}; the model reads text alone")
+            raise unsupported(path, f"{path} has a part of type {piece.type!r}; the model reads text only")
     return "".join(piece.text or "" for piece in content)
 
 

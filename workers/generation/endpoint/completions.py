@@ -63,7 +63,7 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(request, param):
                 raise unsupported(param, f"{param} is not supported")
         if request.logprobs is not None and request.logprobs > 1:
-            raise unsupported("logprobs", "the engine tells the log-probability of the drawn token alone")
+            raise unsupported("logprobs", "the engine returns the log-probability of the drawn token only")
         settings = request.settings(checked_length(request.max_tokens, "max_tokens"), stops_of(request.stop))
         question = TextQuestion(text=_text_of(request.prompt), choices=request.choices, settings=settings)
         return cls(question=question, request=request)

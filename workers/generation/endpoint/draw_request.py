@@ -66,7 +66,7 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ) -> DrawSettings:
         """Returns the sampling settings of the call. Raises CallError."""
         if self.frequency_penalty:
-            raise unsupported("frequency_penalty", "the engine draws without frequency_penalty; use repetition_penalty")
+            raise unsupported("frequency_penalty", "frequency_penalty is not supported; use repetition_penalty")
         return DrawSettings(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -109,9 +109,11 @@ def held_answer(kind: str, schema: dict[str, Any] | None, tools: OfferedTools, p
     if kind not in ("json_object", "json_schema"):
         raise unsupported(param, f"{param} is {kind!r}; it can be text, json_object or json_schema")
     if kind == "json_schema" and schema is None:
-        raise CallError(400, f"{param} is json_schema, and has no schema", param=param)
+        raise CallError(400, f"{param} is json_schema, but has no schema", param=param)
     if tools.schemas and tools.choice != "none":
-        raise unsupported(param, "an answer of this form calls no tool; leave tools out, or set tool_choice to none")
+        raise unsupported(
+            param, "an answer of this form cannot call tools; leave tools out, or set tool_choice to none"
+        )
     return HeldAnswer(ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode(), param)
 
 
@@ -125,5 +127,5 @@ def _biases_of(biases: dict[str, float] | None) -> tuple[tuple[int, float], ...]
     if biases is None:
         return None
     if not all(key.isascii() and key.isdigit() for key in biases):
-        raise CallError(400, "logit_bias has a key that is no token id", param="logit_bias")
+        raise CallError(400, "logit_bias has a key that is not a token id", param="logit_bias")
     return tuple((int(key), bias) for key, bias in biases.items())

@@ -66,5 +66,5 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
         if self.choice != "required":
             return ""
         if not names:
-            raise CallError(400, "tool_choice demands a call, and there are no tools", param="tool_choice")
+            raise CallError(400, "tool_choice requires a call, but there are no tools", param="tool_choice")
         return form.begin(names[0] if len(names) == 1 else None)

@@ -118,7 +118,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         request = json_decoder(ResponsesRequest).decode(body)
         for param in ("previous_response_id", "conversation", "background"):
             if getattr(request, param):
-                raise unsupported(param, f"{param} is not supported: nothing is kept but the record of the rollout")
+                raise unsupported(param, f"{param} is not supported: only the record of the rollout is stored")
         form = request.form
         tools = _tools_of(request)
         settings = DrawSettings(

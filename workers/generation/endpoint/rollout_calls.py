@@ -191,7 +191,7 @@ class RolloutCalls:
             call = self._keyed.get(repetition.key)
             if call is not None and call.repetition.body != repetition.body:
                 raise CallError(
-                    422, "this idempotency key came with another request before", reason="idempotency_key_reused"
+                    422, "this idempotency key was used for another request", reason="idempotency_key_reused"
                 )
             repeated = call is not None and call.answered
         else:
@@ -214,11 +214,11 @@ class RolloutCalls:
     def _admit(self, choices: int) -> None:
         bounds = self._bounds
         if self._calls + choices > bounds.calls:
-            raise _spent(f"this rollout may ask for {bounds.calls} answers in all")
+            raise _spent(f"this rollout may request {bounds.calls} answers in total")
         if self._running + choices > bounds.concurrent:
             raise CallError(
                 429,
-                f"{self._running} answers are drawn for this rollout, and {bounds.concurrent} may be at a time",
+                f"{self._running} answers are being drawn for this rollout, at most {bounds.concurrent} at a time",
                 kind="requests",
                 reason="rate_limit_exceeded",
             )
@@ -252,7 +252,7 @@ class RolloutCalls:
     async def _answer(self, call: ModelCall, question: Question) -> Answered:
         remaining_tokens = self._bounds.tokens - self._tokens
         if remaining_tokens < question.choices:
-            raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in all")
+            raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in total")
         prompt = question.prompt(self.model, self.record)
         sampling = question.settings.over(self.model.sampling, lengths_only=self._lengths_only)
         sampling = msgspec.structs.replace(
@@ -290,11 +290,11 @@ class RolloutCalls:
             return ""
         obstacle = None
         if not self.model.holds_schemas:
-            obstacle = "this engine cannot hold an answer to it; explorer.rollout_model.engine_type: vllm can"
+            obstacle = "this engine cannot enforce it; explorer.rollout_model.engine_type: vllm can"
         elif prompt.in_thought:
             obstacle = "the answer begins with a thought, which no schema allows; set enable_thinking to false"
         elif sampling.ignore_eos or max(sampling.min_tokens, self.model.spec.min_response_tokens) > 1:
-            obstacle = "the end that the schema asks for is banned, by ignore_eos or by a least number of tokens"
+            obstacle = "the end required by the schema is banned, by ignore_eos or by a minimum number of tokens"
         if obstacle is not None:
             raise unsupported(constraint.param, f"{constraint.param} is set, and {obstacle}")
         return constraint.json_schema

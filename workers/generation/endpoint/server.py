@@ -82,7 +82,7 @@ class CallApp:
 
 def no_rollout() -> CallError:
     """Returns the error for an invalid key: equal for keys of ended rollouts, whose former validity stays hidden."""
-    return CallError(401, "this key belongs to no rollout that is under way", reason="invalid_api_key")
+    return CallError(401, "this key belongs to no active rollout", reason="invalid_api_key")
 
 
 def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repetition:

@@ -79,7 +79,7 @@ class ShownText:
         """Returns the rest of the complete text. Raises RolloutError if the text shown before differs from it."""
         thought = thought or ""
         if not text.startswith(self.shown) or not thought.startswith(self.thought):
-            raise RolloutError("the text of an answer is another one than that of its parts")
+            raise RolloutError("the text of an answer differs from the text of its parts")
         return self._show(thought[len(self.thought) :], text[len(self.shown) :])
 
     def _show(self, thought: str, text: str) -> ShownParts:

@@ -69,7 +69,7 @@ def _target_and_numbers(truth: str, task: Task) -> tuple[Fraction, list[int]]:
         return Fraction(target), list(numbers)
     except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
         raise DataError(
-            f"{truth[:80]!r} is no Countdown task",
+            f"{truth[:80]!r} is not a Countdown task",
             where=task.where,
             fix='write the answer as {"target": 24, "numbers": [3, 8]}, or the target beside a column `numbers`',
         ) from None

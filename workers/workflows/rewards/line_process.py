@@ -76,7 +76,7 @@ class LineProcess:
         if answer.endswith("\n"):
             return json.loads(answer)
         self._process = None
-        why = f": it gave no answer within {self._timeout_s:g} s" if late.is_set() else ""
+        why = f": no answer within {self._timeout_s:g} s" if late.is_set() else ""
         raise ProcessEnded(self._module, process.wait(), why=why)
 
     def _started(self) -> subprocess.Popen[str]:

@@ -95,7 +95,9 @@ class LlmJudgeReward:
                 f"there is no prompt {prompt!r}", field="prompt", fix=f"one of {', '.join(JUDGE_PROMPTS)}, or text"
             )
         if text and "{response}" not in text:
-            raise ConfigError("shows the judge no response", field="text", fix="write {response} where it belongs")
+            raise ConfigError(
+                "does not show the judge the response", field="text", fix="write {response} where it belongs"
+            )
         if text and not lowest < highest:
             raise ConfigError(
                 f"the verdicts would lie between {lowest:g} and {highest:g}", field="highest", fix="raise it"
@@ -121,7 +123,7 @@ class LlmJudgeReward:
             end = text.strip()[-_SHOWN_CHARS:]
             raise RolloutError(
                 f"the judge {judge!r} gave no verdict: its answer ends with {end!r}",
-                fix=f"ask for a last line '{VERDICT} N', and leave the judge max_response_tokens to come to it",
+                fix=f"request a last line '{VERDICT} N', and give the judge enough max_response_tokens to reach it",
             )
         number = float(match[1])
         if not self._prompt.lowest <= number <= self._prompt.highest:
@@ -138,7 +140,7 @@ class LlmJudgeReward:
                 return model
         model_names = ", ".join(model.name for model in models) or "none"
         raise RolloutError(
-            f"no auxiliary model is named {self._judge!r}: there is {model_names}",
+            f"no auxiliary model is named {self._judge!r}; available: {model_names}",
             field="explorer.auxiliary_models",
             fix="add the judge there",
         )

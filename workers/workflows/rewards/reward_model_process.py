@@ -22,7 +22,7 @@ class ModelScorer:
     """A model and its tokenizer on a device."""
 
     def __init__(self, path: str, device: str) -> None:
-        """Raises ValueError, with a readable message, if the folder has another kind of model, or lacks weights."""
+        """Raises ValueError, with a readable message, for a folder with another kind of model, or with missing weights."""
         # Standard error is the log of the worker that started this process.
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
@@ -30,7 +30,7 @@ class ModelScorer:
             path, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
         if missing := sorted(loaded["missing_keys"]):
-            raise ValueError(f"{path} has no weights for {', '.join(missing[:3])}: it is no trained reward model")
+            raise ValueError(f"{path} has no weights for {', '.join(missing[:3])}: it is not a trained reward model")
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         if self._model.config.pad_token_id is None:
@@ -50,10 +50,12 @@ class ModelScorer:
         if logits.shape != (len(conversations), 1):
             shape = list(logits.shape)
             expected_shape = [len(conversations), 1]
-            raise ValueError(f"the reward model gave outputs of shape {shape}, not {expected_shape}: one score each")
+            raise ValueError(
+                f"the reward model returned outputs of shape {shape}, not {expected_shape}: one score each"
+            )
         scores: list[float] = logits[:, 0].float().tolist()
         if wrong := [score for score in scores if not math.isfinite(score)]:
-            raise ValueError(f"the reward model gave {wrong[0]}, no finite score")
+            raise ValueError(f"the reward model returned {wrong[0]}, which is not a finite score")
         return scores
 
     def _encoded(self, conversations: list[list[dict[str, Any]]]) -> Any:

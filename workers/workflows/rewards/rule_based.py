@@ -108,7 +108,7 @@ class MathDapoReward:
         for name, number in lengths.items():
             if enable_overlong_penalty and number is None:
                 fix = "write it, or enable_overlong_penalty: false"
-                raise ConfigError(f"{name} is not given, and the penalty for length needs it", field=name, fix=fix)
+                raise ConfigError(f"{name} is not set, but the length penalty needs it", field=name, fix=fix)
         self._penalizes = bool(enable_overlong_penalty)
         self._penalty_factor = penalty_factor or 0.0
         self._max_response_length = max_response_length or 0

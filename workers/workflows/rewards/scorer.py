@@ -112,7 +112,7 @@ class Scorer:
             return arguments
         if not turns:
             raise RolloutError(
-                f"reward {self.name!r} looks at the rollout, and workflow {task.workflow!r} gave it the text alone",
+                f"reward {self.name!r} needs the rollout, but workflow {task.workflow!r} passed only the text",
                 where=task.where,
                 fix="let the workflow call reward.score(text, task, turns=trajectory.turns)",
             )
@@ -128,7 +128,7 @@ class Scorer:
         elif isinstance(returned, Mapping):
             parts = dict(returned)
             if not parts:
-                raise self._error("gave a mapping without parts, and no number", task)
+                raise self._error("returned an empty mapping instead of a number", task)
             raw_total = sum(self._number(summand, task, name) for name, summand in parts.items())
         else:
             raw_total = self._number(returned, task)
@@ -136,7 +136,7 @@ class Scorer:
         checked = {str(name): self._number(summand, task, name) for name, summand in parts.items()}
         total = self._number(raw_total, task)
         if abs(total) > limits.REWARD_LARGEST:
-            raise self._error(f"gave {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task)
+            raise self._error(f"returned {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task)
         return RewardResult(value=total, parts=checked)
 
     def _number(self, returned: object, task: Task, name: object = None) -> float:
@@ -147,7 +147,7 @@ class Scorer:
             number = math.nan
         if not math.isfinite(number):
             shown = repr(returned) if name is None else f"{name}={returned!r}"
-            raise self._error(f"gave {shown[:200]}, which is no finite number", task)
+            raise self._error(f"returned {shown[:200]}, which is not a finite number", task)
         return number
 
     def _raised(self, error: BaseException, task: Task) -> RolloutError:

@@ -140,7 +140,7 @@ async def test_a_workflow_that_goes_on_is_not_tried_again(
     assert played.codes == {OrphanedError.code}
     assert "goes on 0.01 s after it was cancelled" in played.error
     assert bench.orphans.count == SIZE
-    await until(lambda: not bench.orphans._kept)  # and when they end after all, nobody is told of it
+    await until(lambda: not bench.orphans._orphaned)  # and when they end after all, nobody is told of it
 
 
 @every_kind

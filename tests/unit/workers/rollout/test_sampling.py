@@ -70,7 +70,7 @@ def test_every_bound_belongs_to_what_is_allowed(setting: dict[str, Any]) -> None
     ],
 )
 def test_what_is_beyond_a_bound_is_named_with_its_value_and_a_remedy(setting: dict[str, Any], field: str) -> None:
-    with pytest.raises(RolloutError, match=f"was asked for with {field} ") as raised:
+    with pytest.raises(RolloutError, match=f"was requested with {field} ") as raised:
         check_sampling(SamplingSpec(**setting))
     assert raised.value.field == field
     assert raised.value.fix

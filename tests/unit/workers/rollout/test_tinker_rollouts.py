@@ -77,7 +77,7 @@ async def test_while_the_service_is_away_the_engine_says_so(monkeypatch: pytest.
 async def test_weights_of_another_channel_or_that_are_gone() -> None:
     service, way, (path,) = with_weights()
     engine = TinkerRolloutEngine(way, MODEL)
-    with pytest.raises(RolloutError, match="came by the channel 'checkpoint'"):
+    with pytest.raises(RolloutError, match="came through the channel 'checkpoint'"):
         await engine.load_weights(make_ref("/folder", method="checkpoint"))
     await engine.load_weights(make_ref(path))
     service.saved.clear()
@@ -104,7 +104,7 @@ async def test_an_answer_of_another_shape_fails_its_rollout(change: Callable[[An
     way.strike = lambda what, work: change(work()) if what == "sample" else work()
     engine = TinkerRolloutEngine(way, MODEL)
     await engine.load_weights(make_ref(path))
-    with pytest.raises(RolloutError, match="another shape") as error:
+    with pytest.raises(RolloutError, match="unexpected shape") as error:
         await engine.generate(make_request())
     assert error.value.field == field
     await engine.close()

@@ -235,7 +235,7 @@ def test_a_recorder_is_tried_at_opening(model_of: ModelOf, monkeypatch: pytest.M
     [
         ("qwen2", Way.SLOTS, True, "the experiment is deterministic"),
         ("qwen2", Way.OWN_CACHE, False, "each request alone"),
-        ("gemma2", Way.SLOTS, False, "a forward of its own"),
+        ("gemma2", Way.SLOTS, False, "its own forward"),
         ("mistral_sliding", Way.SLOTS, False, "its attention window of 9 tokens is shorter than the 144 columns"),
     ],
 )

@@ -84,7 +84,7 @@ def test_one_engine_is_one_set_of_weights(name: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_deterministic_experiment_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the same seed may draw other tokens"):
+    with pytest.raises(ConfigError, match="one seed may draw different tokens"):
         await ENGINE.open(replace(opening(), deterministic=True))
 
 

@@ -146,7 +146,7 @@ def test_heads_that_a_cpu_lacks_are_named_and_on_a_gpu_let_pass(folder: Folder) 
 @pytest.mark.parametrize(
     ("heads", "cached", "parts", "says"),
     [
-        (4, 2, 3, "4 heads, 2 of keys and values, which cannot be shared out among 3 GPUs"),
+        (4, 2, 3, "4 heads, 2 of keys and values, which do not divide among 3 GPUs"),
         (12, 3, 4, "12 heads, 3 of keys and values"),
         (4, 1, 8, "4 heads, 1 of"),
     ],

@@ -126,7 +126,7 @@ def test_weights_go_by_name_and_are_forgotten(bench: TrainerBench, service: Rehe
     assert snapshot.checksum() == checksum != engine.checksum()
     name = snapshot.name()
     assert len(service.saved[name][0].made_of) == 2, "weights of before the next step"
-    with pytest.raises(ConfigError, match="stay there"):
+    with pytest.raises(ConfigError, match="stay at the service"):
         snapshot.weights()
     assert engine.holds_name(name)
     engine.forget_name(name)
@@ -208,7 +208,7 @@ def test_an_answer_of_another_shape_is_refused_with_its_field(
     stage = bench.stage()
     engine = opened(bench, stage)
     engine.begin_stage(stage)
-    with pytest.raises(WorkError, match="answer of another shape") as error:
+    with pytest.raises(WorkError, match="answer of an unexpected shape") as error:
         engine.train(make_batch(1))
         engine.save(bench.new_folder(), hf=False)
     assert error.value.field == field

@@ -259,10 +259,10 @@ async def test_an_instrumented_program_s_spans_and_calls_are_in_the_rollout_s_tr
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("returns", "which is no finite number"),
+        ("returns", "which is not a finite number"),
         ("raises", "raised ZeroDivisionError"),
         ("exits", "exited with 3"),
-        ("is idle", "was given no answer"),
+        ("is idle", "received no answer"),
     ],
 )
 async def test_what_is_wrong_with_a_program_fails_its_rollout(

@@ -77,9 +77,9 @@ def test_what_fits_together_is_taken(changes: dict[str, Any]) -> None:
         ({"spans": ()}, "spans up to 0 for 4 response tokens"),
         ({"spans": (Span(0, 0, 0, 3),)}, "spans up to 3 for 4 response tokens"),
         ({"spans": (Span(0, 0, 0, 5),)}, "spans up to 5 for 4 response tokens"),
-        ({"spans": (Span(0, 0, 1, 4),)}, r"a span \[1, 4\) where one from 0 was due"),
-        ({"spans": (Span(0, 0, 0, 2), Span(1, 0, 3, 4))}, r"a span \[3, 4\) where one from 2 was due"),
-        ({"spans": (Span(0, 0, 0, 3), Span(1, 0, 2, 4))}, r"a span \[2, 4\) where one from 3 was due"),
+        ({"spans": (Span(0, 0, 1, 4),)}, r"a span \[1, 4\) where one from 0 was expected"),
+        ({"spans": (Span(0, 0, 0, 2), Span(1, 0, 3, 4))}, r"a span \[3, 4\) where one from 2 was expected"),
+        ({"spans": (Span(0, 0, 0, 3), Span(1, 0, 2, 4))}, r"a span \[2, 4\) where one from 3 was expected"),
         ({"spans": (Span(0, 0, 0, 0), Span(1, 0, 0, 4))}, r"a span \[0, 0\)"),
         ({"sampling": (drawn(0, 5),)}, r"sampling of \[0, 5\) from 0 on, of 4"),
         ({"sampling": (drawn(-1, 2),)}, r"sampling of \[-1, 2\)"),
@@ -96,7 +96,7 @@ def test_what_fits_together_is_taken(changes: dict[str, Any]) -> None:
     ],
 )
 def test_a_part_that_does_not_fit_is_named_for_the_workflows_author(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(RolloutError, match=f"the workflow gave .*{says}") as raised:
+    with pytest.raises(RolloutError, match=f"the workflow returned .*{says}") as raised:
         result(**changes).check(LENGTH)
     assert raised.value.fix is not None
     assert "Trajectory" in raised.value.fix

@@ -234,10 +234,10 @@ async def test_names_are_checked_before_anything_runs() -> None:
         check_names(taskset("maths_workflow"))
     with pytest.raises(ConfigError, match="unknown reward"):
         check_names(taskset(reward="nope"))
-    with pytest.raises(ConfigError, match="has no reward of its own"):
+    with pytest.raises(ConfigError, match="has no default reward"):
         check_names(taskset(reward=None))
     check_names(taskset("math_workflow", None))
-    with pytest.raises(ConfigError, match="has no reward of its own and taskset 't' names none"):
+    with pytest.raises(ConfigError, match="has no default reward, and taskset 't' names none"):
         await run(taskset(reward=None))
 
 
@@ -250,7 +250,7 @@ async def test_names_are_checked_before_anything_runs() -> None:
         ("cancels", r"(?s)workflow 'cancels' raised CancelledError: a future that it asked.*taskset 't' row 4"),
         ("closes", r"(?s)workflow 'closes' raised GeneratorExit.*taskset 't' row 4"),
         ("groups", r"(?s)workflow 'groups' raised ValueError: the first cause.*row 4"),
-        ("nothing", r"(?s)gave a NoneType, not a RolloutResult.*row 4"),
+        ("nothing", r"(?s)returned a NoneType, not a RolloutResult.*row 4"),
     ],
 )
 async def test_a_workflow_that_fails_is_named_with_its_row(workflow: str, message: str) -> None:
@@ -286,14 +286,14 @@ async def test_an_exit_of_a_task_that_nobody_awaits_costs_the_rollout_nothing() 
     ("arguments", "message"),
     [
         ({"fail": True}, "reward 'gives' raised ZeroDivisionError: no sandbox"),
-        ({"value": None}, "gave None, which is no finite number"),
-        ({"value": "1.0"}, "gave '1.0', which is no finite number"),
-        ({"value": float("nan")}, "gave nan, which is no finite number"),
-        ({"value": {"a": 1.0, "b": float("inf")}}, "gave b=inf, which is no finite number"),
-        ({"value": {"a": [1]}}, r"gave a=\[1\], which is no finite number"),
-        ({"value": {}}, "gave a mapping without parts"),
-        ({"value": 1e300}, r"gave 1e\+300, beyond 1e\+30"),
-        ({"value": {"a": -1e30, "b": -1e30}}, r"gave -2e\+30, beyond 1e\+30"),
+        ({"value": None}, "returned None, which is not a finite number"),
+        ({"value": "1.0"}, "returned '1.0', which is not a finite number"),
+        ({"value": float("nan")}, "returned nan, which is not a finite number"),
+        ({"value": {"a": 1.0, "b": float("inf")}}, "returned b=inf, which is not a finite number"),
+        ({"value": {"a": [1]}}, r"returned a=\[1\], which is not a finite number"),
+        ({"value": {}}, "returned an empty mapping"),
+        ({"value": 1e300}, r"returned 1e\+300, beyond 1e\+30"),
+        ({"value": {"a": -1e30, "b": -1e30}}, r"returned -2e\+30, beyond 1e\+30"),
         *(
             ({"fail": name}, rf"reward 'gives' raised (RuntimeError: )?{name}")
             for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "StopIteration")
@@ -324,7 +324,7 @@ async def test_a_reward_that_asks_for_it_sees_the_rollout(workflow: str, turns: 
 
 @pytest.mark.usefixtures("plugin")
 async def test_a_reward_that_looks_at_the_rollout_is_not_given_the_text_alone() -> None:
-    with pytest.raises(RolloutError, match="'overlong' looks at the rollout") as caught:
+    with pytest.raises(RolloutError, match="'overlong' needs the rollout") as caught:
         await run(taskset("text_alone", reward="overlong"))
     assert "turns=trajectory.turns" in str(caught.value.fix)
 

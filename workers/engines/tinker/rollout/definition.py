@@ -16,7 +16,7 @@ from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngi
 async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
     if opening.deterministic:
         raise ConfigError(
-            "the Tinker service promises no equal bits, and the experiment is deterministic",
+            "the Tinker service does not guarantee equal bits, and the experiment is deterministic",
             field="deterministic",
             fix="leave deterministic out, or generate with torch",
         )

@@ -84,7 +84,7 @@ class TinkerRolloutEngine:
         """Draws from the named weights from now on; requests under way finish with their first weights."""
         if weights.method != SERVICE:
             raise RolloutError(
-                f"weights came by the channel {weights.method!r}, and the service has none of them",
+                f"weights came through the channel {weights.method!r}, which the service cannot read",
                 where=weights.path,
                 fix="train with trainer_type: tinker",
             )

@@ -44,9 +44,9 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 LACKS: Final[Mapping[Part, str]] = {
-    "entropies": "the service tells the log-probability of each token, and not of the others that might have come",
-    "critic": "the service trains language models alone",
-    "teacher": "the service trains one adapter, and keeps no other model beside it",
+    "entropies": "the service returns the log-probability of each token, not those of its alternatives",
+    "critic": "the service trains language models only",
+    "teacher": "the service trains one adapter, without another model beside it",
     "temperatures": "the service computes at temperature 1",
 }
 OPTIMIZERS: Final = ("adam", "adamw")

@@ -49,7 +49,7 @@ class TinkerSnapshot:
     def weights(self) -> Weights:
         """Raises ConfigError: the weights stay at the service."""
         raise ConfigError(
-            "weights that Tinker trains stay there",
+            "weights trained by Tinker stay at the service",
             field="synchronizer.sync_method",
             fix="write synchronizer.sync_method: service",
         )
@@ -222,7 +222,7 @@ class TinkerTrainerEngine:
             raise DataError(
                 f"the checkpoint is of {saved.base_model} at {saved.service}, and {self._args.base_model} is trained",
                 where=str(folder),
-                fix="resume with the model that it was saved of",
+                fix="resume with the model of the checkpoint",
             )
         objective = None if stage is None else Objective.of(stage.algorithm)
         continues = stage is not None and state.stage == stage.name
@@ -239,9 +239,9 @@ class TinkerTrainerEngine:
             elif objective.needs_reference and not saved.reference and state.step > state.stage_step:
                 raise ConfigError(
                     f"stage {stage.name} began with the weights of step {state.step - state.stage_step}, which it "
-                    "compared with nothing then: the service no longer has them",
+                    "did not save as a reference: the service no longer has them",
                     field="algorithm.kl_loss_fn_args.kl_coef",
-                    fix="write 0.0, or fork from the end of the stage before",
+                    fix="write 0.0, or fork from the end of the previous stage",
                 )
             self._set_up(stage, objective, self._run, state.step)
             if continues and self._training is not None:

@@ -185,7 +185,7 @@ class TinkerLearner:
                 raise WorkError(
                     f"the Tinker service took a step that is not finite: {name} is {figure}",
                     field=f"metrics[{name!r}]",
-                    fix="nothing: training goes on from the newest checkpoint; if it comes again, lower the rate",
+                    fix="nothing: the newest checkpoint is resumed; if this recurs, lower the learning rate",
                 )
         self._stepped()
 

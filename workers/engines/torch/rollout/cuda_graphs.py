@@ -1,4 +1,4 @@
-"""CUDA graphs: recordings of decode steps on a GPU, and a model's reasons against them.
+"""CUDA graphs: recordings of decode steps on a GPU, and the models unsuitable for recording.
 
 A decode step of a small batch is some hundred short kernels. Launched one by one they cost the host more time than the
 GPU; a graph launches all at once.
@@ -67,11 +67,13 @@ def recorder_for(network: Network, way: Way, *, enabled: bool, deterministic: bo
 def unfit(network: Network, way: Way, *, deterministic: bool) -> str | None:
     """Returns the reason why a model's steps cannot be recorded, or None."""
     if deterministic:
-        return "the experiment is deterministic, and the columns of a recorded step depend on who else runs"
+        return (
+            "the experiment is deterministic, and the columns of a recorded step depend on the other running requests"
+        )
     if way is not Way.SLOTS:
         return f"its tokens are computed {way.value}"
     if network.fused is None:
-        return "it runs through a forward of its own, which may decide on the host what a recording would not"
+        return "it runs through its own forward, which may make decisions on the host that a recording cannot"
     columns = network.max_len + SLACK_COLUMNS
     window = network.fused.window
     if window is not None and window < columns:

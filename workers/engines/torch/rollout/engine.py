@@ -106,7 +106,7 @@ class TorchRolloutEngine:
         for token in biased:
             network.check_token(token)
         way = await asyncio.to_thread(try_model, network)
-        recorder = await asyncio.to_thread(recorder_for, network, way, wanted=cuda_graphs, deterministic=deterministic)
+        recorder = await asyncio.to_thread(recorder_for, network, way, enabled=cuda_graphs, deterministic=deterministic)
         batch = batch_of(
             network, way, slots=slots, max_len=max_model_len, deterministic=deterministic, recorder=recorder
         )
@@ -277,7 +277,7 @@ class TorchRolloutEngine:
         if not 0 <= min(prompt) <= max(prompt) < self._network.vocabulary:
             raise RolloutError(f"request {request.id} has a token outside of 0..{self._network.vocabulary - 1}")
         if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or "" in sampling.stop:
-            raise RolloutError(f"request {request.id} cannot be drawn: {sampling}")
+            raise RolloutError(f"request {request.id} has invalid sampling settings: {sampling}")
         for token, _ in sampling.logit_bias:
             self._network.check_token(token)
         return Running(request, min(sampling.max_tokens, room), key_of(sampling.seed))

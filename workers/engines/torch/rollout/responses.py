@@ -85,7 +85,7 @@ class Responses:
                 running.processed.append(after)
             # Checked first: a token drawn from NaN is invalid, whether it ends the response or not.
             if logprob != logprob:  # NaN
-                error = RolloutError(f"the model gave no number at token {len(drawn) - 1} of {running.request.id}")
+                error = RolloutError(f"the model gave NaN at token {len(drawn) - 1} of {running.request.id}")
                 done.append(Finished(running, error))
             elif (token in eos and not sampling.ignore_eos) or (sampling.stop and self._stopped(running)):
                 done.append(Finished(running, running.generation("stop")))

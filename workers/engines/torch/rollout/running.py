@@ -29,7 +29,7 @@ class Running:
     """Weight changes: (version, generation, index of the first token drawn from it)."""
 
     def mark(self, version: tuple[int, int]) -> None:
-        """Records that the next token is drawn from new weights."""
+        """Records new weights for the next token."""
         self.marks.append((*version, len(self.tokens)))
 
     def generation(self, finish: str) -> Generation:
@@ -64,7 +64,7 @@ class Finished:
 
 
 class Waiter(Protocol):
-    """Receives the outcomes of its requests, on the event loop."""
+    """Receives the outcomes of requests, on the event loop."""
 
     def take(self, running: Running, outcome: Generation | RolloutError) -> None:
         """Receives the outcome of one request."""

@@ -73,7 +73,7 @@ def _attentions(network: Network) -> list[str | None]:
 def _outside_slots(network: Network) -> str | None:
     """Returns the reason not to try the engine's own cache and attention, or None."""
     if not network.takes_attention:
-        return "it computes attention in a way of its own"
+        return "it has its own implementation of attention"
     return _counted_positions(network)
 
 
@@ -139,7 +139,7 @@ def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = 
     prompts = [tokens[begun // 2 : begun], tokens[:begun]]
     _, prefilled = network.prefill(prompts)
     if not prefilled.keys:
-        raise RolloutError("it keeps no keys and values")
+        raise RolloutError("it stores no keys and values")
     cache = SlotCache(slots=2, max_len=len(tokens), dtype=network.dtype, device=network.device)
     cache.reserve(0, 0, begun)
     cache.place([0, 1], prefilled, [0, 1])

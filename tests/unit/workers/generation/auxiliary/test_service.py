@@ -156,7 +156,7 @@ def test_a_service_says_when_to_come_back(header: str, pause_s: float | None) ->
 
 def test_a_service_that_asks_for_more_patience_than_there_is() -> None:
     transport, seen = answering(status(429, **{"Retry-After": "3600"}), good)
-    with pytest.raises(RolloutError, match=r"answered 429: no: \*\*\*, and asks for 3600 s more") as refused:
+    with pytest.raises(RolloutError, match=r"answered 429: no: \*\*\*, and requests 3600 s more") as refused:
         ask(transport)
     assert "wait_s" in str(refused.value.fix)
     assert len(seen) == 1
@@ -243,7 +243,7 @@ def test_a_service_that_never_answers() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    with pytest.raises(RolloutError, match=r"gave no answer within 0\.01 s"):
+    with pytest.raises(RolloutError, match=r"did not answer within 0\.01 s"):
         ask(httpx.MockTransport(answer), retries=Retries(1, 10.0, Random(1)), timeout_s=0.01)
 
 

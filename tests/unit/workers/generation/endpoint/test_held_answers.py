@@ -102,8 +102,8 @@ async def test_an_engine_that_reads_another_kind_of_schema_answers_the_next_call
     ("spec", "sampling", "says"),
     [
         (msgspec.structs.replace(SPEC, reasoning_parser="deepseek_r1"), {}, "enable_thinking"),
-        (SPEC, {"min_tokens": 2}, "least number of tokens"),
-        (msgspec.structs.replace(SPEC, min_response_tokens=2), {}, "least number of tokens"),
+        (SPEC, {"min_tokens": 2}, "minimum number of tokens"),
+        (msgspec.structs.replace(SPEC, min_response_tokens=2), {}, "minimum number of tokens"),
         (SPEC, {"ignore_eos": True}, "ignore_eos"),
     ],
     ids=["thoughts", "min_tokens", "min_response_tokens", "ignore_eos"],

@@ -13,7 +13,7 @@ READS_AND_SAYS_NOTHING = "json.tool"
 def test_a_process_that_says_nothing_is_ended_with_the_reason() -> None:
     process = LineProcess(READS_AND_SAYS_NOTHING, timeout_s=0.5)
     for _ in range(2):
-        with pytest.raises(ProcessEnded, match=r"ended with status -9: it gave no answer within 0\.5 s") as ended:
+        with pytest.raises(ProcessEnded, match=r"ended with status -9: no answer within 0\.5 s") as ended:
             process.ask(["a question"])
         assert ended.value.status == -9
 

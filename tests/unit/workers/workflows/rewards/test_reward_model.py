@@ -79,7 +79,7 @@ def changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
     ("kind", "responses", "match"),
     [
         ("labels", ["7"], r"shape \[1, 3\], not \[1, 1\]"),
-        ("broken", ["7"], "gave nan, no finite score"),
+        ("broken", ["7"], "returned nan, which is not a finite score"),
         ("causal", ["7"], "has no weights for score.weight"),
         ("plain", ["x" * 200], r"longer than the reward model's 128"),
     ],

@@ -272,7 +272,7 @@ def test_the_numbers_of_a_countdown_may_be_a_column_of_their_own() -> None:
     task = msgspec.structs.replace(TASK, raw={"nums": [2, 5], "target": 10})
     assert reward.score("<answer>2*5</answer>", "10", task).value == 1.0
     for truth in ("", "24", '{"target": 1}', '{"target": "x", "numbers": [1]}', '{"target": 1, "numbers": [true]}'):
-        with pytest.raises(DataError, match="no Countdown task"):
+        with pytest.raises(DataError, match="not a Countdown task"):
             reward.score("<answer>1</answer>", truth, TASK)
 
 
@@ -300,8 +300,8 @@ def test_the_reward_of_dapo_is_less_for_the_last_tokens_before_the_limit(tokens:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"penalty_factor": None}, "penalty_factor is not given"),
-        ({"max_response_length": None}, "max_response_length is not given"),
+        ({"penalty_factor": None}, "penalty_factor is not set"),
+        ({"max_response_length": None}, "max_response_length is not set"),
         ({"cache_length": 12}, "cache_length is 12, and max_response_length 12"),
     ],
 )
