@@ -22,7 +22,7 @@ class ModelScorer:
     """A model and its tokenizer on a device."""
 
     def __init__(self, path: str, device: str) -> None:
-        """Raises ValueError, with a readable message, for a folder with another kind of model, or with missing weights."""
+        """Raises ValueError, with a readable message, for a folder with another kind of model, or without weights."""
         # Standard error is the log of the worker that started this process.
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)

@@ -71,7 +71,7 @@ class SharedRows:
 
     @property
     def live(self) -> list[Running]:
-        return self.requests  # never None here
+        return self.requests  # type: ignore[return-value]  # never None here
 
     @property
     def shared(self) -> bool:
