@@ -41,6 +41,7 @@ def listen(bound: socket.socket, backlog: int) -> None:
 
 
 def _taken(host: str, port: int, error: OSError) -> ConflictError:
+    """Returns the error for a port that cannot be used, with the fix `--port 0`."""
     return ConflictError(
         f"cannot listen on {host}:{port}: {error.strerror}",
         field="--port",

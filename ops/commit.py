@@ -70,4 +70,5 @@ def _head_of(git: Path) -> str:
 
 
 def _checked(commit: str) -> str:
+    """Returns the commit if it looks like a git hash, else an empty text."""
     return commit if _COMMIT.fullmatch(commit) else ""

@@ -33,6 +33,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Returns the C library's renameat2; None where it is missing."""
     try:
         # `use_errno` keeps a copy of errno per thread: the real errno may belong to another call by the time of
         # reading.

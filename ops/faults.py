@@ -85,6 +85,8 @@ class InjectedFault(OSError):
 
 @dataclass(slots=True)
 class _Armed:
+    """An armed action of a point: kind, argument, remaining passages, and a file for striking once."""
+
     action: str
     argument: float
     countdown: int
@@ -116,6 +118,7 @@ class Faults:
 
 
 def _strike(name: str, armed: _Armed) -> None:
+    """Carries out an armed action: kills, stops, fails or delays the process."""
     if armed.action == "kill":
         # Not `sys.exit` nor `os.abort`: no handler, `finally` or buffer gets a chance, as in a crash.
         os.kill(os.getpid(), signal.SIGKILL)
@@ -139,6 +142,7 @@ def _first(once: Path | None) -> bool:
 
 
 def _parse(arming: str) -> tuple[str, _Armed]:
+    """Parses one arming of `RFTD_FAULTS` into its point and action. Raises UsageError."""
     name, _, action = arming.partition("=")
     action, _, once = action.partition("!")
     action, _, count = action.partition("@")

@@ -82,6 +82,7 @@ class Health:
         return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
 
     async def _run_check(self, name: str, check: Check) -> Finding:
+        """Returns the finding of a check; a time-out or an exception is a failure."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 reason = await check()

@@ -194,10 +194,12 @@ class HttpConnection(H11Protocol):
             self._leave(408, f"of the body {self._body_bytes} bytes came in {allowed_s:g} s")
 
     def _await_head(self) -> None:
+        """Starts the timer for the head of a request."""
         self._waits_since_s = self.loop.time()
         self._head_due = self.loop.call_later(self._bounds.head_s, self._slow)
 
     def _slow(self) -> None:
+        """Refuses a connection whose head did not arrive in time."""
         self._head_due = None
         if not self.transport.is_closing():
             self._leave(408, f"the head of the request did not come within {self._bounds.head_s:g} s")
@@ -224,16 +226,19 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _forget_head(self) -> None:
+        """Cancels the timer for the head of a request."""
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
 
     def _forget_body(self) -> None:
+        """Cancels the timer for the body of a request."""
         if self._body_due is not None:
             self._body_due.cancel()
             self._body_due = None
 
     def _forget_read(self) -> None:
+        """Cancels the timer for a client that does not read."""
         if self._read_due is not None:
             self._read_due.cancel()
             self._read_due = None
@@ -281,6 +286,7 @@ class Leaving:
         self._ends.append(end)
 
     def _turn(self) -> None:
+        """Ends the next `_ENDS` connections, and schedules another turn for the others."""
         for _ in range(min(_ENDS, len(self._ends))):
             self._ends.popleft()()
         if self._ends:

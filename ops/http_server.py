@@ -100,6 +100,7 @@ class Listener:
             await asyncio.wait(self._beginning)
 
     def _accept(self) -> None:
+        """Accepts waiting clients, at most `_ACCEPTS` per turn of the loop."""
         for _ in range(_ACCEPTS):
             try:
                 client, _address = self._listening.accept()
@@ -119,6 +120,7 @@ class Listener:
 
     async def _begin(self, client: socket.socket) -> None:
         # Clients breaking off a handshake, or not speaking TLS, are ignored.
+        """Hands an accepted client to a new protocol, after the TLS handshake if any."""
         timeout_s = None if self._tls is None else _HANDSHAKE_S
         try:
             await self._loop.connect_accepted_socket(
@@ -150,22 +152,27 @@ class Listener:
         self._resting = self._loop.call_later(_REST_S, self._resume)
 
     def _resume(self) -> None:
+        """Accepts again after a pause for lack of file descriptors."""
         self._resting = None
         self._keep_reserve()
         self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def _keep_reserve(self) -> None:
+        """Opens the reserve descriptor, unless it is open already or cannot be opened."""
         if self._reserve < 0:
             with suppress(OSError):
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _free_reserve(self) -> None:
+        """Closes the reserve descriptor."""
         if self._reserve >= 0:
             os.close(self._reserve)
             self._reserve = -1
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's server with other listeners, a slower tick, and signals left to the process."""
+
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._tls = tls

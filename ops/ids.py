@@ -111,4 +111,5 @@ def derive_from_each(causes: Iterable[UUID], *parts: str | int) -> list[UUID]:
 
 
 def _derived(digest: bytes) -> UUID:
+    """Returns the UUIDv5 for a finished sha1 digest."""
     return _uuid(int.from_bytes(digest[:16], "big") & _UNMARKED | _MARKED)

@@ -116,6 +116,7 @@ class OwnOutput:
             return  # no /proc, or the file is gone
 
     def _end_of(self, path: Path) -> bytes:
+        """Returns the last `kept_bytes` of a file, from the beginning of a line."""
         with path.open("rb") as file:
             file.seek(-self._kept_bytes, os.SEEK_END)
             end = file.read(self._kept_bytes)

@@ -86,6 +86,7 @@ class RepeatedLines:
         return expired
 
     def _write_counts(self, lines: list[_Line]) -> None:
+        """Writes a line for each of `lines` that was repeated."""
         for line in lines:
             if line.repeated:
                 self._write(line.method, {**line.fields, "repeated": line.repeated})
@@ -211,10 +212,12 @@ class _OfLibraries(logging.Handler):
 
 
 def _mask(_logger: Any, _method: str, event: Any) -> Any:
+    """Masks secrets in the fields and texts of a line."""
     masked = {name: redact(field, name) for name, field in event.items()}
     return {name: mask_text(field) if isinstance(field, str) else field for name, field in masked.items()}
 
 
 def _in_order(_logger: Any, _method: str, event: Any) -> Any:
+    """Moves the fields of `FIRST` to the beginning of a line."""
     first = {name: event[name] for name in FIRST if name in event}
     return first | event

@@ -43,4 +43,5 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _is_machines(name: str) -> bool:
+    """True for a variable that any local program may have, and that is no secret."""
     return name in _NAMES or (matches(name, _FAMILIES) and is_plain_variable(name, ""))

@@ -158,6 +158,7 @@ def _carried(address: IPv6Address) -> IPv4Address | None:
 
 
 def _host_text(host: str) -> str:
+    """Returns a host as written in URLs: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

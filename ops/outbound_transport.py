@@ -61,6 +61,7 @@ class PublicTransport(httpx.AsyncBaseTransport):
             await transport.aclose()
 
     def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
+        """Returns the transport for a proxy, created on first use."""
         if proxy not in self._proxied:
             self._proxied[proxy] = _transport(proxy)
         return self._proxied[proxy]
@@ -92,6 +93,7 @@ def _proxy_of(url: httpx.URL) -> str | None:
 
 
 async def _resolved(host: str, port: int) -> Sequence[str]:
+    """Returns the addresses of a host, by the system's resolver; empty if unknown."""
     try:
         answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

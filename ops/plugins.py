@@ -146,4 +146,5 @@ class Plugins(Generic[T]):
 
     def _third_parties(self) -> dict[str, EntryPoint]:
         # Read anew each time: called once per name and runner, and module-level state would outlive a test.
+        """Returns the entry points of the group by name."""
         return {point.name: point for point in entry_points(group=self.group)}

@@ -102,6 +102,7 @@ def is_secret_field(name: str) -> bool:
 @lru_cache(1024)
 def _names_a_column(word: str) -> bool:
     # A misspelt column name hides no secret, and is reported with the nearest name elsewhere.
+    """True if the word before `key` names a column or an entry, even when misspelt."""
     return bool(get_close_matches(word, _ROW_KEYS, 1, _SLIP))
 
 
@@ -130,6 +131,7 @@ def is_plain_variable(name: str, content: object) -> bool:
 
 
 def _is_key(word: str) -> bool:
+    """True for a long word of letters and digits, as API keys are."""
     return _KEY.fullmatch(word) is not None and any(map(str.isdigit, word)) and any(map(str.isalpha, word))
 
 
@@ -183,6 +185,7 @@ def _masked_query(query: str) -> str:
 
 
 def _masked_parameter(parameter: str) -> str:
+    """Returns a URL parameter, with a secret value masked."""
     name, equals, parameter_value = parameter.partition("=")
     return f"{name}{equals}{MASK}" if parameter_value and _is_secret_parameter(unquote(name)) else parameter
 

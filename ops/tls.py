@@ -61,6 +61,7 @@ class ServerTls:
         return context
 
     def _stamped(self) -> tuple[tuple[int, int], ...]:
+        """Returns inode and modification time of both files. Raises CertificateFileError."""
         stamps = []
         for path in (self._certificate, self._key):
             try:
@@ -72,6 +73,7 @@ class ServerTls:
 
 
 def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Returns a server's context with certificate and key. Raises CertificateFileError."""
     for option, path in (("--tls-cert", certificate), ("--tls-key", key)):
         try:
             path.open("rb").close()
@@ -93,6 +95,7 @@ def _context_of(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _trusting(certificate: Path) -> ssl.SSLContext:
+    """Returns a client's context that trusts only the given certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificate)
     # The certificate itself is trusted, under any signature.

@@ -81,6 +81,7 @@ class SpanExporter:
         self._drop(remaining)
 
     def _run(self) -> None:
+        """Sends batches until `close`; the body of the exporter's thread."""
         send: Send | None = None
         while not self._closing or self._waiting:
             if not self._closing and len(self._waiting) < BATCH_SPANS:
@@ -109,6 +110,7 @@ class SpanExporter:
         return batch
 
     def _drop(self, count: int) -> None:
+        """Counts dropped spans, and logs whenever the number has doubled."""
         if not count:
             return
         with self._counting:

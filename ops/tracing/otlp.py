@@ -73,6 +73,7 @@ class _OwnResource(Resource):
 
 
 def _readable(span: TraceSpan, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    """Converts a span to the SDK's form."""
     parent = TraceContext(span.context.trace_id, span.parent_id, True)
     return ReadableSpan(
         span.name,
@@ -90,5 +91,6 @@ def _readable(span: TraceSpan, resource: Resource, scope: InstrumentationScope) 
 
 
 def _context(context: TraceContext, *, remote: bool) -> SpanContext:
+    """Converts a span's context to the SDK's form."""
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     return SpanContext(context.trace_id, context.span_id, is_remote=remote, trace_flags=flags)

@@ -101,6 +101,7 @@ def span_exporter(options: TraceOptions, service: str, logger: Logger) -> SpanEx
 
 
 def _missing() -> bool:
+    """True if OpenTelemetry's SDK or its OTLP exporter is not installed."""
     try:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is None or find_spec("opentelemetry.sdk") is None
     except ModuleNotFoundError:

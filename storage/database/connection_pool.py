@@ -36,6 +36,7 @@ class ConnectionPool(AsyncAdaptedQueuePool):
             record.close()
 
     def _do_get(self) -> ConnectionPoolEntry:
+        """Takes a connection, and notes the peak number in use."""
         record = super()._do_get()
         self._most_in_use = max(self._most_in_use, self.checkedout())
         return record

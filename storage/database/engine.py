@@ -85,6 +85,7 @@ def is_refused(error: BaseException) -> bool:
 
 def _postgres(url: URL) -> AsyncEngine:
     # A restarted server leaves dead connections in the pool: hence the ping.
+    """Returns an engine for Postgres, with bounded pool and waits."""
     return create_async_engine(
         url,
         async_creator=connector(url),
@@ -99,6 +100,7 @@ def _postgres(url: URL) -> AsyncEngine:
 
 def _sqlite(url: URL) -> AsyncEngine:
     # In-memory tables belong to a single connection, for which SQLAlchemy uses another pool.
+    """Returns an engine for a SQLite file, or for tables in memory."""
     in_file = url.database not in (None, "", ":memory:")
     engine = create_async_engine(url, hide_parameters=True, **(_FILE_POOL if in_file else {}))
     _tune(engine.sync_engine)
@@ -157,6 +159,8 @@ class _Opening:
 
 
 def _tune(engine: Engine) -> None:
+    """Registers the listeners that open connections and begin transactions of SQLite."""
+
     @event.listens_for(engine, "do_connect")
     def opened(dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]) -> DBAPIConnection:
         opening = _Opening()

@@ -101,6 +101,7 @@ _ADDRESS: Final = "check host and port in the URL and that the server runs and l
 
 
 def _place(url: URL) -> str:
+    """Returns the server's address without the password, for errors."""
     return URL.create(
         "postgresql", username=url.username, host=url.host, port=url.port, database=url.database
     ).render_as_string()

@@ -56,6 +56,7 @@ async def read_filled(connection: AsyncConnection) -> float | None:
 
 
 async def _prepare_server(connection: AsyncConnection) -> None:
+    """Checks a Postgres server and creates rftd's schema. Raises UnreachableError, ConflictError."""
     if await connection.scalar(text("SHOW transaction_read_only")) == "on":
         raise UnreachableError(
             "Postgres accepts no writes: the server is a standby, or set to read-only",
@@ -71,6 +72,7 @@ async def _prepare_server(connection: AsyncConnection) -> None:
 
 
 def _prepare(connection: Connection, versions: dict[str, int]) -> bool:
+    """Creates, upgrades or re-creates the tables; True if they are empty now."""
     wanted_versions = msgspec.json.encode(versions, order="sorted").decode()
     stored = _revision(connection)
     if stored is None:
@@ -102,6 +104,7 @@ async def check_revision(connection: AsyncConnection) -> None:
 
 def _of_another_release(stored: str | None) -> ConflictError:
     # Left alone: after a drop, the other release's daemon would have to fill all tables again.
+    """Returns the error for tables of another release."""
     return ConflictError(
         f"the tables were made by another release of rftd (schema {stored}; this release knows {HEAD})",
         fix="use the release that made them, or another database, which the log fills: this one was left as it is",
@@ -109,6 +112,7 @@ def _of_another_release(stored: str | None) -> ConflictError:
 
 
 def _revision(connection: Connection) -> str | None:
+    """Returns the revision of the tables; None for a database without tables of rftd."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     revision: str | None = connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
@@ -116,6 +120,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _known_revisions() -> set[str]:
+    """Returns the ids of all revisions of this release."""
     from alembic.script import ScriptDirectory
 
     return {script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()}
@@ -140,14 +145,17 @@ def config(connection: Connection | None = None) -> Config:
 
 
 def _own_tables() -> set[str]:
+    """Returns the names of rftd's tables in this release."""
     return {str(table.name) for table in Row.metadata.sorted_tables}
 
 
 def _value(name: str) -> Select[tuple[Any]]:
+    """Returns the query for a value of the table `meta`."""
     return select(_meta.c.value).where(_meta.c.name == name)
 
 
 def _refuse_foreign(connection: Connection) -> None:
+    """Raises ConflictError if tables of other programs have names of rftd's tables."""
     if foreign := sorted(_own_tables().intersection(inspect(connection).get_table_names())):
         raise ConflictError(
             f"the database holds tables that rftd did not make: {', '.join(foreign[:5])}",

@@ -95,6 +95,7 @@ async def answered_rows(
 
 
 async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
+    """Returns the scores at a position, if written by the holder of their lease; else None."""
     records = await log.read(Partition(topics.EXPERIENCES, score_place.partition), score_place.offset, max_records=1)
     # A log that dropped the record answers with the next record that it holds.
     if not records or records[0].offset != score_place.offset:
@@ -109,6 +110,7 @@ async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID,
 
 
 def _texts(scored: EvalScored, store: ArtifactStore | None) -> tuple[EvalAnswer, ...]:
+    """Returns the stored texts of some scores; empty without an artifact."""
     if scored.answers is None or store is None:
         return ()
     return unpacked(scored.answers.loaded(store.read).data)

@@ -161,6 +161,7 @@ async def back_up(source: Source, target: Path, *, checkpoints: str, release: st
 
 
 def _check_whole(source: Source) -> None:
+    """Raises ConflictError for a data folder with an interrupted import or backup."""
     for marker in source.unfinished:
         if marker.exists():
             raise ConflictError(
@@ -171,6 +172,7 @@ def _check_whole(source: Source) -> None:
 
 
 def _check(source: Source, target: Path) -> None:
+    """Raises an error unless the source is whole, and the target new and outside of it."""
     _check_whole(source)
     if not (source.log / FILE_NAME).exists():
         raise NotFoundError(f"there is no event log at {source.log / FILE_NAME}", fix="name its folder with --data")
@@ -224,6 +226,7 @@ def _refuse_unmarked(partial: Path) -> None:
 
 def _copy_folder(source: Source, partial: Path) -> None:
     # Witnesses are copied before the log: a witness younger than the copied log would report the log as shortened.
+    """Copies witnesses, archives, tables and log into the partial backup, in this order."""
     for path in (*source.witnesses, source.archives):
         _copy(path, partial / path.relative_to(source.root))
     if source.tables.exists():
@@ -341,6 +344,7 @@ def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
 
 
 def _finish(partial: Path, target: Path, manifest: BackupManifest) -> None:
+    """Writes the manifest, syncs everything, and renames the backup to its final name."""
     write_durable(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
     # Every byte is synced before the name: a backup with its final name is complete, even after a power cut.
     fsync_tree(partial)

@@ -161,6 +161,7 @@ def _rename_staged(staged: Staged, folder: Path) -> None:
 
 
 def _taken_over(folder: Path) -> FencedError:
+    """Returns the error for a trainer whose staged files were removed by a successor."""
     return FencedError(
         "a later trainer writes this checkpoint now",
         where=str(folder),
@@ -314,4 +315,5 @@ def fsync_tree(folder: Path) -> None:
 
 
 def _damaged(path: Path, how: str) -> DataError:
+    """Returns the error for a damaged checkpoint file."""
     return DataError(f"checkpoint file {path.name} {how}", where=str(path), fix="resume from an earlier checkpoint")

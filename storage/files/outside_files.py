@@ -166,6 +166,7 @@ def _folders(outside: Outside) -> Iterator[Path]:
 
 
 def _damage(event: CheckpointCommitted) -> Iterator[str]:
+    """Yields a text for each missing or altered file of a checkpoint."""
     folder = Path(event.path)
     for file in event.files:
         path = folder / file.path

@@ -143,4 +143,5 @@ def _put_aside(path: Path) -> None:
 
 
 def _read(path: Path, kind: type[Snapshot[P]]) -> Snapshot[P]:
+    """Returns the snapshot in a file. Raises OSError, CodecError."""
     return unpack(path.read_bytes(), kind)

@@ -231,6 +231,7 @@ class JobMemory:
 
 
 def _of_job(job: Job) -> list[Witness]:
+    """Returns the heads remembered in an experiment's folder of snapshots."""
     folder = job.folder / FOLDER
     witnesses: list[Witness] = []
     for path in sorted(folder.glob(f"{FILE_NAME}*")):
@@ -240,6 +241,7 @@ def _of_job(job: Job) -> list[Witness]:
 
 
 def _of_folds(folder: Path, whose: str) -> list[Witness]:
+    """Returns the heads remembered by the snapshots of a folder."""
     witnesses: list[Witness] = []
     try:
         paths = sorted(path for path in folder.iterdir() if ".fold" in path.suffixes)

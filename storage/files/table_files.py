@@ -58,9 +58,11 @@ def table_moves(
 
 
 def _is_table(path: Path) -> bool:
+    """True if the path is that of a file of a database table."""
     folders = (path.parent.name, path.parent.parent.name)
     return path.is_absolute() and _FOLDER in folders and _NAME.fullmatch(path.name) is not None
 
 
 def _root_of(folder: Path) -> Path:
+    """Returns the checkpoint root of a folder of table files."""
     return folder.parent if folder.name == _FOLDER else folder.parent.parent

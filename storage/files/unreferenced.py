@@ -277,6 +277,7 @@ def remove_empty(spec: ExperimentSpec) -> None:
 
 
 def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
+    """Returns why a file may be removed; empty if it must stay."""
     path = Path(file.path)
     match file.kind:
         case "checkpoint" if file.path not in named.checkpoints:
@@ -306,6 +307,7 @@ def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
 
 
 def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[OwnFile]:
+    """Yields the files of a folder whose names match one of the patterns."""
     try:
         paths = sorted(folder.iterdir())
     except OSError:
@@ -335,6 +337,7 @@ def _target_of(leftover: Path) -> str:
 
 
 def _own_file(kind: str, path: Path, epoch: int) -> OwnFile:
+    """Returns a file or folder with its size and newest modification time."""
     size_bytes, modified_ns = _weight(path)
     return OwnFile(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns, epoch=epoch)
 
@@ -359,6 +362,7 @@ def _shared(spec: ExperimentSpec) -> set[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
+    """Returns the subfolders of artifacts, named by two digits."""
     try:
         return [path for path in folder.iterdir() if path.is_dir() and re.fullmatch("[0-9a-f]{2}", path.name)]
     except OSError:

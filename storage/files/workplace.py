@@ -92,6 +92,7 @@ class Workplace:
         return back
 
     def _put_back(self, leftover: Path, named_files: Mapping[str, Sequence[FileRef]]) -> Path | None:
+        """Restores a leftover that an event names, if whole here and not there; returns its path or None."""
         original = self.folder / original_of(leftover.name)
         files = named_files.get(str(original))
         # Without a list of files, only a path from its final name (GONE) is known to be whole.
@@ -147,6 +148,7 @@ def taken_over(path: Path) -> FencedError:
 
 
 def _whole(path: Path, files: Sequence[FileRef]) -> bool:
+    """True if the path exists with all files intact."""
     if not path.exists():
         return False
     try:

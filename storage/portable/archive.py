@@ -84,6 +84,7 @@ async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
 
 
 def _next_frames(frames: Iterator[Frame]) -> list[Frame]:
+    """Returns the next frames, at most `AT_ONCE`."""
     return list(islice(frames, AT_ONCE))
 
 
@@ -105,6 +106,7 @@ def fresh(path: Path) -> None:
 
 
 def _discard_attempt(path: Path, event: UUID) -> None:
+    """Removes an archive left by an earlier attempt at the same event."""
     try:
         archive = ArchiveReader(path)
     except RftdError:  # no file, or one of somebody else: the export refuses an existing name
@@ -115,6 +117,7 @@ def _discard_attempt(path: Path, event: UUID) -> None:
 
 
 def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
+    """Verifies an archive, and returns the event that announces it."""
     archive = ArchiveReader(path)
     try:
         if archive.manifest.experiment != experiment:
@@ -127,6 +130,7 @@ def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
 
 
 def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
+    """Verifies an archive and writes its files back; returns their number."""
     archive = ArchiveReader(path)
     try:
         if archive.manifest.experiment != experiment or size_and_sha256(path) != (

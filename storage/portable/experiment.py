@@ -213,6 +213,7 @@ async def experiment_digest(own_records: EventLog, *, clock: Clock, until: Heads
 
 
 def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
+    """Sets aside the memories of the former log in the job's folder."""
     job = Path(folders.path(spec.job_dir))
     put_memory_aside(job)
     disown(job)  # the experiment continues here: the next daemon that runs it owns the folder
@@ -231,6 +232,7 @@ async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:
 
 
 async def _name_of(log: EventLog, experiment: UUID) -> str:
+    """Returns the name and id of an experiment, for notes."""
     submitted = await submitted_in(log, experiment)
     return f"{submitted.spec.name} ({experiment})" if submitted is not None else str(experiment)
 

@@ -288,6 +288,7 @@ def _linked(written_path: Path, path: Path) -> bool:
 
 
 def _write(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
+    """Writes a file of the archive, complete before it gets its name. Raises DiskFullError."""
     try:
         make_durable_folder(path.parent)
         with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
@@ -319,4 +320,5 @@ def _size_of(path: Path) -> int:
 
 
 def _holds(path: Path, exported: FilePart) -> bool:
+    """True if a file's digest is that of the exported file."""
     return size_and_sha256(path)[1] == exported.member.sha256

@@ -135,6 +135,7 @@ class TableFold:
         return folded
 
     def _apply(self, record: Record, folded: Folded, changes: Changes) -> None:
+        """Folds one record: row changes, a void count, or a dead letter."""
         try:
             decoded, effective = ruling(record, self._fences)
         except UnknownVersionError:
@@ -166,6 +167,7 @@ _START: Final = Mark(0, GENESIS)
 
 
 def _bury(record: Record, error: Exception, changes: Changes, *, unreadable: bool = False) -> RecordDeadLettered:
+    """Adds the row of a dead letter, and returns the letter."""
     reason = error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}"
     letter = RecordDeadLettered(
         stream=record.partition.stream,

@@ -252,16 +252,19 @@ class Projector:
 
     async def _fold_after_sending(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
         # Folding before the database has work would only delay the database.
+        """Folds records once the database has its work."""
         await sent.wait()
         return await asyncio.to_thread(fold.take, records)
 
     async def _opened(self) -> TableFold:
+        """Returns the fold, after opening the tables if needed."""
         if self._fold is None:
             await self.open()
             assert self._fold is not None
         return self._fold
 
     async def _follow(self) -> None:
+        """Applies records as they arrive, until an error or cancellation."""
         fold = await self._opened()
         positions = self.positions
         subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
@@ -305,6 +308,7 @@ class Projector:
             hurry.cancel()
 
     async def _apply(self, fold: TableFold, records: Sequence[Record]) -> None:
+        """Folds and commits records; record by record if the database refuses a value."""
         began_s = self._clock.monotonic_s()
         try:
             folded = await asyncio.to_thread(fold.take, records)
@@ -362,6 +366,7 @@ class Projector:
         self._advance(folded.after)
 
     def _advance(self, positions: Heads) -> None:
+        """Notes committed positions, and wakes waiting callers."""
         self._committed.update(positions)
         self._statistics.grew(sum(mark.next_offset for mark in self._committed.values()))
         self._wake()

@@ -76,6 +76,7 @@ async def digest_of(
 
 
 def _canonical(row: Iterable[Any], floats: Sequence[int]) -> list[Any]:
+    """Returns a row with equal values on both databases: -0.0 becomes 0.0."""
     cells = list(row)
     for index in floats:
         if cells[index] is not None:

@@ -121,6 +121,7 @@ class SoleWriter:
             await connection.close()  # back to the pool, or, if invalidated, closed
 
     async def _lock(self, connection: AsyncConnection) -> None:
+        """Takes the advisory lock of the database. Raises ConflictError if a rival keeps it."""
         waited_s = 0.0
         while not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             holder = (await connection.execute(text(_HOLDER), {"lock": _LOCK})).first()
@@ -138,6 +139,7 @@ class SoleWriter:
 
 
 def _explain(error: DBAPIError, engine: AsyncEngine) -> None:
+    """Raises rftd's error for a refusal by Postgres, if there is one."""
     state = getattr(error.orig, "sqlstate", None)
     if state == "42501":
         raise forbidden(engine.url) from error
@@ -148,6 +150,7 @@ def _explain(error: DBAPIError, engine: AsyncEngine) -> None:
 
 
 def _explain_damage(error: DatabaseError, engine: AsyncEngine) -> None:
+    """Raises ConflictError for a damaged SQLite file."""
     if "malformed" in str(error.orig) or "not a database" in str(error.orig):
         raise ConflictError(
             "the state database is damaged",

@@ -152,6 +152,7 @@ class Upsert:
         return list(winners.values())
 
     def _replaces(self, row: Values, winner: Values) -> bool:
+        """True if a row wins over the winner so far."""
         if self._final is not None and self._final_at is not None and winner[self._final_at] in self._final[1]:
             return False
         if self._rule is Rule.FIRST:

@@ -80,6 +80,7 @@ def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: 
 
 async def _move(connection: AsyncConnection, folded: Folded) -> None:
     # The rows of the positions are the lock against a second projector on the database, so these rows come first.
+    """Moves the stored positions on Postgres, under a row lock."""
     stored = await read_positions(connection, lock=True)
     _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
     moved: list[dict[str, object]] = []

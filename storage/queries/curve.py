@@ -72,6 +72,7 @@ class RewardCurves:
         return points
 
     async def _grown(self, connection: AsyncConnection, share: Share) -> list[RewardPoint]:
+        """Returns the curve of a share, read from the database only beyond the cached points."""
         newest = await fetch_one(
             connection,
             _Generation,

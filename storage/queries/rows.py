@@ -62,6 +62,7 @@ def _statement(sql: str) -> TextClause:
 
 
 def _plain(name: str, cell: Any) -> Any:
+    """Returns a cell as plain data: ids as text, JSON decoded."""
     if name in _LISTS:
         return [] if cell is None else msgspec.json.decode(cell)
     if cell is None:

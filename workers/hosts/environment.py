@@ -62,6 +62,7 @@ class WorkerEnvironment:
         return self._without_secrets(name for name in self._environ if matches(name, (pattern,)))
 
     def _without_secrets(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the daemon's variables of these names, except its own secrets."""
         return {name: self._environ[name] for name in names if not matches(name, _DAEMONS)}
 
 

@@ -55,6 +55,7 @@ class Leftovers:
         return [entry_process.process for entry_process in running if self._is_left(entry_process, sessions)]
 
     def _is_left(self, candidate: Seen, sessions: set[int]) -> bool:
+        """True if a process belongs to the slot, by mark, session or log."""
         if candidate.mark == self._mark or candidate.session in sessions:
             return True
         # Only workers of the slot write to the log; a worker of another slot may have the same file open.
@@ -183,6 +184,7 @@ def _mark_of(process: psutil.Process) -> str:
 
 
 def _foreign_proc() -> bool:
+    """True if /proc belongs to another PID namespace."""
     try:
         return os.readlink("/proc/self") != str(os.getpid())
     except OSError:

@@ -197,6 +197,7 @@ class Tidying:
 
 
 def _leftovers(slot: Place) -> Words | None:
+    """Returns the wait for a slot's leftovers in words; None without leftovers."""
     if not slot.left:
         return None
     ends = (
@@ -330,6 +331,7 @@ class LocalExecutor:
         return Tidying(self._slot(order))
 
     def _slot(self, order: WorkerOrder) -> Place:
+        """Returns the slot of an order, created on first use."""
         mark = f"{order.experiment}/{order.role}/{order.slot}@{self._home}"
         return self._slots.setdefault(mark, Place(mark, order.log_path))
 

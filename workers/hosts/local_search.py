@@ -48,6 +48,7 @@ class LocalSearch:
         return self._take_over(order, match[1])
 
     def _look(self) -> None:
+        """Searches all processes once; the body of the search's thread."""
         try:
             workers: dict[str, list[tuple[UUID, psutil.Process]]] = {}
             for candidate in visible():

@@ -75,6 +75,7 @@ class Place:
             self._turn.release()
 
     def _tidy(self) -> None:
+        """Ends leftovers, unless a worker runs in the slot."""
         with self._turn:
             # A running worker is no leftover: cleaning begins again after the worker's end.
             occupied = self._children and ended_with(self._children[-1]) is None

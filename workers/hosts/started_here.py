@@ -40,6 +40,7 @@ class StartedHere:
         end_all(self._left, _Patience(), lambda _: None)
 
     def _left(self) -> list[psutil.Process]:
+        """Returns the live children of this worker, except trackers."""
         this = psutil.Process()
         # The mark finds orphans, the parent finds children without the mark. Older marked processes are ancestors.
         marked = [
@@ -54,6 +55,7 @@ class StartedHere:
         return [candidate.process for candidate in visible() if self._is_of_the_dead(candidate)]
 
     def _is_of_the_dead(self, candidate: Seen) -> bool:
+        """True if a process was left by a dead unordered worker."""
         prefix, _, pid = candidate.mark.rpartition("/")
         if f"{prefix}/" != _prefix(self._me):
             return False  # ordered by a daemon; or a number of another container, which names a foreign process here

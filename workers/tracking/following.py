@@ -115,6 +115,7 @@ class TrackerFollower:
                 await asyncio.to_thread(self._tracker.close, "")
 
     async def _follow(self, until_head: bool) -> None:
+        """Reads and writes points until the end, the head, or `stop`."""
         ended_s: float | None = None
         goals = await self._log.heads() if until_head else {}
         while not self._stop.is_set():

@@ -88,6 +88,7 @@ class MlflowRuns:
                 self._request(self._client.set_terminated, id, _STATUS[ended])
 
     def _run_id(self, role: str) -> str:
+        """Returns the id of a role's run, created with its parameters if missing."""
         from mlflow.entities import Param
 
         client = self._client
@@ -150,6 +151,7 @@ def _allowed(name: str) -> str:
 
 
 def _leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted path, value) of each setting in a configuration."""
     if isinstance(config, Mapping) and config:
         for name, setting in config.items():
             yield from _leaves(setting, f"{path}.{name}" if path else str(name))

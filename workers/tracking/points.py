@@ -206,6 +206,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return self._announced(Announcement("weights", EXPLORER, event.version, time_ns, text))
 
     def _announced(self, announcement: Announcement) -> list[Point]:
+        """Returns the remark now, or keeps the announcement until its step is read."""
         if announcement.version <= self.furthest:
             return self._remark(announcement)
         # The streams are read concurrently: the step may come in a moment, or never.
@@ -226,6 +227,7 @@ class PointFold(msgspec.Struct, kw_only=True):
     def _point(
         self, role: str, version: int, time_ns: int, figures: Mapping[str, float] | None = None, *, remark: str = ""
     ) -> Point:
+        """Returns a numbered point."""
         number = self.next_number
         self.next_number += 1
         row = -1

@@ -151,6 +151,7 @@ def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
 
 
 def _target(tracker: TrackerSpec) -> str:
+    """Returns the digest of the arguments that decide where a tracker writes."""
     encoded = msgspec.json.encode([tracker.args, tracker.single_run, tracker.samples], order="sorted")
     return hashlib.sha256(encoded).hexdigest()
 

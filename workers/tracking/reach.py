@@ -49,6 +49,7 @@ def _keys(tracker: TrackerSpec, variables: Collection[str]) -> list[str]:
 
 
 def _withheld(tracker: TrackerSpec, secret: str, field: str) -> ConfigError:
+    """Returns the error for a secret that must not be sent."""
     return ConfigError(
         f"the daemon's configuration does not allow the tracker {tracker.kind!r} to send {secret} to this address",
         field=field,

@@ -69,6 +69,7 @@ class SampleReader:
         return msgspec.structs.replace(point, samples=tuple(rows), source=None)
 
     async def _rollouts(self, source: SampleSource) -> list[Sample]:
+        """Returns the sampled rollouts as rows."""
         samples = []
         for partition, offset in source.places:
             records = await self._log.read(Partition(topics.EXPERIENCES, partition), offset, max_records=1)
@@ -96,6 +97,7 @@ class SampleReader:
         )
 
     async def _answers(self, source: SampleSource) -> list[Sample]:
+        """Returns a selection of an evaluation's answers as rows."""
         assert source.evaluation is not None
         scored = await self._scored(source)
         rewards = [reward for event in scored.values() for reward in event.rewards.view().tolist()]

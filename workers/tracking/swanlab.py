@@ -69,6 +69,7 @@ class SwanLab:
         self._finish(_STATES.get(ended, "crashed"))
 
     def _send(self, role: str, line: RunLine) -> None:
+        """Sends a line to a run's process, started on first use. Raises UnreachableError."""
         if role not in self._processes:
             self._processes[role] = self._begin(role)
         pipe = self._processes[role].stdin
@@ -81,6 +82,7 @@ class SwanLab:
             raise UnreachableError("the process of a SwanLab run has ended") from None
 
     def _begin(self, role: str) -> subprocess.Popen[bytes]:
+        """Starts the process of a run. Raises ConfigError, UnreachableError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None

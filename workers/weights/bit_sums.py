@@ -103,6 +103,7 @@ class BitSums:
         return total
 
     def _keys_of_rows(self, first: int, count: int) -> Tensor:
+        """Returns the keys of some rows, computing more if needed."""
         if first + count > self._rows.shape[1]:
             # Twice the needed number: few tensors exceed earlier tensors by so much.
             self._rows = _keys(LANES, 2 * (first + count), self._device)

@@ -153,10 +153,12 @@ def read_manifest(folder: Path, *, expect: str | None = None) -> Manifest:
 
 
 def _content(line: TensorSum) -> tuple[str, tuple[int, ...], str]:
+    """Returns the part of a line that tied tensors share."""
     return line.dtype, line.shape, line.xxh3
 
 
 def _refuse_other(folder: Path, encoded: bytes) -> None:
+    """Raises ConflictError if the folder holds other weights."""
     try:
         present = (folder / MANIFEST).read_bytes()
     except OSError:
@@ -168,6 +170,7 @@ def _refuse_other(folder: Path, encoded: bytes) -> None:
 
 
 def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
+    """Writes tensors and manifest beside the folder, syncs, and renames."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_durable_folder(folder.parent)

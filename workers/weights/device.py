@@ -135,6 +135,7 @@ class DeviceChannel:
                 self._server.hide(name)
 
     def _own(self, weights: WeightsRef) -> HeldTensors | None:
+        """Returns the version if this process publishes it, else None."""
         address, _, name = weights.path.rpartition("/")
         served = self._server is not None and address == f"{self._address}:{self._server.port}"
         return self._published.get(name) if served else None
@@ -169,6 +170,7 @@ def announced_layout(encoded: bytes, weights: WeightsRef) -> WeightsLayout:
 
 
 def _elsewhere(weights: WeightsRef) -> WeightsElsewhereError | None:
+    """Returns the error for weights served only to another machine; None otherwise."""
     this_host = platform.node()
     if weights.host in ("", this_host):
         return None

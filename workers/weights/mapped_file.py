@@ -195,6 +195,7 @@ def let_go(descriptor: int) -> None:
 
 
 def _encoded(data: memoryview) -> bytes:
+    """Returns the encoded manifest at the beginning of a file. Raises ValueError."""
     size = int.from_bytes(data[len(MAGIC) : _PREFIX_BYTES], "little")
     # The length is checked before use: the file may be anything, or truncated.
     if bytes(data[: len(MAGIC)]) != MAGIC or not 0 < size <= len(data) - _PREFIX_BYTES:
@@ -203,6 +204,7 @@ def _encoded(data: memoryview) -> bytes:
 
 
 def _check_room(folder: Path, size: int) -> None:
+    """Raises DiskFullError unless disk and memory have room."""
     status = os.statvfs(folder)
     free = min(status.f_bavail * status.f_frsize, psutil.virtual_memory().available)
     if free < size:

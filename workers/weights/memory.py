@@ -146,6 +146,7 @@ class MemoryChannel:
         raise AssertionError
 
     def _verified(self, descriptor: int, weights: WeightsRef) -> Weights:
+        """Returns the tensors of an open file, each verified. Raises WorkError."""
         try:
             manifest, tensors = mapped_file.parse(self._reader(descriptor).data, expect=weights.manifest)
         except (OSError, ValueError, KeyError, msgspec.DecodeError) as error:
@@ -173,6 +174,7 @@ class MemoryChannel:
         return self._mapped[key]
 
     def _buffer(self, size: int) -> Buffer:
+        """Returns a buffer of this size: the spare one, or a new one."""
         spare = self._spare
         self._spare = None
         self._size = size
@@ -184,6 +186,7 @@ class MemoryChannel:
         return self._allocated(size)
 
     def _allocated(self, size: int) -> Buffer:
+        """Returns a new buffer in the channel's folder."""
         _make_own_folder(self._folder)
         self._blank.unlink(missing_ok=True)
         return Buffer(self._blank, size)
@@ -258,6 +261,7 @@ def _make_own_folder(folder: Path) -> None:
 
 
 def _gone(weights: WeightsRef) -> WorkError:
+    """Returns the error for missing weights: retired, or in another machine's memory."""
     this_host = platform.node()
     if weights.host in ("", this_host):
         return WorkError("the weights are gone; the trainer publishes them again", where=weights.path)

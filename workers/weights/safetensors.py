@@ -106,6 +106,7 @@ def read(path: Path) -> dict[str, TensorBytes]:
 
 
 def _header_lines(header: bytes | memoryview) -> dict[str, _HeaderLine]:
+    """Returns the tensors' lines of a header, without the metadata."""
     raw_lines = json_decoder(dict[str, msgspec.Raw]).decode(header)
     raw_lines.pop(_METADATA, None)
     return {name: json_decoder(_HeaderLine).decode(raw) for name, raw in raw_lines.items()}

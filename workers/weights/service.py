@@ -76,6 +76,7 @@ class ServiceChannel:
 
 
 def _no_bytes(where: str | None = None) -> ConfigError:
+    """Returns the error for weights without bytes."""
     return ConfigError(
         "these weights lie at a service, and no bytes of them come here",
         where=where,

@@ -102,6 +102,7 @@ def write_part(folder: Path, kind: str, shards: Sequence[Shard], *, rank: int, r
 
 
 def _file_bytes(shards: Sequence[Shard]) -> Iterator[bytes | memoryview]:
+    """Yields the bytes of a rank's file: the header, then each part."""
     yield safetensors.header_of({shard.name: TensorLayout(shard.whole.dtype, shard.size) for shard in shards})
     for shard in shards:
         content = shard.data()
@@ -257,6 +258,7 @@ class ShardedTensors:
         return TensorBytes(tensor.dtype, size, box.reshape(-1).view(np.uint8).data)
 
     def _part(self, tensor: ShardedTensor, stored_part: PartPlace) -> TensorBytes:
+        """Returns a stored part, from its mapped file. Raises DataError."""
         if stored_part.rank not in self._mapped:
             file = next(shard_file for shard_file in self._manifest.files if shard_file.rank == stored_part.rank)
             path = self._folder / file.name
@@ -319,6 +321,7 @@ def _not_whole(tensor: ShardedTensor) -> str:
 
 
 def _overlap(box: PartPlace, earlier: PartPlace) -> bool:
+    """True if two boxes of a tensor share a number."""
     return all(
         max(first, second) < min(first + extent, second + reach)
         for first, extent, second, reach in zip(box.offset, box.size, earlier.offset, earlier.size, strict=True)

@@ -89,6 +89,7 @@ class LinkServer:
 
     def _serve(self) -> None:
         # A separate client: a store answers a single call at a time, and would be blocked by waiting on the queue.
+        """Serves requests until told to stop; the body of the server's thread."""
         asks = _connected(self._address, self.port)
         asks.set_timeout(_IDLE)
         while True:
@@ -105,6 +106,7 @@ class LinkServer:
                 threading.Thread(target=self._send, args=(ask,), name="send-weights", daemon=True).start()
 
     def _send(self, ask: WeightsAsk) -> None:
+        """Sends a version's tensors to one receiver."""
         tensors = self._tensors(ask.name)
         # A dead receiver ends only a single transfer; a successor asks again.
         with suppress(RuntimeError):
@@ -213,6 +215,7 @@ def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
 
 
 def _connected(host: str, port: int) -> Any:
+    """Returns a client of a publisher's store."""
     return _DIST.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_OPERATION)
 
 

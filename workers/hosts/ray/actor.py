@@ -128,6 +128,7 @@ class WorkerActor:
             self._guest.stop()
 
     def _start_worker(self, order: ActorOrder) -> str:
+        """Prepares the process and starts the guest; returns the reason of a refusal, or an empty text."""
         import ray.util
 
         node = ray.util.get_node_ip_address()
@@ -164,6 +165,7 @@ class WorkerActor:
         return "; ".join(answer.refusal for answer in answers if answer.refusal)
 
     def _watch(self, guest: Guest, started: StartedHere) -> None:
+        """Waits for the guest's end, keeps the outcome for the daemon, then ends the actor."""
         ended = guest.outcome()
         assert ended is not None
         started.end()

@@ -133,6 +133,7 @@ class RayCluster:
         return reason_of(info.get("DeathCause"), exit_type, detail, str(info["Address"]["IPAddress"]))
 
     def _info(self, name: str) -> dict[str, Any]:
+        """Returns Ray's record of an actor; empty for an unknown one."""
         every = ray._private.state.actors().values()
         return next((actor for actor in every if actor["Name"] == name), {})
 

@@ -118,6 +118,7 @@ class Tracked:
         self._end(-9 if self.seen.state == "running" else -1, "" if self.actor else "given up before it was placed")
 
     def _place(self, cluster: RayCluster) -> None:
+        """Finds the worker's actor, or places a new one: placement group first, then the actor."""
         if self.group is None:
             with suppress(ValueError):
                 self.actor = ray.get_actor(self.name, self.order.namespace)
@@ -144,6 +145,7 @@ class Tracked:
             self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
 
     def _is_kept_waiting(self, cluster: RayCluster) -> bool:
+        """True if the placement must wait: for nodes with the log, or for the slot's earlier actors."""
         unreached = cluster.unreached()
         if unreached:
             missing = f"a log that other nodes reach: {', '.join(unreached)} cannot open the file that is this daemon's"
@@ -184,6 +186,7 @@ class Tracked:
             self._ended = self.actor.outcome.remote()
 
     def _await_begin(self, cluster: RayCluster) -> None:
+        """Checks for the answer to `begin`: running, or refused by the node."""
         ready, _ = ray.wait([self._begun], timeout=0)
         if not ready:
             return
@@ -196,6 +199,7 @@ class Tracked:
         self.seen = msgspec.structs.replace(self.seen, state="running", pid=begun.pid, node=node, waits="", unblock="")
 
     def _await_end(self, cluster: RayCluster) -> None:
+        """Checks for the worker's outcome."""
         ready, _ = ray.wait([self._ended], timeout=0)
         if ready:
             outcome = json_decoder(Outcome).decode(ray.get(self._ended))
@@ -205,6 +209,7 @@ class Tracked:
         self.seen = msgspec.structs.replace(self.seen, waits=what, unblock=unblock)
 
     def _end(self, code: int, reason: str) -> None:
+        """Reports the end, and removes actor and placement group."""
         self.seen = msgspec.structs.replace(self.seen, state="ended", code=code, reason=reason)
         if self.actor is not None:
             with suppress(ray.exceptions.RayError, ValueError):
@@ -296,6 +301,7 @@ class Driver:
                     del self._tracked[id], self._reported[id]
 
     def _obey(self, request: Request | None) -> bool:
+        """Carries out a request; False at the end of input."""
         match request:
             case ActorOrder():
                 self._tracked.setdefault(request.assignment.worker, Tracked(request))

@@ -143,6 +143,7 @@ class RayExecutor:
         return self._handle(order, begin=False)
 
     def _request(self, pending: RaySweep | RaySearch) -> None:
+        """Registers a sweep or a search, and sends its request."""
         with self._lock:
             self._handles[pending.request.number] = pending
         self._send(pending.request)
@@ -160,6 +161,7 @@ class RayExecutor:
                 _give_up(handle)
 
     def _handle(self, order: WorkerOrder, *, begin: bool) -> RayHandle:
+        """Registers an order for a worker, and sends it; with `begin` false, for an existing worker."""
         cluster = order.cluster
         actor_order = ActorOrder(
             assignment=Assignment(
@@ -231,6 +233,7 @@ class RayExecutor:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         # Not imported: the driver's module imports ray.
+        """Starts a driver, and queues the requests for all live handles."""
         options = {
             "address": self._options.address,
             "runtime_env": self._options.runtime_env,
@@ -339,10 +342,12 @@ def _set_by(runtime_env: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _place(order: WorkerOrder) -> str:
+    """Returns the text of an order's slot, by which actors are named."""
     return f"rftd/{order.experiment}/{order.role}/{order.slot}"
 
 
 def _is_over(handle: RayHandle | RaySweep | RaySearch) -> bool:
+    """True if a handle has ended and has no orphaned actor."""
     return handle.seen.state == "ended" and not (isinstance(handle, RayHandle) and handle.orphaned)
 
 

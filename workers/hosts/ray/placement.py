@@ -55,6 +55,7 @@ def lack_of(devices: int, node_count: int, nodes: Sequence[RayNode]) -> str:
 
 
 def _per_node(nodes: Sequence[RayNode]) -> int:
+    """Returns the largest number of GPUs on a node."""
     return int(max((node.gpus for node in nodes), default=0))
 
 

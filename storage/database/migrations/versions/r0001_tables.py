@@ -218,6 +218,7 @@ def downgrade() -> None:
 
 
 def _column(text: str, *, primary_key: bool = False) -> sa.Column[Any]:
+    """Returns the column described by NAME:KIND."""
     name, _, kind = text.partition(":")
     nullable = not primary_key and not kind.endswith("!")
     return sa.Column(name, _KINDS[kind.rstrip("!")], primary_key=primary_key, nullable=nullable, autoincrement=False)
