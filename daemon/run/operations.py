@@ -19,7 +19,7 @@ from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.log.envelope import Position
-from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor

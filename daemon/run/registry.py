@@ -34,8 +34,8 @@ from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog, start_of
 from rftd.streams.log.requests import request_in
 from rftd.streams.log.topics import Partition
-from rftd.streams.spec.budgets import Budgets
 from rftd.streams.spec.naming import Named, choose
+from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})

@@ -17,9 +17,9 @@ from rftd.ops.outbound import PrivateAddressError, WebAddress, names_host
 from rftd.streams.events.experiment import Grant
 from rftd.streams.log.stored_path import inputs_of
 from rftd.streams.spec.declaration import NameKind
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS

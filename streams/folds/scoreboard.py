@@ -16,9 +16,9 @@ from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentWarned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import WORTHLESS, EvalCompleted
-from rftd.streams.spec.by_evaluation import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.spec.schedule import eval_due, next_eval_step, shortened
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
+from rftd.streams.spec.stage_parts import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 
 BOUND: Final = "bound"
 PATIENCE: Final = "patience"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 

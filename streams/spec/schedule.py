@@ -22,8 +22,8 @@ from math import gcd
 import msgspec
 
 from rftd.ops import limits
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 
 def explorer_interval(sync: Synchronizer) -> int:

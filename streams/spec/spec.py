@@ -12,17 +12,25 @@ import msgspec
 
 from rftd.streams.log.bounds import Finite, Index, Integer
 from rftd.streams.log.stored_path import InputArguments, InputPath, OwnPath
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.budgets import Budgets
-from rftd.streams.spec.by_evaluation import ByEvaluation
-from rftd.streams.spec.engine_needs import ClusterSpec, EngineNeeds, WorkerMemory
-from rftd.streams.spec.optimizer import Optimizer
-from rftd.streams.spec.reach import OWNERS, ReachSpec, ServingSpec
-from rftd.streams.spec.row_format import Format
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
-from rftd.streams.spec.synchronizer import Synchronizer
-from rftd.streams.spec.tracking import TrackerSpec
-from rftd.streams.spec.updates import CorrectionSpec, UpdatesSpec
+from rftd.streams.spec.engines import (
+    OWNERS,
+    AuxiliarySpec,
+    ClusterSpec,
+    EngineNeeds,
+    ReachSpec,
+    ServingSpec,
+    WorkerMemory,
+)
+from rftd.streams.spec.sections import (
+    Budgets,
+    DynamicTimeout,
+    Format,
+    Optimizer,
+    OverRollout,
+    StragglerReissue,
+    Synchronizer,
+)
+from rftd.streams.spec.stage_parts import ByEvaluation, CorrectionSpec, TrackerSpec, UpdatesSpec
 
 # A default gives the meaning of logs written before the field existed: it never changes, whatever new experiments get.
 # Events write every field out.

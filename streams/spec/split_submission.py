@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rftd.streams.events.experiment import FolderMove
-from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.shared_fields import GROUPS, filled, taken_from
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 

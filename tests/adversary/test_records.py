@@ -13,7 +13,7 @@ from synthetic.worlds.adversary import CANARY, Gate
 from rftd.daemon.http.views.tasks import AddTasks
 from rftd.streams.events.experiment import ExperimentRejected
 from rftd.streams.log.requests import CloudEvent
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, ma
 from demo_task import grpo as train_grpo
 from figures import tell
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of

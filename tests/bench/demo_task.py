@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.learning.algorithms.registry import lookup

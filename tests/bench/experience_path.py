@@ -43,6 +43,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.log import topics
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.role import as_refs
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -51,7 +52,6 @@ from rftd.streams.spec.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.sqlite.socket.server import LogServer
 from rftd.workers.devices.host import ANY_HOST, Host

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rftd.streams.spec.engine_needs import EngineNeeds
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.engines import EngineNeeds
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.workers.models.tiny_model import make_tiny_model, make_tokenizer
 

@@ -16,9 +16,9 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.algorithms.registry import lookup, names
 from rftd.workers.learning.engine import TrainBatch, TrainSample

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rftd.ops.errors import DataError
 from rftd.storage.files.checkpoints import commit_folder, files_of, verify
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import LoraSpec, StageSpec
 from rftd.workers.engines.contract.trainer import TrainerBench, make_batch, trained
 from rftd.workers.engines.learner.saving import read_tensors

@@ -19,7 +19,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking import samples
 
 pytestmark = pytest.mark.anyio

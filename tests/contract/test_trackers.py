@@ -13,7 +13,7 @@ from synthetic.tracking.tracked import FILES, Deaths, expected, follow, follow_a
 from rftd.ops.errors import ConflictError, DataError
 from rftd.streams.log.log import EventLog
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 from rftd.workers.tracking.kept_file import KeptFile
 

@@ -17,7 +17,7 @@ from synthetic.models.scripted_engine import running_endpoint
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.datasets.task import Task, make_task

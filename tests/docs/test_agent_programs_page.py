@@ -9,7 +9,7 @@ import pytest
 from synthetic.docs.package import install_careful
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import SamplingSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.task import make_task

@@ -27,7 +27,7 @@ from rftd.streams.kafka.topics import ensure_topics
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.role import as_refs
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format, Synchronizer
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -39,7 +39,6 @@ from rftd.streams.spec.spec import (
     TasksetSpec,
     TrainerSpec,
 )
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import VerifyReport

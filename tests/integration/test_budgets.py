@@ -26,7 +26,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.shared_history import fold_until
 from rftd.streams.log.topics import partition_of
-from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.sections import Budgets
 
 BRIEF_DAYS = 0.24 / 86_400
 """So short that a look is to be written after ten milliseconds."""

@@ -15,8 +15,8 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import ExperimentSpec, PolicySpec, RolloutSpec, TrainerSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.engines.fake.rollout import FakeRolloutEngine
 from rftd.workers.engines.fake.trainer import FakeTrainerEngine
 from rftd.workers.generation.engine import Generation, GenerationRequest

@@ -19,8 +19,8 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.topics import TOPICS, Partition
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, PolicySpec, RolloutSpec, SamplingSpec, TrainerSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.workers.engines.fake.rollout import FakeRolloutEngine
 from rftd.workers.generation.engine import Generation, GenerationRequest, RolloutEngine

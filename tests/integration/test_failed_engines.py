@@ -16,7 +16,7 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
 from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
 

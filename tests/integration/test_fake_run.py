@@ -16,7 +16,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.envelope import Record
 from rftd.streams.log.log import EventLog
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, RolloutSpec, TrainerSpec
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.workers.datasets.message import Message

@@ -19,7 +19,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
-from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.spec.sections import Synchronizer
 from rftd.workers.weights import mapped_file, memory
 from rftd.workers.weights.channel import Exported
 

@@ -26,8 +26,8 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log.codec import decode
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.log import EventLog
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, PrioritySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import POLICIES
 
 on_a_file = pytest.mark.parametrize("log", ["sqlite"], indirect=True)

@@ -20,8 +20,8 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, TrainerSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, TasksetSpec
 from rftd.workers.training.assembly import Assembly
 

@@ -23,7 +23,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.topics import TRUTH
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.sections import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.streams.sqlite.log import SqliteLog
 
 STUCK = '''

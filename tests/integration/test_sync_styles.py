@@ -24,8 +24,8 @@ from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TOPICS, Partition
 from rftd.streams.spec.schedule import needed_staleness, step_of_window, window_steps
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 GROUPS = 4
 """Of an explore step."""

@@ -22,7 +22,7 @@ from rftd.storage.portable.experiment import export_experiment, import_experimen
 from rftd.streams.events.experiment import ExperimentCancelled
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, TrainerSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine

@@ -12,7 +12,7 @@ from synthetic.until import until
 
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.log import EventLog
-from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.spec.sections import Synchronizer
 from rftd.workers.training import publishing
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import Exported

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synthetic.worlds.desk import REPEAT, stage_of
 from synthetic.worlds.hold_world import HoldWorld
 
-from rftd.streams.spec.slow_rollouts import OverRollout, StragglerReissue
+from rftd.streams.spec.sections import OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     PolicySpec,
@@ -18,7 +18,6 @@ from rftd.streams.spec.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.spec.synchronizer import Synchronizer
 
 KINDS = ["hard_bound", "in_order", "areal", "verl_window", "windowed", "weight_fifo", "ready_first", "sample_lag"]
 HELD = TasksetSpec(name="held", path="none", rows=5)

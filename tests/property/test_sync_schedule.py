@@ -8,8 +8,8 @@ from synthetic.worlds.desk import stage_of
 from synthetic.worlds.sync_model import SyncModel
 
 from rftd.streams.spec.schedule import needed_staleness, step_of_window, window_steps
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, StageSpec, TasksetSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 
 @st.composite

@@ -13,7 +13,7 @@ from synthetic.tracking import mlflow_runs, swanlab_files, trackio_runs, wandb_f
 from synthetic.tracking.tracked import answered, expected, follow
 
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.points import SAMPLES
 
 for package in ("wandb", "mlflow", "swanlab", "trackio"):

@@ -12,7 +12,7 @@ from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die,
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 
 pytest.importorskip("swanlab")
 pytestmark = pytest.mark.anyio

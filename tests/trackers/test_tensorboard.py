@@ -9,7 +9,7 @@ import pytest
 from synthetic.tracking.tracked import Shown, as_shown, expected, follow, written
 
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 pytestmark = pytest.mark.anyio

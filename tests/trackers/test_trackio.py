@@ -16,7 +16,7 @@ from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die,
 from synthetic.tracking.trackio_runs import shown_in
 
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 
 pytest.importorskip("trackio")
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from synthetic.tracking.tracked import Deaths, expected, follow, follow_and_die,
 from synthetic.tracking.wandb_files import records_of, shown_in
 
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 
 pytest.importorskip("wandb")
 pytestmark = pytest.mark.anyio

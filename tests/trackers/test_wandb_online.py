@@ -11,7 +11,7 @@ from synthetic.tracking.wandb_service import KEY, stand_in
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 
 pytest.importorskip("wandb")

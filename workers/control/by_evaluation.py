@@ -13,7 +13,7 @@ from rftd.streams.events.experiment import ExperimentWarned
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.scoreboard import BOUND, RULE, EvalVerdict
 from rftd.streams.folds.spine import Spine
-from rftd.streams.spec.by_evaluation import STOP, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.spec.stage_parts import STOP, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.workers.control.hold import Hold
 from rftd.workers.control.obstacle import Obstacle
 

@@ -13,7 +13,7 @@ import msgspec
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.message import Message, parse_messages
 

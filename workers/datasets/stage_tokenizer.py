@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from rftd.ops.errors import DataError
 from rftd.ops.extras import TORCH, check_extra
-from rftd.streams.spec.auxiliary import SERVICE
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.engines import SERVICE
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ModelSpec, StageSpec
 from rftd.workers.datasets.tokenizer import Tokenizer
 

@@ -16,8 +16,7 @@ import httpx
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, SERVICE, AuxiliarySpec, ReachSpec
 from rftd.workers.datasets.stage_tokenizer import external_tokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.generation.auxiliary.auxiliary_model import ModelAddress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import ModelSpec, RolloutSpec
 from rftd.workers.devices.device_memory import EngineMemory
 from rftd.workers.devices.host import Host

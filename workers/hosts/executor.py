@@ -11,7 +11,7 @@ import msgspec
 
 from rftd.ops.words import Words
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.spec.engine_needs import ClusterSpec
+from rftd.streams.spec.engines import ClusterSpec
 from rftd.workers.devices.host import Host
 
 UNFIT_PLACE: Final = 78

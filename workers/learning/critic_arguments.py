@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 
 _Above: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 _Least: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]

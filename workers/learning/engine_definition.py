@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import Need
 from rftd.workers.learning.losses.demands import Part

@@ -13,7 +13,7 @@ from rftd.ops.extras import check_extra
 from rftd.ops.plugin_arguments import parsed
 from rftd.ops.plugins import Plugins
 from rftd.ops.processors import threads_of
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import EngineMemory, Need, shown, terms_of
 from rftd.workers.devices.host import Host

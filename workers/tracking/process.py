@@ -20,7 +20,7 @@ from rftd.ops.logs import Logger
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.start import ExperimentStart, beginning_of
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun

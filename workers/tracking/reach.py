@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.outbound import web_address
-from rftd.streams.spec.reach import ReachSpec
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.engines import ReachSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import variables_of
 
 _ADDRESSES: Final = ("base_url", "uri")

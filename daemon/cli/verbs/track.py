@@ -61,7 +61,7 @@ def add(
     from rftd.daemon.serve.log_source import read_here
     from rftd.ops.clock import SystemClock
     from rftd.ops.logs import logger
-    from rftd.streams.spec.tracking import TrackerSpec
+    from rftd.streams.spec.stage_parts import TrackerSpec
     from rftd.workers.tracking.process import run_tracker
 
     tracker = TrackerSpec(kind=kind, args=_parsed(kind, arguments), single_run=single_run, samples=samples)

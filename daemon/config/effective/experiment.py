@@ -14,10 +14,10 @@ from rftd.daemon.config.resolve.rows import VARIABLE
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.streams.log.bounds import LAST_INDEX
-from rftd.streams.spec.auxiliary import SERVICE
-from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.explorer_devices import explorer_devices
 from rftd.streams.spec.schedule import explorer_interval, needed_staleness, trainer_interval
+from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws

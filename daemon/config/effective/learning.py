@@ -9,9 +9,8 @@ import msgspec
 from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults, with_defaults
 from rftd.daemon.config.resolve.algorithm import PARTS, STRATEGIES, other_names
 from rftd.daemon.config.schema.policy import fields_of
-from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, StageSpec
-from rftd.streams.spec.updates import CorrectionPart, UpdatesSpec
+from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, CorrectionPart, EarlyStopSpec, UpdatesSpec
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import built_in, keeps_bound
 from rftd.workers.learning import engine_registry as trainer_engines

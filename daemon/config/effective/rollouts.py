@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.effective.arguments import acting_fields, struct_defaults
 from rftd.daemon.config.effective.learning import TINKER
-from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import SERVICE, AuxiliarySpec, EngineNeeds
 from rftd.streams.spec.spec import LoraSpec, RolloutSpec, StageSpec
 from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs

@@ -19,7 +19,7 @@ from rftd.daemon.config.schema.section import as_declared
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec
 from rftd.workers.learning.algorithms import registry
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction

@@ -22,8 +22,7 @@ from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
-from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import SERVICE, AuxiliarySpec, EngineNeeds
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host

@@ -13,9 +13,9 @@ from rftd.daemon.config.schema.buffer import ExplorerInput
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_section
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 BENCH: Final = "bench"
 _SERVICE: Final[FieldPath] = ("model", "external_model")

@@ -12,9 +12,9 @@ from rftd.daemon.config.issue import Notes, UnknownField, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import BestCheckpoint, EarlyStop, EvalRule
 from rftd.streams.figures.eval_figures import figure_names, is_open_figure
-from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.spec.schedule import eval_steps
 from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 
 _BEST: Final[FieldPath] = ("trainer", "best_checkpoint")
 _STOP: Final[FieldPath] = ("trainer", "early_stop")

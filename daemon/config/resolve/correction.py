@@ -8,7 +8,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.schema.algorithm import Algorithm, PluginCorrection, RolloutCorrection
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec
 from rftd.workers.learning.corrections.chain import Chain
 from rftd.workers.learning.corrections.registry import CORRECTIONS
 

@@ -15,8 +15,8 @@ from rftd.daemon.config.resolve.stages import check_against_first, stage_configs
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared, without_effect
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.spec.budgets import Budgets
-from rftd.streams.spec.engine_needs import ClusterSpec
+from rftd.streams.spec.engines import ClusterSpec
+from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.streams.spec.split_submission import EXPLORE, TRAIN
 from rftd.workers.devices.host import Host

@@ -23,10 +23,9 @@ from rftd.daemon.config.resolve.rollout_engine import (
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.ops import limits
-from rftd.streams.spec.auxiliary import SERVICE
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.engines import SERVICE
+from rftd.streams.spec.sections import DynamicTimeout, OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import AlgorithmSpec, RolloutSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.devices.host import Host
 
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 

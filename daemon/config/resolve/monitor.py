@@ -11,7 +11,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Issue, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Monitor
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import TRACKERS
 
 _ARGS: Final[FieldPath] = ("monitor", "monitor_args")

@@ -16,9 +16,9 @@ from rftd.ops.errors import ConfigError
 from rftd.ops.processors import ALL
 from rftd.streams.log.bounds import LAST_INDEX
 from rftd.streams.spec.schedule import needed_staleness
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.streams.spec.stage_tasks import is_queue
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.devices.host import Host
 from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.service import SERVICE

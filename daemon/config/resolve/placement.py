@@ -14,7 +14,7 @@ from rftd.daemon.config.resolve.gpu_shares import GpuShares, auxiliary_engine, p
 from rftd.daemon.config.resolve.rollout_engine import computes_on_gpu
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import RolloutSpec, TrainerSpec
 from rftd.streams.spec.split_submission import BOTH, EXPLORE
 from rftd.workers.devices.host import Host

@@ -13,8 +13,8 @@ from rftd.daemon.config.schema.policy import POLICY_KINDS, AnyPolicy, PluginPoli
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.schedule import has_windows, trainer_interval, window_steps
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import AlgorithmSpec, PolicySpec, PrioritySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import POLICIES, built_in, keeps_bound, make_policy

@@ -12,8 +12,7 @@ from rftd.daemon.config.resolve.bench import check_external
 from rftd.daemon.config.resolve.gpu_shares import parallel_of, shares_of
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import RolloutModel
-from rftd.streams.spec.auxiliary import SERVICE
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import SERVICE, EngineNeeds
 from rftd.workers.devices.engine_build import NoBuild, vllm_build
 from rftd.workers.devices.host import Host
 from rftd.workers.engines.vllm.arguments import START_S

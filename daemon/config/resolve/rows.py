@@ -13,7 +13,7 @@ from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import AlgorithmSpec, TasksetSpec
 from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition

@@ -15,7 +15,7 @@ from rftd.daemon.config.resolve.tasksets import conversation_taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_section
 from rftd.streams.log.bounds import LAST_INDEX
-from rftd.streams.spec.reach import ServingSpec
+from rftd.streams.spec.engines import ServingSpec
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 
 SERVE: Final = "serve"

@@ -14,7 +14,7 @@ from rftd.daemon.config.issue import Notes
 from rftd.daemon.config.resolve.explorer import ROLLOUT_ARGS
 from rftd.daemon.config.resolve.trainer import TRAINER_ARGS
 from rftd.daemon.config.schema.experiment import Experiment
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import EngineNeeds
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.learning import engine_registry as trainer_engines

@@ -17,7 +17,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.ops.errors import ConfigError
 from rftd.streams.log.bounds import LAST_INDEX
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.split_submission import TRAIN
 from rftd.streams.spec.stage_tasks import tasksets_of

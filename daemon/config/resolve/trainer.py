@@ -19,7 +19,7 @@ from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.spec import AlgorithmSpec, StageSpec, TrainerSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
 from rftd.workers.learning import engine_registry as trainer_engines

@@ -24,7 +24,7 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.streams.spec.declaration import ARGUMENTS, PLAIN, PLUGIN, Upstream
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 LaidOver: TypeAlias = Annotated[Args, Upstream("Replaces the function's defaults.")]

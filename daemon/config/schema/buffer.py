@@ -26,7 +26,7 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.streams.spec.declaration import ARGUMENTS, PATH_PART, PLAIN, PLUGIN, InUnit, Upstream
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.workers.generation.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _EPOCHS = "epochs are counted over all data together"

@@ -28,10 +28,9 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.spec.budgets import Budgets
 from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
-from rftd.streams.spec.synchronizer import Synchronizer
-from rftd.streams.spec.tracking import MOST_SAMPLES
+from rftd.streams.spec.sections import Budgets, Synchronizer
+from rftd.streams.spec.stage_parts import MOST_SAMPLES
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 

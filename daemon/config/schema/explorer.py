@@ -25,7 +25,7 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PLAIN, PLUGIN, URL, VARIABLE, InUnit, Upstream
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.sections import DynamicTimeout, OverRollout, StragglerReissue
 from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 Engine = Annotated[str, word(vllm_async="vllm")]

@@ -13,7 +13,7 @@ from pydantic import create_model
 
 from rftd.daemon.config.schema.section import Args, Count, Natural, Section, any_of, argument_field
 from rftd.streams.spec.declaration import ARGUMENTS, PLUGIN
-from rftd.streams.spec.synchronizer import Synchronizer
+from rftd.streams.spec.sections import Synchronizer
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.registry import BUILT_IN, built_in
 

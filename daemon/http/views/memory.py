@@ -10,7 +10,7 @@ import msgspec
 from rftd.daemon.cli.output.quantity import size
 
 if TYPE_CHECKING:
-    from rftd.streams.spec.engine_needs import WorkerMemory
+    from rftd.streams.spec.engines import WorkerMemory
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from rftd.daemon.observe.doctor.folder import check_store
 from rftd.daemon.run.supervisor.disk_guard import DiskLimits
 from rftd.ops.health import Diagnosis
 from rftd.storage.files.disk import LocalDisk, nearest
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.conversion.hf_folder import dtype_of
 from rftd.workers.devices.device_memory import elements_of

@@ -25,7 +25,7 @@ from rftd.daemon.trust.asker import OWNER
 from rftd.daemon.trust.judge import SubmissionJudge
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError, RftdError
 from rftd.ops.health import Diagnosis
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.tokenizer import NO_TEMPLATE

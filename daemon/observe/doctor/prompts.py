@@ -12,7 +12,7 @@ from typing import Final
 from rftd.ops.errors import ConfigError, DataError, NotInstalledError
 from rftd.ops.health import Diagnosis
 from rftd.streams.events.step import EQUAL_PAIRS, ROW_ANSWERS_CUT, ROW_PROMPTS_CUT
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.datasets.stage_tokenizer import dataset_tokenizer, stage_tokenizer

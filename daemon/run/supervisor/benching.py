@@ -24,7 +24,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.shared_history import fold_until, shared_history
 from rftd.streams.log.topics import partition_of
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import ExperimentSpec
 
 _STAGE: Final = "bench"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.streams.spec.engine_needs import MemoryNeed, WorkerMemory
+from rftd.streams.spec.engines import MemoryNeed, WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.workers.devices.device_memory import EngineMemory, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.message import Message

@@ -13,7 +13,7 @@ from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.run.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
 from rftd.streams.folds.spine import Spine
-from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.engines import WorkerMemory
 from rftd.workers.control.budgets import Spent, spent_of
 from rftd.workers.tracking.cursor import Cursor
 

@@ -19,7 +19,7 @@ from rftd.daemon.cli.living_wait import run_to_end
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConfigError, DataError
 from rftd.ops.extras import TORCH, missing_of
-from rftd.streams.spec.auxiliary import SERVICE
+from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.datasets.hf_tokenizer import MODEL_FIELD, open_tokenizer

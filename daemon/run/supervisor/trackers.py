@@ -18,7 +18,7 @@ from rftd.ops.logs import Logger
 from rftd.storage.files.folder_owner import LogIdentity, is_of_another
 from rftd.streams.events.experiment import Grant
 from rftd.streams.folds.spine import Kept, Status
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.hosts.environment import WorkerEnvironment
 from rftd.workers.hosts.place import start_process
 from rftd.workers.tracking.cursor import Cursor, CursorFile

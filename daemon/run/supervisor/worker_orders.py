@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.processors import most
+from rftd.streams.spec.engines import SERVE_KEY
 from rftd.streams.spec.explorer_devices import explorer_devices
-from rftd.streams.spec.reach import SERVE_KEY
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.engines.tinker.access import BASE_URL, KEYS

@@ -12,10 +12,9 @@ import msgspec
 from rftd.daemon.config.resolve.policy import standstill
 from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.streams.log.bounds import LAST_INDEX
-from rftd.streams.spec.reach import ServingSpec
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.engines import ServingSpec
 from rftd.streams.spec.schedule import needed_staleness, trainer_interval, window_steps
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.sections import DynamicTimeout, Format, OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -28,7 +27,6 @@ from rftd.streams.spec.spec import (
     TasksetSpec,
     TrainerSpec,
 )
-from rftd.streams.spec.synchronizer import Synchronizer
 
 ROLLOUT_TIMEOUT_S = 6.0
 MODEL = ModelSpec(path="fake", max_model_len=64, max_prompt_tokens=32, max_response_tokens=32)

@@ -36,7 +36,7 @@ from rftd.streams.log.codec import Writer, decode
 from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
-from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.budgets import Spent
 from rftd.workers.tracking.cursor import Cursor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec
 from rftd.workers.learning.algorithms.advantages import ClosedGroup, advantages_of
 from rftd.workers.learning.algorithms.registry import lookup

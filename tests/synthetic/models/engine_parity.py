@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from synthetic.models.algorithm_batches import make_algorithm, make_samples
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 from rftd.workers.learning.algorithms.registry import lookup, names
 from rftd.workers.learning.engine import TrainBatch, TrainerEngine
 from rftd.workers.learning.engine_registry import make_engine

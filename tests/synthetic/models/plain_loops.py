@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 

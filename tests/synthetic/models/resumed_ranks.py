@@ -14,7 +14,7 @@ from synthetic.models.algorithm_batches import make_algorithm, make_samples
 from synthetic.models.engine_parity import MODEL_TOKENS
 
 from rftd.storage.files.checkpoints import commit_folder, verify
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.learner.saving import has_tensors, read_tensors
 from rftd.workers.learning.engine import TrainBatch, TrainerEngine

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.ranks import torch_shards
 from rftd.workers.engines.verl.engine import VerlTrainerEngine

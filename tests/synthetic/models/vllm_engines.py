@@ -19,8 +19,7 @@ from synthetic.models.tiny_models import make_model
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from rftd.ops.clock import SystemClock
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import AuxiliarySpec, EngineNeeds
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, RolloutSpec, StageSpec
 from rftd.workers.datasets.message import Message
 from rftd.workers.generation.auxiliary import own_engine

@@ -20,7 +20,7 @@ from rftd.storage.files.artifacts import ArtifactStore
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.steps import list_evals, list_steps
 from rftd.streams.log.log import EventLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.process import run_tracker
 
 PORTION: Final = 40

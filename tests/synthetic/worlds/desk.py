@@ -23,6 +23,7 @@ from rftd.streams.log.envelope import Position, Record
 from rftd.streams.log.fencing import FenceView
 from rftd.streams.log.group_id import group_id
 from rftd.streams.log.topics import Partition, partition_of
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,
@@ -32,7 +33,6 @@ from rftd.streams.spec.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.closing import close_groups
 
 REPEAT, BATCH = 4, 8

@@ -21,7 +21,7 @@ from rftd.ops.logs import logger
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, Span
 from rftd.streams.events.task import EvalLeased
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ModelSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.task import Task, make_task

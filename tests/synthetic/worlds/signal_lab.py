@@ -16,7 +16,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.log.arrays import Array
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, StageSpec, TrainerSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from rftd.streams.spec.schedule import explorer_interval, trainer_interval
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.paced import Paced, PolicyArguments, PolicyPage, read_args
 from rftd.workers.control.policies.policy import PolicyView, Retirement

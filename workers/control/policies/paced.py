@@ -16,8 +16,8 @@ import msgspec
 
 from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.buffer_index import BufferIndex, Order, ReadyGroup
 from rftd.workers.control.policies.policy import Flight, PolicyView, Retirement
 

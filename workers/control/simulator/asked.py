@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from rftd.ops.errors import UsageError
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import AlgorithmSpec, ModelSpec, PolicySpec, RolloutSpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.policies.registry import keeps_bound
 from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, System
 

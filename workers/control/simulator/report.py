@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import LongTail, System

@@ -16,7 +16,7 @@ import numpy as np
 
 from rftd.ops.errors import DataError
 from rftd.storage.files.checkpoints import commit_folder, verify
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.learning.engine import TrainBatch, TrainerEngine, TrainSample, checksum_like
 from rftd.workers.learning.engine_registry import make_engine

@@ -8,7 +8,7 @@ from typing import Final, Generic
 
 from torch import Tensor
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.engines.learner import saving
 from rftd.workers.engines.learner.backend import Backend, Figure
 from rftd.workers.engines.learner.optimizer import StageOptimizer

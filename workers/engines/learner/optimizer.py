@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.engines.ranks.torch_shards import is_spread
 
 Parameters = Mapping[str, torch.nn.Parameter]

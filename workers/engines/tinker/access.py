@@ -8,7 +8,7 @@ from typing import Final
 from rftd.ops.errors import ConfigError, DataError, RftdError, UnreachableError, WorkError
 from rftd.ops.outbound import web_address
 from rftd.ops.redaction import MASK, Secret
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, ReachSpec
 
 KEYS: Final = ("TINKER_API_KEY", "TRINITY_API_KEY")
 """Environment variables for the key; the first one set counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 
 

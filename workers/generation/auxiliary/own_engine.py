@@ -13,7 +13,7 @@ import msgspec
 from rftd.ops.clock import Clock
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import DataError, RftdError, RolloutError
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, StageSpec
 from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer

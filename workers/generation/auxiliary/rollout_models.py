@@ -19,7 +19,7 @@ from rftd.ops.errors import RolloutError
 from rftd.ops.ids import derive
 from rftd.ops.redaction import Secret
 from rftd.streams.events.experience import AuxiliaryTurn
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.explorer_devices import auxiliary_places
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec
 from rftd.workers.datasets.message import Message

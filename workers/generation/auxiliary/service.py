@@ -19,8 +19,7 @@ from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.outbound import web_address
 from rftd.ops.outbound_transport import PublicTransport
 from rftd.ops.redaction import MASK, Secret
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.reach import OWNERS, ReachSpec
+from rftd.streams.spec.engines import OWNERS, AuxiliarySpec, ReachSpec
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.datasets.message import Message
 from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress

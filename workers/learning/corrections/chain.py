@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.updates import CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionSpec
 from rftd.workers.learning.corrections.correction import Corrected, Correction, Mismatch, Scope
 from rftd.workers.learning.corrections.registry import CORRECTIONS
 from rftd.workers.learning.losses.batch_tokens import BatchTokens

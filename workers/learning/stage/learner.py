@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation
 from rftd.workers.learning.stage.micro_batch import MicroBatch

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.optimizer import Optimizer
 from rftd.streams.spec.schedule import rate_steps
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.learning import nonfinite
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample

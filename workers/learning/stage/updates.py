@@ -16,7 +16,7 @@ import xxhash
 
 from rftd.ops.errors import TrainError
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.learning.losses.objective import Objective
 from rftd.workers.learning.losses.policy_loss import LossNeeds

@@ -27,7 +27,7 @@ from rftd.ops.http_server import serving_http
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.spec.reach import SERVE_KEY
+from rftd.streams.spec.engines import SERVE_KEY
 from rftd.streams.spec.spec import SamplingSpec, StageSpec
 from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.generation.endpoint.api_call import Answered, ApiCall

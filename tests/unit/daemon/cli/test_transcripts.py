@@ -15,7 +15,7 @@ from rftd.daemon.http.client.transcript import IdTurn, Passage, TextTurn, transc
 from rftd.daemon.http.views.experiences import ExperienceView, SamplingView, StepView
 from rftd.ops.errors import NotFoundError
 from rftd.storage.queries.experiences import ExperienceRow, TaskRow
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec, TrainerSpec
 from rftd.workers.datasets.byte_tokenizer import EOS
 from rftd.workers.datasets.record import DatasetRecord

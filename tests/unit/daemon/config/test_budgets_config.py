@@ -8,7 +8,7 @@ import pytest
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission, check_config
-from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.sections import Budgets
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

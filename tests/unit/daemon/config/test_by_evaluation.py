@@ -8,7 +8,7 @@ import pytest
 
 from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.loading import Submission, check_config
-from rftd.streams.spec.by_evaluation import BestSpec, EarlyStopSpec, FigureSpec, RuleSpec
+from rftd.streams.spec.stage_parts import BestSpec, EarlyStopSpec, FigureSpec, RuleSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -15,7 +15,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.run.supervisor.preflight import check_tasksets, preflight
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, DataError
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import ModelSpec
 from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.generation.auxiliary.own_engine import AuxiliaryEngine

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec
 from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 SECTION = "algorithm.rollout_correction"

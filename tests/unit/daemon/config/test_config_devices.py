@@ -12,7 +12,7 @@ from synthetic.models.gpu_hosts import gpus, served
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, load_text
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import EngineNeeds
 from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]

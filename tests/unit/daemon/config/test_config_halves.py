@@ -9,7 +9,7 @@ import pytest
 from synthetic.models.gpu_hosts import gpus
 
 from rftd.daemon.config.loading import Submission, check_config
-from rftd.streams.spec.engine_needs import WorkerMemory
+from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.shared_fields import filled
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import Disagreement, has_tasks, joined

@@ -10,8 +10,8 @@ import pytest
 
 from rftd.daemon.config.loading import Submission
 from rftd.streams.spec.schedule import explorer_interval, trainer_interval
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.split_submission import difference
-from rftd.streams.spec.synchronizer import Synchronizer
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

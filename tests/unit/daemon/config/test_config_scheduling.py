@@ -8,7 +8,7 @@ import pytest
 
 from rftd.daemon.config.loading import Submission
 from rftd.ops import limits
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.sections import DynamicTimeout, OverRollout, StragglerReissue
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.streams.log.bounds import LAST_INDEX
-from rftd.streams.spec.reach import ServingSpec
+from rftd.streams.spec.engines import ServingSpec
 
 SERVE = ["mode=serve", "buffer.explorer_input={}"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from rftd.daemon.config.loading import Submission
 from rftd.streams.spec.spec import TrainerSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

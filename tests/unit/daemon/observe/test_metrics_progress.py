@@ -13,7 +13,7 @@ from rftd.daemon.observe.metrics_declared import declared_by
 from rftd.daemon.observe.metrics_state import AtScrape, show_state
 from rftd.ops.metrics import Metrics
 from rftd.storage.queries.standing import Figures, LastStep, Standing
-from rftd.streams.spec.reach import ServingSpec
+from rftd.streams.spec.engines import ServingSpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 
 ID = UUID(int=7)

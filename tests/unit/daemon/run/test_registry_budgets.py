@@ -13,7 +13,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.log import topics
 from rftd.streams.log.topics import partition_of
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.sections import Budgets
 
 
 @pytest.mark.anyio

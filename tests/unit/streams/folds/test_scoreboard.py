@@ -16,9 +16,9 @@ from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, E
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.scoreboard import Scoreboard
-from rftd.streams.spec.by_evaluation import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.streams.spec.schedule import checkpoint_due, rate_steps
 from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
+from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.planner import Planner

@@ -14,7 +14,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Status
-from rftd.streams.spec.budgets import Budgets
+from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
 from rftd.workers.control.budgets import budget_uses, look_is_due, spent_of, unseen_use
 from rftd.workers.control.controller import Controller

@@ -10,8 +10,8 @@ from rftd.ops import limits
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.worker import Heartbeat, WorkerLost
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 

@@ -20,7 +20,7 @@ from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.log.group_id import group_id
 from rftd.streams.spec.row_order import RowOrder, locate, locate_among
-from rftd.streams.spec.slow_rollouts import DynamicTimeout
+from rftd.streams.spec.sections import DynamicTimeout
 from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import task_place
 from rftd.workers.control.closing import attempts_of, close_groups

@@ -14,9 +14,8 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskExpired, TaskLeased
 from rftd.streams.events.weights import WeightsActivated
 from rftd.streams.events.worker import WorkerLost
-from rftd.streams.spec.slow_rollouts import DynamicTimeout, OverRollout, StragglerReissue
+from rftd.streams.spec.sections import DynamicTimeout, OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import PolicySpec, RolloutSpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner

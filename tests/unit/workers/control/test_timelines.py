@@ -11,8 +11,8 @@ from synthetic.worlds.sync_model import SyncModel
 
 import rftd.ops as anchor
 from rftd.streams.spec.schedule import needed_staleness, publish_due, window_steps
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 ROOT = Path(anchor.__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "sync" / "timelines.txt"

@@ -10,8 +10,8 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsAnswered, WeightsOverdue, WeightsRequested
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.holds import AwaitsAnswer, AwaitsWeights, DispatcherHold, PolicyFull, SyncPoint
 from rftd.workers.control.liveness import Liveness

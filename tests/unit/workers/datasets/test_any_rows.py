@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.taskset import Taskset
 

@@ -20,7 +20,7 @@ from synthetic.worlds.row_files import WRITERS, write_arrow
 
 from rftd.ops.errors import DataError, NotInstalledError
 from rftd.ops.logs import Logger
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.files import taskset_files

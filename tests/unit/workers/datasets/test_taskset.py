@@ -11,7 +11,7 @@ import pytest
 
 from rftd.ops import limits
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.files import taskset_files
 from rftd.workers.datasets.taskset import Taskset

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import AlgorithmSpec, ModelSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.datasets.hf_tokenizer import open_tokenizer
 from rftd.workers.datasets.message import Message

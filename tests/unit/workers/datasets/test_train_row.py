@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.datasets.message import Message

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.datasets.hf_tokenizer import HfTokenizer, open_tokenizer

@@ -21,7 +21,7 @@ from rftd.ops.logs import logger
 from rftd.ops.releases import release_of
 from rftd.ops.tracing.trace_options import HEADERS, TraceOptions
 from rftd.streams.events.worker import WorkerStarted
-from rftd.streams.spec.engine_needs import ClusterSpec
+from rftd.streams.spec.engines import ClusterSpec
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.hosts.environment import WorkerEnvironment
 from rftd.workers.hosts.executor import UNFIT_PLACE, WorkerOrder

@@ -17,7 +17,7 @@ from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompt
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.torch.rollout.alone import Way, batch_of
 from rftd.workers.engines.torch.rollout.network import Network

@@ -11,7 +11,7 @@ import pytest
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import EngineNeeds
 from rftd.streams.spec.spec import ModelSpec, RolloutSpec
 from rftd.workers.engines.vllm.arguments import ENGINE, VllmArgs, engine_arguments
 from rftd.workers.engines.vllm.refused import REFUSED, not_given

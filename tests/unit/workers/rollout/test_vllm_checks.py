@@ -15,8 +15,7 @@ from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.errors import ConfigError, DataError
 from rftd.ops.extras import PACKAGES
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.engine_needs import EngineNeeds
+from rftd.streams.spec.engines import AuxiliarySpec, EngineNeeds
 from rftd.streams.spec.spec import (
     AlgorithmSpec,
     ExperimentSpec,

@@ -15,7 +15,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
 from rftd.streams.events.experiment import ExperimentPaused
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from rftd.streams.events.experiment import ExperimentAccepted, ExperimentSubmitt
 from rftd.streams.log import topics
 from rftd.streams.log.topics import partition_of
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.reach import ReachSpec
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.engines import ReachSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.process import run_tracker
 
 pytestmark = pytest.mark.anyio

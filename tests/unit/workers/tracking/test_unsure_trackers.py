@@ -10,7 +10,7 @@ import pytest
 from synthetic.tracking.tracked import Killed, follow, written
 
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking import process
 from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.tracker import Kept

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic.models.tinker_rehearsal import KEY, Rehearsal, RehearsalService
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.contract.trainer import TrainerBench
 from rftd.workers.engines.tinker import sdk

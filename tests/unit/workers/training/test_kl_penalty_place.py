@@ -13,9 +13,9 @@ import torch
 from synthetic.models.plain_loops import logprobs_of, near_policy, plain_model, relative, weights_of
 
 from rftd.ops.errors import ConfigError, TrainError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.updates import UpdatesSpec
+from rftd.streams.spec.stage_parts import UpdatesSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.learning.losses.objective import Objective

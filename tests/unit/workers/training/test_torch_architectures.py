@@ -14,7 +14,7 @@ from synthetic.models.tiny_models import MOVING, make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rftd.ops.errors import DataError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.engines.torch.trainer import engine as engine_module
 from rftd.workers.engines.torch.trainer import forward

@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.learning.losses.policy_loss import LossTokens, TokenLoss

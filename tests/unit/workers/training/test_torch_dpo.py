@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import TrainError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, LoraSpec, StageSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch, TrainSample

@@ -11,9 +11,9 @@ import pytest
 import torch
 from synthetic.models.plain_loops import Response, in_order, joint_loop, near_policy, relative, weights_of
 
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch
 

@@ -25,9 +25,9 @@ from synthetic.models.plain_loops import (
 from synthetic.models.tiny_models import make_model
 
 from rftd.storage.files.checkpoints import commit_folder
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec, UpdatesSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec, UpdatesSpec
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.learning.losses.kl_losses import KL_LOSSES

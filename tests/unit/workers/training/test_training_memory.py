@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError, DeviceMemoryError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer, Synchronizer
 from rftd.streams.spec.spec import ExperimentSpec, LoraSpec, RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import Need, check_memory, elements_of, free_on, shown
 from rftd.workers.devices.host import ANY_HOST, Device, Host

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ModelSpec, SamplingSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.hf_tokenizer import open_tokenizer

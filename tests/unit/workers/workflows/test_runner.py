@@ -14,7 +14,7 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import Span
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import ModelSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.task import Task, make_task

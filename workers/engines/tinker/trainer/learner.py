@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rftd.ops.errors import TrainError, WorkError
-from rftd.streams.spec.optimizer import Optimizer
+from rftd.streams.spec.sections import Optimizer
 from rftd.workers.engines.tinker.answers import logprobs_of, loss_sum_of
 from rftd.workers.engines.tinker.service import AdamStep, PassAnswer, TokenRow, TrainingRun
 from rftd.workers.engines.tinker.trainer.own_losses import ServiceLoss

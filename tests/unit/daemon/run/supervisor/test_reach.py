@@ -6,8 +6,8 @@ import pytest
 from synthetic.worlds.desk import stage_of
 
 from rftd.daemon.run.supervisor.reach import within_reach
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 
 def spec(*syncs: Synchronizer, turns: bool = False) -> ExperimentSpec:

@@ -10,7 +10,7 @@ import pytest
 
 from rftd.daemon.run.supervisor.row_looks import check_tasks
 from rftd.ops.errors import DataError
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.datasets.taskset import Taskset
 

@@ -21,7 +21,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.streams.events.experiment import Grant
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.tracking import TrackerSpec
+from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.hosts.environment import WorkerEnvironment
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,7 @@ from synthetic.daemon.scene import EXPERIMENT
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.run.supervisor.worker_orders import variables_of
-from rftd.streams.spec.auxiliary import SERVICE, AuxiliarySpec
-from rftd.streams.spec.reach import ReachSpec, ServingSpec
+from rftd.streams.spec.engines import SERVICE, AuxiliarySpec, ReachSpec, ServingSpec
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import EXPLORER, TRAINER
 

@@ -13,7 +13,7 @@ from rftd.daemon.run.why.scene import Scene
 from rftd.ops.words import Level
 from rftd.streams.events import experiment
 from rftd.streams.folds.spine import Spine, Status
-from rftd.streams.spec.reach import ServingSpec
+from rftd.streams.spec.engines import ServingSpec
 from rftd.workers.control.liveness import Liveness
 
 

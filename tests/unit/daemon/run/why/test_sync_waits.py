@@ -10,8 +10,8 @@ from rftd.daemon.run.why.wait import Wait
 from rftd.ops.words import Level
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.weights import WeightsOverdue
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness

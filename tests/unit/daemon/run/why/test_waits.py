@@ -21,9 +21,8 @@ from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.worker import Heartbeat
 from rftd.streams.folds.worker_state import WorkerState
 from rftd.streams.memory import MemoryLog
-from rftd.streams.spec.slow_rollouts import OverRollout, StragglerReissue
+from rftd.streams.spec.sections import OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import PolicySpec, RolloutSpec, TasksetSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner

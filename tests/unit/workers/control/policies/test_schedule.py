@@ -6,8 +6,8 @@ import pytest
 from synthetic.worlds.desk import stage_of
 
 from rftd.streams.spec.schedule import checkpoint_due, eval_steps, publish_due, step_of_window, window_of
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 
 
 def required_step(sync: Synchronizer, explore_step: int) -> int:

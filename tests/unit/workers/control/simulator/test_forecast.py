@@ -7,8 +7,8 @@ import pytest
 
 from rftd.ops.errors import UsageError, WorkError
 from rftd.streams.spec.schedule import needed_staleness
+from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
-from rftd.streams.spec.synchronizer import Synchronizer
 from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.report import synchronous

@@ -25,8 +25,8 @@ from rftd.ops.clock import ManualClock, SystemClock
 from rftd.ops.errors import ConfigError, RolloutError, WorkError
 from rftd.ops.logs import logger
 from rftd.ops.redaction import Secret
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.row_format import Format
+from rftd.streams.spec.engines import AuxiliarySpec
+from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.message import Message

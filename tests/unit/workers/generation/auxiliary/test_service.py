@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, RolloutError
-from rftd.streams.spec.auxiliary import AuxiliarySpec
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.datasets.message import Message
 from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer

@@ -11,8 +11,7 @@ import pytest
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.outbound_transport import PublicTransport
-from rftd.streams.spec.auxiliary import AuxiliarySpec
-from rftd.streams.spec.reach import ReachSpec
+from rftd.streams.spec.engines import AuxiliarySpec, ReachSpec
 from rftd.workers.datasets.message import Message
 from rftd.workers.engines.tinker.access import Access
 from rftd.workers.generation.auxiliary.retries import Retries

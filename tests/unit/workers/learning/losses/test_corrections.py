@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.updates import CorrectionPart, CorrectionSpec
+from rftd.streams.spec.stage_parts import CorrectionPart, CorrectionSpec
 from rftd.workers.learning.corrections.chain import Chain
 from rftd.workers.learning.corrections.correction import Corrected, Mismatch
 from rftd.workers.learning.corrections.registry import CORRECTIONS

@@ -19,7 +19,7 @@ from rftd.ops.errors import ConfigError, ConflictError
 from rftd.ops.ids import SystemIds
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.task import TasksOffered
-from rftd.streams.spec.reach import SERVE_KEY, ServingSpec
+from rftd.streams.spec.engines import SERVE_KEY, ServingSpec
 from rftd.streams.spec.spec import AlgorithmSpec, RolloutSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.rollout.rollouts import RolloutPlaces

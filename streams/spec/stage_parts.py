@@ -1,10 +1,41 @@
-"""`ByEvaluation`: decisions by the figures of evaluations in a stage, as stored in its specification."""
+"""Parts of a stage: the updates by a batch, decisions by evaluations; and the trackers of an experiment."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Final
+
 import msgspec
+from msgspec import Meta
 
 from rftd.streams.log.bounds import Finite, Index
+
+# Defaults give the meaning of logs written before the field existed, as in `rftd.streams.spec.spec`.
+
+
+class UpdatesSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The optimizer steps of one batch: epochs over the batch in mini-batches."""
+
+    epochs: Index = 1
+    mini_batch_items: Index = 0
+    """Items of the batch in one optimizer step; 0: all of them."""
+    shuffle: bool = False
+    """True: each epoch has a separate order, drawn from the experiment's seed and the step."""
+
+
+class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered correction and its arguments."""
+
+    kind: str
+    args: dict[str, Any] = {}
+
+
+class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The correction for tokens drawn by older weights."""
+
+    old_logprobs: str = "rollout"
+    """`rollout`, `recomputed` or `approximated`: the denominator of the policy loss's ratio."""
+    parts: tuple[CorrectionPart, ...] = ()
+
 
 MAX = "max"
 PAUSE = "pause"
@@ -69,3 +100,22 @@ class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):
         """The figures used by the decisions, each once."""
         several = (self.best, self.early_stop, *self.rules)
         return tuple(dict.fromkeys(spec.figure for spec in several if spec is not None))
+
+
+MOST_SAMPLES: Final = 64
+
+
+class TrackerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One tracker of an experiment: the guide's `monitor_type` with its part of `monitor_args`."""
+
+    kind: str
+    args: dict[str, Any] = {}
+    """Arguments without secrets."""
+    variables: dict[str, str] = {}
+    """Arguments with values in the environment: the variable of each."""
+    samples: Annotated[int, Meta(ge=0, le=MOST_SAMPLES)] = 0
+    """Maximum number of rows in each table of rollouts and of evaluation answers; 0: no tables."""
+    sample_interval: Annotated[int, Meta(ge=1)] = 1
+    """Training steps between two tables of rollouts; each evaluation has one."""
+    single_run: bool = False
+    """True: explorer and trainer share one run; False: the guide's two, `NAME_explorer` and `NAME_trainer`."""
