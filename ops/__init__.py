@@ -13,7 +13,6 @@ cancelling  cancellation hidden by another error, and work that survives a cance
 durable     files and folders that survive a power cut
 own_folder  folders and files private to this user, and the refusal of others
 plugins     named extensions: the built-in table, then entry points of third parties
-plugin_arguments  the arguments declared by an extension
 paths       paths written by people, in one normal form
 hub_id      names of models and datasets on the hub
 exchange    atomic exchange of two names

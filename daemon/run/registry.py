@@ -15,9 +15,7 @@ from rftd.ops.logs import Logger
 from rftd.ops.logs import logger as default_logger
 from rftd.storage.files.snapshots import SnapshotFolder, believed
 from rftd.streams.events import experiment
-from rftd.streams.events.evaluated import CheckpointChosen
-from rftd.streams.events.experiment import HeadRef
-from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.experiment import CheckpointChosen, HeadRef, SignalLost, SignalRegained
 from rftd.streams.events.step import EvalCompleted, GenerationStarted
 from rftd.streams.folds.commands import Commands
 from rftd.streams.folds.key_use import VERBS

@@ -15,7 +15,7 @@ from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker, NotAllowedError
 from rftd.ops.outbound import PrivateAddressError, WebAddress, names_host
 from rftd.streams.events.experiment import Grant
-from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.log.marked import inputs_of
 from rftd.streams.spec.declaration import NameKind
 from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec

@@ -17,7 +17,7 @@ from rftd.storage.files.served_history import FILE, difference_of, promises
 from rftd.storage.files.service_state import PATH as STATE
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.log.chain import Mark
-from rftd.streams.log.stored_path import moved
+from rftd.streams.log.marked import moved
 from rftd.streams.log.topics import Partition
 from rftd.streams.portable.folders import Folders
 from rftd.streams.verify.outside import Memory, Missing, Outside

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.log.marked import inputs_of
 from rftd.streams.portable.folders import Folders
 from rftd.streams.spec.spec import ExperimentSpec
 

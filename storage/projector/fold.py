@@ -20,7 +20,7 @@ from rftd.storage.projector.upserts import Changes, Upsert, Values
 from rftd.streams.events.catalogue import UnknownVersionError
 from rftd.streams.events.registry import Event
 from rftd.streams.events.worker import RecordDeadLettered
-from rftd.streams.folds.once import PlannedBatches, Recent
+from rftd.streams.folds.ranges import PlannedBatches, Recent
 from rftd.streams.log.chain import GENESIS, Heads, Mark
 from rftd.streams.log.deadletters import head_of
 from rftd.streams.log.effective import ruling

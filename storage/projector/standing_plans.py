@@ -10,7 +10,7 @@ from rftd.storage.queries.counting import ABANDONED, EXECUTED
 from rftd.streams.events.batch import BatchAbandoned, BatchPlanned
 from rftd.streams.events.experiment import ExperimentForked, StageStarted
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.folds.once import PlannedBatches
+from rftd.streams.folds.ranges import PlannedBatches
 from rftd.streams.log.envelope import Decoded
 
 if TYPE_CHECKING:

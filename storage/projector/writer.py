@@ -18,7 +18,7 @@ from rftd.storage.database.tables.progress import Fences, Once, Positions
 from rftd.storage.database.visit import visit
 from rftd.storage.projector.fold import FenceState, Folded
 from rftd.storage.projector.upserts import Upsert, Values
-from rftd.streams.folds.once import REMEMBERED
+from rftd.streams.folds.ranges import REMEMBERED
 from rftd.streams.log.chain import Heads, Mark
 from rftd.streams.log.topics import Partition
 

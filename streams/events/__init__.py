@@ -7,8 +7,6 @@ task         tasks.offered, task.leased, eval.leased, task.expired, group.closed
 experience   experience.produced, rollout.failed, eval.scored
 batch        batch.planned, batch.abandoned, experience.retired, experience.given_up
 step         step.completed, eval.completed
-signal       signal.lost, signal.regained
-evaluated    checkpoint.chosen, stage.stopped: decisions by evaluations
 weights      weights.published, weights.retired, weights.activated; weights.requested, weights.answered, weights.overdue
 checkpoint   checkpoint.committed, checkpoint.deleted
 sweep        sweep.submitted, sweep.refused, sweep.halved, sweep.cancelled

@@ -9,7 +9,7 @@ import msgspec
 from rftd.streams.events.registry import CONTROLLER, PLANNER, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Count, Difference, Finite, Index, Nanoseconds
-from rftd.streams.log.log_place import ExperienceOffset, ReadOffset, TaskOffset
+from rftd.streams.log.marked import ExperienceOffset, ReadOffset, TaskOffset
 
 
 # Laid out as arrays: `limits.PLAN_EXPERIENCES` of these, and as many groups, must fit one record.

@@ -11,8 +11,7 @@ from rftd.streams.events.registry import TRAINER, Event, event
 from rftd.streams.events.step import SpineMark
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Bytes, Index, Seconds
-from rftd.streams.log.log_place import DIGEST, HEADS
-from rftd.streams.log.stored_path import OwnPath, RelativePath
+from rftd.streams.log.marked import DIGEST, HEADS, OwnPath, RelativePath
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):

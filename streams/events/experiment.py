@@ -9,9 +9,8 @@ import msgspec
 
 from rftd.streams.events.registry import CONTROLLER, NOBODY, Event, event
 from rftd.streams.log import topics
-from rftd.streams.log.bounds import Bytes, Count, Epoch, Index, Integer, Nanoseconds, Offset
-from rftd.streams.log.log_place import HEADS, HISTORY, START
-from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.log.bounds import Bytes, Count, Epoch, Finite, Index, Integer, Nanoseconds, Offset
+from rftd.streams.log.marked import HEADS, HISTORY, START, OwnPath
 from rftd.streams.spec.spec import ExperimentSpec
 
 
@@ -337,3 +336,68 @@ TURNS: Final = (
     ExperimentFailed,
 )
 """Events that change the state: without effect after the end, for a daemon may append one while another one ends it."""
+
+
+@event("checkpoint.chosen", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class CheckpointChosen(Event, frozen=True, kw_only=True):
+    """The checkpoint of `version` as the best of its stage by its evaluation; written when the kept ones change."""
+
+    number: Index
+    """Number of the experiment's choices so far, this one included; a repeated number has no effect."""
+    stage: Index
+    version: Index
+    generation: Index
+    """The generation of the evaluated weights."""
+    figure: str
+    """`eval/TASKSET/FIGURE`."""
+    value: Finite
+    before: Finite | None = None
+    """The best value until then, equal to `value` if only other kept checkpoints changed; None without an earlier
+    choice.
+    """
+    base: Finite | None = None
+    """The value of the stage's first weights, if they were evaluated."""
+    kept: tuple[Index, ...]
+    """The versions whose checkpoints are kept for their evaluation, the best first."""
+
+
+@event("stage.stopped", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class StageStopped(Event, frozen=True, kw_only=True):
+    """The early end of a stage, with `last_version` or with the last batch already planned."""
+
+    stage: Index
+    last_version: Index
+    version: Index
+    """The version whose evaluation decided the stop."""
+    figure: str
+    value: Finite | None
+    """The deciding figure; None if it was not a number."""
+    cause: str
+    """`bound`, `patience` or `rule`."""
+    reason: str
+
+
+@event("signal.lost", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class SignalLost(Event, frozen=True, kw_only=True):
+    """The loss of the learning signal from batch `step` on, with its cause; written once per change of cause."""
+
+    number: Index
+    """Number of losses and returns of the experiment's signal so far, this one included; a repeated number has no
+    effect.
+    """
+    stage: Index
+    step: Index
+    """The first batch without a learning signal; of one that cannot be formed, its step."""
+    cause: str
+    """A name of `CAUSES` in `streams/folds/signal.py`."""
+    reason: str
+    fix: str
+
+
+@event("signal.regained", stream=topics.EXPERIMENTS, owner=CONTROLLER)
+class SignalRegained(Event, frozen=True, kw_only=True):
+    """The return of the learning signal with batch `step`."""
+
+    number: Index
+    stage: Index
+    step: Index

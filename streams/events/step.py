@@ -10,8 +10,7 @@ import msgspec
 from rftd.streams.events.registry import DISPATCHER, TRAINER, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Count, Finite, Index, Offset, Seconds
-from rftd.streams.log.log_place import DIGEST
-from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.log.marked import DIGEST, OwnPath
 
 
 class SpineMark(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,7 @@ import msgspec
 from rftd.streams.events.registry import CONTROLLER, DISPATCHER, NOBODY, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
-from rftd.streams.log.log_place import ExperienceOffset
+from rftd.streams.log.marked import ExperienceOffset
 
 
 @event("task.leased", stream=topics.TASKS, owner=DISPATCHER)

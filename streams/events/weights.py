@@ -10,7 +10,7 @@ from uuid import UUID
 from rftd.streams.events.registry import DISPATCHER, NOBODY, TRAINER, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Bytes, Finite, Index, Seconds
-from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.log.marked import OwnPath
 
 
 @event("weights.published", stream=topics.WEIGHTS, owner=TRAINER)

@@ -7,7 +7,7 @@ from uuid import UUID
 from rftd.streams.events.registry import NOBODY, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Bytes, Count, Finite, Index, Integer, Seconds
-from rftd.streams.log.log_place import PointerOffset
+from rftd.streams.log.marked import PointerOffset
 
 
 @event("worker.started", stream=topics.WORKERS, owner=NOBODY)

@@ -13,7 +13,6 @@ weights            published versions, and the effective ones among them
 evals              evaluations under way
 roster             the workers joined and departed
 ranges             intervals: closed groups, versions of weights; numbers in few bytes
-once               events counted only once: plans by their steps, other decisions by their newest ids
 key_use            one record written by a command
 keyed_rows         values of many keys, in few bytes
 added_keys         the keys of requests adding tasks, in few bytes

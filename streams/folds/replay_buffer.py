@@ -13,8 +13,7 @@ import msgspec
 
 from rftd.streams.events import batch, task
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.folds.once import PlannedBatches, Recent
-from rftd.streams.folds.ranges import ClosedGroups
+from rftd.streams.folds.ranges import ClosedGroups, PlannedBatches, Recent
 from rftd.streams.log.envelope import Decoded
 
 

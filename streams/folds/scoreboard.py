@@ -12,8 +12,13 @@ from typing import Final
 
 import msgspec
 
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentWarned
+from rftd.streams.events.experiment import (
+    CheckpointChosen,
+    ExperimentForked,
+    ExperimentPaused,
+    ExperimentWarned,
+    StageStopped,
+)
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import WORTHLESS, EvalCompleted
 from rftd.streams.spec.schedule import eval_due, next_eval_step, shortened

@@ -12,9 +12,8 @@ from typing import Final
 import msgspec
 
 from rftd.streams.events.batch import ExperienceRetired
-from rftd.streams.events.experiment import ExperimentResumed, StageStarted
+from rftd.streams.events.experiment import ExperimentResumed, SignalLost, SignalRegained, StageStarted
 from rftd.streams.events.registry import Event
-from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT, StepCompleted
 
 NOT_FINITE: Final = "not_finite"

@@ -8,11 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.events import batch, experiment, signal, step, task, weights
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events import batch, experiment, step, task, weights
+from rftd.streams.events.experiment import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.once import PlannedBatches, Recent, trim
-from rftd.streams.folds.ranges import Versions
+from rftd.streams.folds.ranges import PlannedBatches, Recent, Versions, trim
 from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.folds.signal import Signal
 from rftd.streams.folds.spending import Spending
@@ -171,7 +170,7 @@ class Spine(msgspec.Struct):
                     self.signal.retired(event, stage=self.stage, step=self.planned + 1, batch=batch_size)
             case CheckpointChosen() | StageStopped():
                 self._decide(event)
-            case signal.SignalLost() | signal.SignalRegained():
+            case experiment.SignalLost() | experiment.SignalRegained():
                 self.signal.declared(event)
             case step.StepCompleted():
                 self._step(event)

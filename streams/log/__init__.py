@@ -4,9 +4,7 @@ topics          the streams: names, partitions, retention
 writers         the source names of writing processes
 envelope        a record's attributes; `Draft` before the append, `Record` after
 bounds          the valid ranges of numbers in events and specifications
-marked          a fact beside a field, carried as a mark by the annotation
-log_place       fields holding positions in the log
-stored_path     fields holding paths, and the paths read by an experiment
+marked          marks beside fields, and their two kinds: positions in the log, paths
 arrays          numeric arrays as bytes
 codec           events to bytes and back, with limits
 newest          a mapping bounded to the newest keys

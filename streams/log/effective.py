@@ -6,7 +6,7 @@
 
 Void and foreign records change nothing for any reader. A record of a known type in a newer version raises
 UnknownVersionError: a reader skipping the record would be wrong for ever. An event stored twice is returned twice, as
-only a fold knows how far back its memory reaches (`rftd.streams.folds.once`); a repeated fence is void. Unwanted
+only a fold knows how far back its memory reaches (`rftd.streams.folds.ranges`); a repeated fence is void. Unwanted
 records are not decoded, and their fences are not applied.
 
 The checker of the log (`rftd.streams.verify`) has its own reader, to keep a fault here from hiding.

@@ -17,8 +17,7 @@ from rftd.streams.log.chain import GENESIS, Heads, Mark
 from rftd.streams.log.deadletters import head_of, understood_with
 from rftd.streams.log.envelope import Stretch
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.log_place import RememberedHeads
-from rftd.streams.log.marked import FieldMark, carries, changed
+from rftd.streams.log.marked import FieldMark, RememberedHeads, carries, changed
 from rftd.streams.log.topics import TRUTH, Partition
 
 

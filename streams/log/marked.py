@@ -2,17 +2,22 @@
 
     path: Annotated[str, Meta(extra={"mark": StoredPath(...)})]
 
-A list of fields kept elsewhere forgets the next field; a mark is written beside the field.
+A list of fields kept elsewhere forgets the next field; a mark is written beside the field. Marks of two kinds: `LogPlace`
+for positions in the log, `StoredPath` for paths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, inspect
+
+from rftd.streams.log import topics
+from rftd.streams.log.bounds import Offset
 
 S = TypeVar("S", bound=msgspec.Struct)
 Change = Callable[[Any, Any, Any], Any]
@@ -98,3 +103,104 @@ def _unless_none(step: _Step) -> _Step:
 
 def _for_elements(step: _Step) -> _Step:
     return lambda values, holder, change: tuple(step(value, holder, change) for value in values)
+
+
+class PlaceKind(Enum):
+    """The meaning of a position for the event holding it."""
+
+    RECORD = "record"
+    """The offset of a record of the experiment, below the event."""
+    POINTER = "pointer"
+    """The offset of a record possibly missing, or of another experiment."""
+    READ = "read"
+    """The end of the range read of a partition (rule 6)."""
+    HEADS = "heads"
+    """Heads remembered by the writer (rule 10)."""
+    START = "start"
+    """Heads with no record of the experiment below them."""
+    DIGEST = "digest"
+    """A digest over records with changing positions, meaningless in another log."""
+    HISTORY = "history"
+    """Describes the log at the time of writing, and is never looked up again."""
+
+
+class LogPlace(FieldMark):
+    """Marks a field as a position. The holder's `partition` completes an offset, and so does its `stream` unless set
+    here.
+    """
+
+    def __init__(self, kind: PlaceKind, stream: str = "") -> None:
+        self.kind: Final = kind
+        self.stream: Final = stream
+
+
+class RememberedHeads(LogPlace):
+    """Marks a field as heads: later readers of the event are witnesses of them (`rftd.streams.log.lost_records`)."""
+
+    def __init__(self) -> None:
+        super().__init__(PlaceKind.HEADS)
+
+
+# A new position in an event needs one of these annotations, or an import leaves the number of another log in it: a test
+# of every registered type looks for offsets without a mark.
+TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.TASKS))]
+ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
+PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]
+ReadOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.READ))]
+HEADS: Final = marked(RememberedHeads())
+START: Final = marked(LogPlace(PlaceKind.START))
+DIGEST: Final = marked(LogPlace(PlaceKind.DIGEST))
+HISTORY: Final = marked(LogPlace(PlaceKind.HISTORY))
+
+
+class PathUse(Enum):
+    """The meaning of a path for its experiment."""
+
+    INPUT = "input"
+    """Read by the experiment and carried by no export: a model, an adapter, a dataset."""
+    OWN = "own"
+    """Written by the experiment, and created if missing."""
+    RELATIVE = "relative"
+    """Relative to a folder in another field, and moved together with it."""
+
+
+class StoredPath(FieldMark):
+    """Marks a field as a path; in a mapping, the values of the keys in `arguments` are paths."""
+
+    def __init__(self, use: PathUse, *, arguments: tuple[str, ...] = ()) -> None:
+        self.use = use
+        self.arguments = arguments
+
+    def moved(self, value: Any, move: Callable[[str], str]) -> Any:
+        """Returns the field's value with `move` applied to each path in it."""
+        if self.use is PathUse.RELATIVE:
+            return value
+        if not self.arguments:
+            return move(value)
+        paths = {name: value[name] for name in self.arguments if isinstance(value.get(name), str)}
+        return {**value, **{name: move(path) for name, path in paths.items()}}
+
+
+InputPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.INPUT))]
+OwnPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.OWN))]
+RelativePath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.RELATIVE))]
+InputArguments: TypeAlias = Annotated[dict[str, Any], marked(StoredPath(PathUse.INPUT, arguments=("path",)))]
+"""Arguments of a registered part, with a `path` read by the part."""
+
+
+def moved(value: S, move: Callable[[str], str]) -> S:
+    """Returns an event or a specification with `move` applied to each path; the same object if it has none."""
+    return changed(value, StoredPath, lambda mark, field, _: mark.moved(field, move))
+
+
+def inputs_of(spec: msgspec.Struct) -> set[str]:
+    """Returns the models, adapters and datasets read by a specification, as absolute paths; no export carries them."""
+    paths = set[str]()
+
+    def collect(path: str) -> str:
+        paths.add(path)
+        return path
+
+    # A walk without changes: `changed` knows the positions of the paths.
+    changed(spec, StoredPath, lambda mark, field, _: mark.moved(field, collect) if mark.use is PathUse.INPUT else field)
+    return {path for path in paths if path.startswith("/")}

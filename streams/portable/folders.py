@@ -11,7 +11,7 @@ import msgspec
 from rftd.ops.paths import plain_path
 from rftd.streams.events.experiment import ExperimentSubmitted, FolderMove
 from rftd.streams.events.registry import Event
-from rftd.streams.log.stored_path import moved
+from rftd.streams.log.marked import moved
 
 
 class Folders:

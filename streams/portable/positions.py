@@ -12,8 +12,7 @@ from rftd.ops.errors import ArchiveError, ConflictError
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import Event
 from rftd.streams.log.chain import Heads
-from rftd.streams.log.log_place import LogPlace, PlaceKind
-from rftd.streams.log.marked import changed
+from rftd.streams.log.marked import LogPlace, PlaceKind, changed
 from rftd.streams.log.role import as_refs
 from rftd.streams.log.topics import Partition
 

@@ -7,9 +7,7 @@ stage_parts       updates by a batch, decisions by evaluations, trackers
 spec              a resolved experiment
 explorer_devices  the GPUs of an explorer, engine by engine, and of all workers
 schedule          the weights needed by an explore step, and the steps of publications and evaluations
-row_order         the row at each position of the experiment: a pure function
 stage_tasks       the tasks of a stage: the rows of its tasksets, one after another
 naming            an experiment by its name or id
-shared_fields     fields used by both halves, and their values if a half leaves them out
 split_submission  experiments submitted as two halves
 """

@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.ops.outbound import WebAddress, check_url, names_host
 from rftd.streams.log.bounds import Bytes, Finite, Index, Integer
-from rftd.streams.log.stored_path import InputPath
+from rftd.streams.log.marked import InputPath
 
 # Defaults give the meaning of logs written before the field existed, as in `rftd.streams.spec.spec`.
 

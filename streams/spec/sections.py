@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from rftd.streams.log.stored_path import OwnPath
+from rftd.streams.log.marked import OwnPath
 from rftd.streams.spec.declaration import (
     HARMLESS,
     PATH,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rftd.streams.log.bounds import Finite, Index, Integer
-from rftd.streams.log.stored_path import InputArguments, InputPath, OwnPath
+from rftd.streams.log.marked import InputArguments, InputPath, OwnPath
 from rftd.streams.spec.engines import (
     OWNERS,
     AuxiliarySpec,

@@ -5,12 +5,163 @@ A task is therefore one number in any taskset, and the position among all of the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec.row_order import DatasetTurn, locate, turn_at
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SELECTORS: Final = ("sequential", "shuffle", "random")
+"""The selectors with rows determined by the place alone; choices of other selectors are in the log."""
+
+
+_DRAWN_ROWS: Final = 2**20
+"""Maximum number of rows with a shuffled order kept in memory, 8 MiB; with more, each place is computed alone."""
+_ROUNDS: Final = 4
+
+
+def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
+    """Returns (row, epoch) of place `sequence`, from 0, in a single dataset. Raises ConfigError for the selector.
+
+    `sequential` repeats the order of the files, and `shuffle` draws a permutation per epoch from seed + epoch: each
+    epoch holds every row once. `random` draws `draw` different rows at a time, from seed + the first of their places:
+    its epoch is the number of the draw, and each draw holds a row at most once.
+    """
+    assert sequence >= 0 and rows > 0, (sequence, rows)
+    if selector not in SELECTORS:
+        raise ConfigError(
+            f"unknown data selector {selector!r}; known: {', '.join(SELECTORS)}",
+            field="data_selector.selector_type",
+            fix="use one of the known selectors",
+        )
+    if selector == "random":
+        size = min(draw, rows)
+        number, index = divmod(sequence, size)
+        return int(_drawn(rows, seed + number * size, size)[index]), number
+    epoch, index = divmod(sequence, rows)
+    if selector == "sequential":
+        return index, epoch
+    if rows > _DRAWN_ROWS:
+        return _row_at(index, rows, (seed + epoch) % 2**64), epoch
+    return int(permutation(rows, seed, epoch)[index]), epoch
+
+
+def _row_at(index: int, rows: int, key: int) -> int:
+    """Computes the row at an index of a permutation never stored as a whole.
+
+    A Feistel network permutes the numbers of an even count of bits; a number that is no row is permuted again.
+    """
+    half = ((rows - 1).bit_length() + 1) // 2
+    mask = (1 << half) - 1
+    secret = key.to_bytes(8, "little")
+    while True:
+        high = index >> half
+        low = index & mask
+        for number in range(_ROUNDS):
+            mixed = blake2b(low.to_bytes(8, "little"), key=secret, salt=bytes([number]), digest_size=8).digest()
+            mixed_high = high ^ (int.from_bytes(mixed, "little") & mask)
+            high = low
+            low = mixed_high
+        index = high << half | low
+        if index < rows:
+            return index
+
+
+class RowOrder(NamedTuple):
+    """The order of one dataset, as arguments of `locate`."""
+
+    rows: int
+    selector: str
+    seed: int
+    draw: int = 1
+
+
+class DatasetTurn(NamedTuple):
+    """The dataset at a place among several, as an index of them, and the place within the dataset."""
+
+    dataset: int
+    place: int
+
+
+def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
+    """Returns the turn at place `sequence` among datasets of these sizes, in rows.
+
+    Each epoch has a turn for every row of each. The turns are drawn anew for each epoch, in proportion to the sizes:
+    Trinity-RFT's rule, with its draws.
+    """
+    if len(sizes) == 1:
+        return DatasetTurn(0, sequence)
+    epoch, index = divmod(sequence, sum(sizes))
+    turns, numbers = _turns(sizes, epoch)
+    dataset = int(turns[index])
+    return DatasetTurn(dataset, epoch * sizes[dataset] + int(numbers[index]))
+
+
+def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]:
+    """Returns (row, epoch) of place `sequence` among several datasets, with rows counted on from one to the next.
+
+    Each dataset keeps its own order over its turns. Raises ConfigError for a selector.
+    """
+    sizes = tuple(order.rows for order in orders)
+    dataset, dataset_place = turn_at(sequence, sizes)
+    rows, selector, seed, draw = orders[dataset]
+    row, epoch = locate(dataset_place, rows=rows, selector=selector, seed=seed, draw=draw)
+    return sum(sizes[:dataset]) + row, epoch
+
+
+@lru_cache(maxsize=2)
+def _turns(sizes: tuple[int, ...], epoch: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Draws the datasets of an epoch's places, and counts each dataset's earlier turns for each place  # [rows] each.
+
+    Five bytes a row with at most 256 datasets and 2^32 rows in all.
+    """
+    import numpy as np
+
+    # A shuffle draws by the number of items alone: the order does not depend on their type.
+    turns = np.repeat(np.arange(len(sizes), dtype=np.min_scalar_type(len(sizes) - 1)), sizes)
+    np.random.default_rng(epoch).shuffle(turns)
+    numbers = np.empty(len(turns), np.uint32 if len(turns) <= 2**32 else np.int64)
+    for dataset, rows in enumerate(sizes):
+        numbers[turns == dataset] = np.arange(rows, dtype=numbers.dtype)
+    return turns, numbers
+
+
+def permutation(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Returns the order of an epoch  # [rows] i8, read-only."""
+    return _permutations(rows, seed)(epoch)
+
+
+@lru_cache(maxsize=8)
+def _permutations(rows: int, seed: int) -> Callable[[int], NDArray[np.int64]]:
+    """Returns the orders of one dataset by epoch. Two are cached for each dataset: places near the end of an epoch
+    alternate.
+    """
+    import numpy as np
+
+    def permuted(epoch: int) -> NDArray[np.int64]:
+        # Numpy refuses negative seeds; a specification may hold one.
+        order = np.random.default_rng((seed + epoch) % 2**64).permutation(rows)
+        order.flags.writeable = False  # shared by all callers: sorting it would move everybody's rows
+        return order
+
+    return lru_cache(maxsize=2)(permuted)
+
+
+@lru_cache(maxsize=32)
+def _drawn(rows: int, seed: int, size: int) -> NDArray[np.int64]:
+    """Draws the different rows of one draw  # [size] i8, read-only."""
+    import numpy as np
+
+    drawn = np.random.default_rng(seed % 2**64).choice(rows, size, replace=False)
+    drawn.flags.writeable = False
+    return drawn
 
 
 class TaskPlace(NamedTuple):

@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from rftd.streams.spec.row_order import SELECTORS
 from rftd.streams.spec.spec import StageSpec
-from rftd.streams.spec.stage_tasks import is_queue, task_place, tasksets_of, turn_of
+from rftd.streams.spec.stage_tasks import SELECTORS, is_queue, task_place, tasksets_of, turn_of
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rftd.streams.events import batch, evaluated, experiment, step, sweep
+from rftd.streams.events import batch, experiment, step, sweep
 from rftd.streams.folds.scoreboard import stopped
 from rftd.streams.log import topics
 from rftd.streams.log.envelope import Decoded
@@ -307,7 +307,7 @@ def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> Non
             evidence.state = STATES[type(event)]
 
 
-def stage_stopped(_facts: Facts, evidence: Evidence, event: evaluated.StageStopped, _decoded: Decoded) -> None:
+def stage_stopped(_facts: Facts, evidence: Evidence, event: experiment.StageStopped, _decoded: Decoded) -> None:
     """Shortens the stopped stage, though never below the steps already planned."""
     if evidence.spec is not None and not evidence.ended and event.stage in evidence.stages:
         planned = max((*evidence.recent_plans, *evidence.reached.values()), default=0)
@@ -319,7 +319,7 @@ HANDLERS: Final[dict[type, Any]] = {
     batch.ExperienceRetired: retired,
     step.StepCompleted: completed,
     step.GenerationStarted: generation_started,
-    evaluated.StageStopped: stage_stopped,
+    experiment.StageStopped: stage_stopped,
     experiment.ExperimentSubmitted: life,
     experiment.ExperimentForked: life,
     experiment.StageStarted: life,

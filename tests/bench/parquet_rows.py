@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.streams.spec.row_order import locate
 from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
+from rftd.streams.spec.stage_tasks import locate
 from rftd.workers.datasets.table_copies import experiment_copies
 from rftd.workers.datasets.taskset import Taskset
 

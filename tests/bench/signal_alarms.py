@@ -25,7 +25,7 @@ from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.log_source import log_to_read
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import SignalLost
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode

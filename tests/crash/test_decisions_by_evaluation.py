@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import CheckpointChosen, StageStopped
 
 HELD = "{name: held, path: ./eval.jsonl, format: {prompt_type: raw, prompt_key: question, response_key: answer}, "
 HELD += "rollout_args: {temperature: 1.0}, default_workflow_type: simple_workflow, "

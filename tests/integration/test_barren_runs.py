@@ -28,7 +28,7 @@ from rftd.ops.metrics import Metrics
 from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import SignalLost
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status

@@ -23,7 +23,7 @@ from rftd.ops.words import Level
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.log import EventLog
 from rftd.workers.control.controller import Controller
-from rftd.workers.control.obstacle import ERROR
+from rftd.workers.control.hold import ERROR
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("log", ["sqlite"], indirect=True)]
 LONG = ("buffer.total_steps=2000", "trainer.engine_args={step_s: 0.02}")

@@ -14,7 +14,7 @@ from rftd.daemon.run.supervisor.relocation import relocated
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import Ids
 from rftd.storage.portable.experiment import export_experiment, import_experiment
-from rftd.streams.log.stored_path import moved
+from rftd.streams.log.marked import moved
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.sqlite.log import SqliteLog
 

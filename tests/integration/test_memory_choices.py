@@ -19,7 +19,7 @@ from rftd.ops.logs import logger
 from rftd.storage.files.disk import LocalDisk
 from rftd.streams.log.log import EventLog
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
-from rftd.workers.control.obstacle import DISK_FULL
+from rftd.workers.control.hold import DISK_FULL
 from rftd.workers.devices.discovery import find_host
 from rftd.workers.devices.host import Device
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine

@@ -20,7 +20,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log.deadletters import decode_ours
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import EXPERIMENTS, partition_of
-from rftd.workers.control.obstacle import DISK_FULL
+from rftd.workers.control.hold import DISK_FULL
 
 
 class Full:

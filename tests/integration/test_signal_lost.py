@@ -15,8 +15,7 @@ from synthetic.until import until
 from rftd.daemon.run.supervisor.orders import Request
 from rftd.ops.ids import Ids
 from rftd.ops.tracing.tracer import Tracer
-from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed, SignalLost
 from rftd.streams.events.step import PROMPTS_CUT_ROWS, EvalCompleted, StepCompleted
 from rftd.streams.folds.signal import ALL_PROMPTS_CUT
 from rftd.streams.folds.spine import Status
@@ -24,7 +23,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import partition_of
-from rftd.workers.control.obstacle import SIGNAL_LOST
+from rftd.workers.control.hold import SIGNAL_LOST
 
 
 @pytest.mark.anyio

@@ -26,7 +26,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition, partition_of
-from rftd.workers.control.obstacle import REFUSED
+from rftd.workers.control.hold import REFUSED
 from rftd.workers.hosts.membership import ProcessName
 from rftd.workers.models import model_folder
 from rftd.workers.process import run_explorer

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.spec import row_order
-from rftd.streams.spec.row_order import RowOrder, locate, locate_among, turn_at
+from rftd.streams.spec import stage_tasks
+from rftd.streams.spec.stage_tasks import RowOrder, locate, locate_among, turn_at
 
 BY_EPOCH = ("sequential", "shuffle")
 
@@ -27,7 +27,7 @@ def test_each_epoch_is_a_permutation(rows: int, seed: int, epoch: int, selector:
 @given(rows=st.integers(1, 60), seed=st.integers(0, 9), places=st.lists(st.integers(0, 10_000), max_size=40))
 def test_a_place_has_one_row_whatever_was_asked_before(rows: int, seed: int, places: list[int]) -> None:
     forward = {place: locate(place, rows=rows, selector="shuffle", seed=seed) for place in places}
-    row_order._permutations.cache_clear()
+    stage_tasks._permutations.cache_clear()
     for place in reversed(places):
         assert locate(place, rows=rows, selector="shuffle", seed=seed) == forward[place]
 
@@ -35,7 +35,7 @@ def test_a_place_has_one_row_whatever_was_asked_before(rows: int, seed: int, pla
 @given(rows=st.integers(1, 300), seed=st.integers(-5, 2**64), epoch=st.integers(0, 50))
 def test_each_epoch_of_many_rows_is_a_permutation(rows: int, seed: int, epoch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_order, "_DRAWN_ROWS", 0)
+        patch.setattr(stage_tasks, "_DRAWN_ROWS", 0)
         places = range(epoch * rows, (epoch + 1) * rows)
         found = [locate(place, rows=rows, selector="shuffle", seed=seed) for place in places]
     assert sorted(row for row, _ in found) == list(range(rows))
@@ -44,12 +44,12 @@ def test_each_epoch_of_many_rows_is_a_permutation(rows: int, seed: int, epoch: i
 
 def test_the_order_of_ten_million_rows_is_nowhere_in_memory() -> None:
     rows = 10**7
-    row_order._permutations.cache_clear()
+    stage_tasks._permutations.cache_clear()
     orders = [
         [locate(epoch * rows + place, rows=rows, selector="shuffle", seed=1)[0] for place in range(2000)]
         for epoch in (0, 1)
     ]
-    assert row_order._permutations.cache_info().currsize == 0
+    assert stage_tasks._permutations.cache_info().currsize == 0
     for order in orders:
         assert len(set(order)) == 2000
         # Of a uniform draw each tenth of the rows gets 200 of them, give or take 14.
@@ -138,7 +138,7 @@ def test_the_turns_of_several_datasets_are_drawn_as_trinity_rft_draws_them() -> 
 
 def test_the_turns_of_many_rows_take_five_bytes_each() -> None:
     sizes = (70_000, 130_000)
-    assert sum(kept.nbytes for kept in row_order._turns(sizes, 3)) == 5 * sum(sizes)
+    assert sum(kept.nbytes for kept in stage_tasks._turns(sizes, 3)) == 5 * sum(sizes)
     turns = np.repeat(np.arange(2), sizes)
     np.random.default_rng(3).shuffle(turns)
     found = [turn_at(3 * sum(sizes) + place, sizes) for place in range(0, sum(sizes), 777)]

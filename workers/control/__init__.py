@@ -7,7 +7,6 @@ hold         the reason why a decider stops, with texts: returned beside its eve
 holds        every hold of controller, planner and dispatcher
 deciders     the three deciders of one experiment, and the last answer of each
 controller   the life of one experiment: stages, completion, failure, a lost learning signal
-obstacle     causes of a pause without a command, and errors that end the experiment instead
 policies/    how far explorers may run ahead, and which experiences may be trained
 budgets      the pause for a spent budget, or for a run without a look by a person
 by_evaluation the best checkpoint, an early stop, the pauses of rules: in words and as events

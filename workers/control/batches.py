@@ -19,8 +19,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import LAST_NS
 from rftd.streams.log.topics import Partition
-from rftd.streams.spec.row_order import locate
 from rftd.streams.spec.spec import StageSpec
+from rftd.streams.spec.stage_tasks import locate
 
 
 def planned(

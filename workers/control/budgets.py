@@ -12,7 +12,7 @@ from rftd.streams.folds.spending import BUDGET, UNSEEN, Spending
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec.explorer_devices import accelerators_of
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.workers.control.obstacle import Obstacle
+from rftd.workers.control.hold import Obstacle
 
 _HOUR_NS: Final = 3_600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS

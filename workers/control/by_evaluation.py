@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from rftd.ops.words import Words
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.experiment import ExperimentWarned
+from rftd.streams.events.experiment import CheckpointChosen, ExperimentWarned, StageStopped
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.scoreboard import BOUND, RULE, EvalVerdict
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec.stage_parts import STOP, EarlyStopSpec, FigureSpec, RuleSpec
-from rftd.workers.control.hold import Hold
-from rftd.workers.control.obstacle import Obstacle
+from rftd.workers.control.hold import Hold, Obstacle
 
 _MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rftd.ops import limits
 from rftd.ops.errors import RolloutError
 from rftd.streams.events import experiment
-from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.experiment import SignalLost, SignalRegained
 from rftd.streams.folds import signal
 from rftd.streams.folds.evaluations import due_evals
 from rftd.streams.folds.run_state import RunState
@@ -18,7 +18,19 @@ from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.budgets import budget_pause
 from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_pause
 from rftd.workers.control.closing import explored, left_to_collect
-from rftd.workers.control.hold import Decided, NoStage, Paused
+from rftd.workers.control.hold import (
+    REFUSALS,
+    SIGNAL_LOST,
+    TRIED_AGAIN,
+    Decided,
+    NoStage,
+    Obstacle,
+    Paused,
+    Trouble,
+    ends_by_itself,
+    of_refusal,
+    over_at_ns,
+)
 from rftd.workers.control.holds import (
     BooksOpen,
     ControllerHold,
@@ -29,16 +41,6 @@ from rftd.workers.control.holds import (
     Serves,
     StageLacks,
     StepsLeft,
-)
-from rftd.workers.control.obstacle import (
-    REFUSALS,
-    SIGNAL_LOST,
-    TRIED_AGAIN,
-    Obstacle,
-    Trouble,
-    ends_by_itself,
-    of_refusal,
-    over_at_ns,
 )
 
 

@@ -15,7 +15,7 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
-from rftd.workers.control.hold import Decided, DrawsRows, ReadsColumns
+from rftd.workers.control.hold import Decided, DrawsRows, ReadsColumns, Trouble
 from rftd.workers.control.holds import (
     ControllerHold,
     Dispatched,
@@ -23,7 +23,6 @@ from rftd.workers.control.holds import (
     PlannerHold,
 )
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import Trouble
 from rftd.workers.control.planner import Planner
 from rftd.workers.control.selectors.task_rows import ColumnSource, no_columns
 

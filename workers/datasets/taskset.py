@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from rftd.ops import limits
 from rftd.ops.errors import DataError
 from rftd.ops.logs import Logger
-from rftd.streams.spec.row_order import locate
 from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec
-from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.streams.spec.stage_tasks import locate, tasksets_of
 from rftd.workers.datasets.files import taskset_files
 from rftd.workers.datasets.record import DatasetRecord
 from rftd.workers.datasets.recorded import RecordedRollout, recorded_rollout

@@ -11,8 +11,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.extras import check_extra
-from rftd.ops.plugin_arguments import parsed
-from rftd.ops.plugins import Plugins
+from rftd.ops.plugins import Plugins, parsed
 from rftd.ops.processors import threads_of
 from rftd.streams.spec.spec import ExperimentSpec, RolloutSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of

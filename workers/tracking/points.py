@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from rftd.streams.events import batch, checkpoint, experiment, step, weights
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import CheckpointChosen, StageStopped
 from rftd.streams.events.registry import Event, definition_of
 from rftd.streams.log import topics
 from rftd.streams.log.envelope import Decoded

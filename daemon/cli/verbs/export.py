@@ -248,7 +248,7 @@ def _answer(done: ImportReport, settings: Settings) -> None:
     import glob
     import os
 
-    from rftd.streams.log.stored_path import inputs_of
+    from rftd.streams.log.marked import inputs_of
 
     name = done.manifest.name
     id = done.manifest.experiment

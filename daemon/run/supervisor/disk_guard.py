@@ -17,7 +17,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.files.disk import Disk, Volume
-from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL, Obstacle
+from rftd.workers.control.hold import DISK_BUDGET, DISK_FULL, Obstacle
 
 T = TypeVar("T")
 

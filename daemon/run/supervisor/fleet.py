@@ -20,8 +20,8 @@ from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import HALF_OF, ROLES
+from rftd.workers.control.hold import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
 from rftd.workers.hosts.executor import (
     UNFIT_PLACE,
     Executor,

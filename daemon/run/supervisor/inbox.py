@@ -26,7 +26,7 @@ from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.role import RoleLease
 from rftd.streams.log.topics import partition_of
-from rftd.workers.control.obstacle import RESUMABLE, of_error
+from rftd.workers.control.hold import RESUMABLE, of_error
 
 PLACES = 64
 """Maximum number of waiting commands; further callers are told to ask again."""

@@ -34,9 +34,8 @@ from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.role import as_refs
 from rftd.streams.log.shared_history import shared_history
-from rftd.streams.spec.shared_fields import filled
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.streams.spec.split_submission import BOTH, ROLES, TRAIN, Disagreement, halves_of, has_tasks, joined
+from rftd.streams.spec.split_submission import BOTH, ROLES, TRAIN, Disagreement, filled, halves_of, has_tasks, joined
 from rftd.workers.devices.host import Host
 
 _OF_BATCH: Final = (("buffer", "batch_size"),)

@@ -10,9 +10,8 @@ import msgspec
 
 from rftd.ops.logs import Logger
 from rftd.streams.events import experiment as life
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
+from rftd.streams.events.experiment import CheckpointChosen, SignalLost, StageStopped
 from rftd.streams.events.registry import Event
-from rftd.streams.events.signal import SignalLost
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.signal import SOLVED
 

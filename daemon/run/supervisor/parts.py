@@ -16,7 +16,7 @@ from rftd.ops.errors import ConfigError
 from rftd.streams.events.experiment import Grant
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
-from rftd.workers.control.obstacle import NOT_ALLOWED, PART_MISSING, Obstacle
+from rftd.workers.control.hold import NOT_ALLOWED, PART_MISSING, Obstacle
 from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.control.selectors.registry import check_selector

@@ -7,8 +7,8 @@ from typing import Final
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.folds.worker_state import WorkerState
+from rftd.workers.control.hold import ends_by_itself
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import ends_by_itself
 
 _UNFINISHED: Final = frozenset(
     (

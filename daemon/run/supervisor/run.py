@@ -43,7 +43,7 @@ from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.budgets import look_is_due
 from rftd.workers.control.deciders import Deciders
-from rftd.workers.control.obstacle import Trouble, of_decision
+from rftd.workers.control.hold import Trouble, of_decision
 from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01

@@ -22,8 +22,8 @@ from rftd.streams.log.log import EventLog, SharedLog, start_of
 from rftd.streams.spec.split_submission import ROLES
 from rftd.streams.sqlite.wal import HasWal
 from rftd.workers.control.deciders import LastDecided
+from rftd.workers.control.hold import ERROR
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import ERROR
 
 _SLOW_APPEND_S: Final = 5.0
 """Seconds before an append is reported as slow; appends normally take milliseconds, on a cluster tenths of a second."""

@@ -14,8 +14,7 @@ from rftd.ops.words import Level, Words
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec.split_submission import TRAIN, has_tasks
-from rftd.workers.control.hold import Paused
-from rftd.workers.control.obstacle import ERROR, TRIED_AGAIN, ends_by_itself, wanted
+from rftd.workers.control.hold import ERROR, TRIED_AGAIN, Paused, ends_by_itself, wanted
 
 _SHOWN: Final = 5
 _PASSING: Final = {

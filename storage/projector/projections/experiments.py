@@ -8,8 +8,7 @@ from rftd.storage.database.tables.experiments import Experiments, Stages, Warnin
 from rftd.storage.projector.projections.projection import Projection, json_of, owner_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import experiment
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.experiment import CheckpointChosen, SignalLost, SignalRegained, StageStopped
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.log.envelope import Decoded
 

@@ -12,8 +12,7 @@ from rftd.storage.database.tables.progress import Fences, Once
 from rftd.storage.projector.projections.projection import Projection, owner_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import batch, checkpoint, experiment, weights
-from rftd.streams.events.evaluated import CheckpointChosen
-from rftd.streams.events.experiment import TURNS
+from rftd.streams.events.experiment import TURNS, CheckpointChosen
 from rftd.streams.events.registry import Event
 from rftd.streams.log.envelope import Decoded
 

@@ -29,7 +29,7 @@ from rftd.streams.log.codec import Writer
 from rftd.streams.log.deadletters import decode_ours
 from rftd.streams.log.envelope import Draft
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.stored_path import moved
+from rftd.streams.log.marked import moved
 from rftd.streams.log.topics import Partition, may_hold
 from rftd.streams.log.writers import holder_source
 

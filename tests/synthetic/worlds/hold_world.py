@@ -27,9 +27,9 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.dispatcher import Dispatcher
+from rftd.workers.control.hold import of_error
 from rftd.workers.control.holds import Dispatched
 from rftd.workers.control.liveness import Liveness
-from rftd.workers.control.obstacle import of_error
 from rftd.workers.control.planner import Planner
 
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
-from rftd.streams.spec.row_order import SELECTORS as BY_PLACE
 from rftd.streams.spec.spec import TasksetSpec
+from rftd.streams.spec.stage_tasks import SELECTORS as BY_PLACE
 from rftd.workers.control.selectors.selector import TaskSelector
 
 _HERE: Final = "rftd.workers.control.selectors"

@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
-from rftd.ops.plugin_arguments import parsed
+from rftd.ops.plugins import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.learning.critic_arguments import CriticArgs

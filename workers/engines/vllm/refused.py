@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rftd.ops.plugin_arguments import Declaration
+from rftd.ops.plugins import Declaration
 from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS, TABLES
 
 _MODEL: Final = "explorer.rollout_model"

@@ -16,7 +16,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import append_retry
 from rftd.streams.log.envelope import Draft
 from rftd.workers.control.controller import Controller
-from rftd.workers.control.obstacle import REFUSALS, Trouble, of_refusal
+from rftd.workers.control.hold import REFUSALS, Trouble, of_refusal
 from simulator.bugs.bug import Bug, instead
 
 

@@ -10,9 +10,8 @@ from synthetic.models.gpu_hosts import gpus
 
 from rftd.daemon.config.loading import Submission, check_config
 from rftd.streams.spec.engines import WorkerMemory
-from rftd.streams.spec.shared_fields import filled
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.streams.spec.split_submission import Disagreement, has_tasks, joined
+from rftd.streams.spec.split_submission import Disagreement, filled, has_tasks, joined
 from rftd.workers.devices.host import ANY_HOST, Host
 
 Load = Callable[..., Submission]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rftd.daemon.config.loading import Submission
-from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.log.marked import inputs_of
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]

@@ -29,7 +29,7 @@ from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.curve import RewardCurves
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import SignalLost
 from rftd.streams.events.step import SHARES, StepCompleted
 from rftd.streams.events.weights import WeightsActivated, WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import Heartbeat

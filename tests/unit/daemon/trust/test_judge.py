@@ -27,7 +27,7 @@ from rftd.ops.ids import SystemIds
 from rftd.ops.logs import logger
 from rftd.streams.memory import MemoryLog
 from rftd.streams.spec.declaration import NameKind
-from rftd.workers.control.obstacle import NOT_ALLOWED
+from rftd.workers.control.hold import NOT_ALLOWED
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.devices.host import ANY_HOST
 from rftd.workers.hosts.local import LocalExecutor

@@ -19,9 +19,7 @@ from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.events.registry import Definition
 from rftd.streams.log.envelope import Decoded, Head
-from rftd.streams.log.log_place import LogPlace
-from rftd.streams.log.marked import changed
-from rftd.streams.log.stored_path import moved
+from rftd.streams.log.marked import LogPlace, changed, moved
 from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import source_of
 from rftd.streams.memory import MemoryLog

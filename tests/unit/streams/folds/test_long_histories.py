@@ -12,7 +12,7 @@ from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.ops.ids import derive
-from rftd.streams.folds import once
+from rftd.streams.folds import ranges
 from rftd.streams.folds.ranges import ClosedGroups, Ranges
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.snapshot import Snapshot, pack
@@ -26,7 +26,7 @@ def size_of(state: RunState) -> int:
 
 
 def test_a_fold_does_not_grow_with_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once, "REMEMBERED", 16)
+    monkeypatch.setattr(ranges, "REMEMBERED", 16)
     history, state = LongHistory(), RunState(EXPERIMENT)
     sizes = []
     for _ in range(4):
@@ -100,5 +100,5 @@ async def test_a_fork_may_begin_at_a_step_that_the_fold_forgot(monkeypatch: pyte
     log = MemoryLog()
     await log.append(recorder.drafts)
     remembered = [(await shared_history(log, run.id, at)).forked for at in range(1, run.version + 1)]
-    monkeypatch.setattr(once, "REMEMBERED", 1)
+    monkeypatch.setattr(ranges, "REMEMBERED", 1)
     assert [(await shared_history(log, run.id, at)).forked for at in range(1, run.version + 1)] == remembered

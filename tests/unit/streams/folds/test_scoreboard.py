@@ -11,8 +11,14 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import BATCH, Desk, stage_of
 
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.experiment import ExperimentForked, ExperimentPaused, ExperimentResumed, ExperimentWarned
+from rftd.streams.events.experiment import (
+    CheckpointChosen,
+    ExperimentForked,
+    ExperimentPaused,
+    ExperimentResumed,
+    ExperimentWarned,
+    StageStopped,
+)
 from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.scoreboard import Scoreboard

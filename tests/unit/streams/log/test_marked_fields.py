@@ -12,9 +12,7 @@ from rftd.streams.events.catalogue import definitions
 from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import Definition
 from rftd.streams.log.bounds import Offset
-from rftd.streams.log.log_place import LogPlace, ReadOffset
-from rftd.streams.log.marked import FieldMark, mark_of
-from rftd.streams.log.stored_path import StoredPath
+from rftd.streams.log.marked import FieldMark, LogPlace, ReadOffset, StoredPath, mark_of
 
 EVERY_TYPE = pytest.mark.parametrize("definition", definitions(), ids=lambda definition: definition.name)
 Leaf = tuple[str, inspect.Type, tuple[FieldMark, ...]]

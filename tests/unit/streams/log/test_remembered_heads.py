@@ -17,9 +17,8 @@ from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.registry import NOBODY, Definition, Event, definition_of, event
 from rftd.streams.log import topics
 from rftd.streams.log.chain import Mark
-from rftd.streams.log.log_place import HEADS, RememberedHeads
 from rftd.streams.log.lost_records import remembered_within
-from rftd.streams.log.marked import mark_of
+from rftd.streams.log.marked import HEADS, RememberedHeads, mark_of
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryLog
 

@@ -17,7 +17,7 @@ from rftd.ops.errors import ConflictError
 from rftd.ops.paths import absolute_path
 from rftd.storage.portable.experiment import Taken, export_experiment, import_experiment
 from rftd.streams.events.experiment import ExperimentSubmitted
-from rftd.streams.log.stored_path import inputs_of
+from rftd.streams.log.marked import inputs_of
 from rftd.streams.memory import MemoryLog
 from rftd.streams.portable.folders import Folders
 from rftd.streams.spec.spec import ExperimentSpec

@@ -9,8 +9,13 @@ from rftd.ops import limits
 from rftd.ops.errors import DataError, NonFiniteLossError, TrainError
 from rftd.ops.ids import derive
 from rftd.streams.events.checkpoint import CheckpointCommitted
-from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed, StageCompleted
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import (
+    ExperimentFailed,
+    ExperimentPaused,
+    ExperimentResumed,
+    SignalLost,
+    StageCompleted,
+)
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.events.worker import WorkerLost, WorkerStarted, WorkerStopped
 from rftd.streams.folds.evaluations import eval_id
@@ -19,7 +24,7 @@ from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.evaluation import complete_evals
-from rftd.workers.control.obstacle import REFUSED, of_error
+from rftd.workers.control.hold import REFUSED, of_error
 from rftd.workers.control.planner import Planner
 
 BOUND = limits.INCOMPLETE_BATCHES_IN_A_ROW * BATCH // REPEAT

@@ -19,10 +19,9 @@ from rftd.streams.events.weights import WeightsActivated, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.group import Group
 from rftd.streams.log.group_id import group_id
-from rftd.streams.spec.row_order import RowOrder, locate, locate_among
 from rftd.streams.spec.sections import DynamicTimeout
 from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec
-from rftd.streams.spec.stage_tasks import task_place
+from rftd.streams.spec.stage_tasks import RowOrder, locate, locate_among, task_place
 from rftd.workers.control.closing import attempts_of, close_groups
 from rftd.workers.control.holds import AllGivenOut, NoCredits, PolicyFull
 from rftd.workers.control.leasing import (

@@ -12,14 +12,19 @@ from rftd.daemon.run.why.life import driven, ended, lost_signal
 from rftd.daemon.run.why.wait import sentence_of
 from rftd.ops.errors import ConflictError
 from rftd.ops.words import Level
-from rftd.streams.events.experiment import ExperimentFailed, ExperimentPaused, ExperimentResumed
+from rftd.streams.events.experiment import (
+    ExperimentFailed,
+    ExperimentPaused,
+    ExperimentResumed,
+    SignalLost,
+    SignalRegained,
+)
 from rftd.streams.events.registry import Event
-from rftd.streams.events.signal import SignalLost, SignalRegained
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds import signal
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec.spec import TrainerSpec
-from rftd.workers.control.obstacle import SIGNAL_LOST
+from rftd.workers.control.hold import SIGNAL_LOST
 from rftd.workers.training.group_samples import equal_groups
 
 LOST = [

@@ -9,8 +9,7 @@ import pytest
 from synthetic.worlds.signal_lab import EQUAL, MIXED, RIGHT, Lab, Rollouts, Run, said_of
 
 from rftd.daemon.run.why.life import lost_signal
-from rftd.streams.events.experiment import ExperimentPaused
-from rftd.streams.events.signal import SignalLost, SignalRegained
+from rftd.streams.events.experiment import ExperimentPaused, SignalLost, SignalRegained
 from rftd.streams.folds import signal
 
 

@@ -12,8 +12,7 @@ from synthetic.tracking.event_files import texts_of
 from synthetic.tracking.tracked import follow
 
 from rftd.ops.errors import ConfigError
-from rftd.streams.events.evaluated import CheckpointChosen, StageStopped
-from rftd.streams.events.experiment import ExperimentPaused
+from rftd.streams.events.experiment import CheckpointChosen, ExperimentPaused, StageStopped
 from rftd.streams.memory import MemoryLog
 from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.cursor import CursorFile

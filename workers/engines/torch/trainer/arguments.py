@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.plugin_arguments import parsed
+from rftd.ops.plugins import parsed
 from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.learning.critic_arguments import CriticArgs
 

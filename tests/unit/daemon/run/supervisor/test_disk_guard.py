@@ -21,7 +21,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.logs import logger
 from rftd.ops.metrics import Metrics
 from rftd.storage.files.disk import LocalDisk, Volume
-from rftd.workers.control.obstacle import DISK_BUDGET, DISK_FULL
+from rftd.workers.control.hold import DISK_BUDGET, DISK_FULL
 
 MIB = limits.MIB
 DATA = Path("/data")

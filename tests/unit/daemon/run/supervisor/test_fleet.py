@@ -20,7 +20,7 @@ from rftd.streams.events.task import EvalLeased
 from rftd.streams.events.worker import Heartbeat, WorkerStopped
 from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import LoraSpec, TasksetSpec, TrainerSpec
-from rftd.workers.control.obstacle import REFUSED, WORKER_FAILS, Obstacle
+from rftd.workers.control.hold import REFUSED, WORKER_FAILS, Obstacle
 from rftd.workers.hosts.executor import UNFIT_PLACE
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from rftd.daemon.run.supervisor.milestones import tell
 from rftd.ops.logs import logger
-from rftd.streams.events.signal import SignalLost
+from rftd.streams.events.experiment import SignalLost
 from rftd.streams.folds.signal import REWARDS_EQUAL, SOLVED
 
 

@@ -12,8 +12,8 @@ from synthetic.worlds.desk import REPEAT, Desk, stage_of
 from rftd.ops.errors import ConfigError
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import GroupClosed, TaskLeased, TasksDrawn
-from rftd.streams.spec.row_order import locate, turn_at
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import locate, turn_at
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.deciders import asked
 from rftd.workers.control.hold import DrawsRows, ReadsColumns
