@@ -2,8 +2,8 @@
 
     path: Annotated[str, Meta(extra={"mark": StoredPath(...)})]
 
-A list of fields kept elsewhere forgets the next field; a mark is written beside the field. Marks of two kinds: `LogPlace`
-for positions in the log, `StoredPath` for paths.
+A list of fields kept elsewhere forgets the next field; a mark is written beside the field. Two kinds of
+marks: `LogPlace` for positions in the log, `StoredPath` for paths.
 """
 
 from __future__ import annotations

@@ -122,13 +122,13 @@ def _leaves(config: Mapping[str, Any], keys: tuple[Place, ...]) -> Iterator[tupl
         node: Any = config
         for name in key:
             node = node.get(name) if isinstance(node, Mapping) else None
-        yield from _leaves(node, key)
+        yield from _values_below(node, key)
 
 
-def _leaves(node: Any, path: Place) -> Iterator[tuple[Place, Any]]:
+def _values_below(node: Any, path: Place) -> Iterator[tuple[Place, Any]]:
     if isinstance(node, Mapping):
         for name, child in node.items():
-            yield from _leaves(child, (*path, name))
+            yield from _values_below(child, (*path, name))
     elif node is not None:
         yield path, node
 
@@ -351,13 +351,13 @@ def difference(first: ExperimentSpec, second: ExperimentSpec) -> Disagreement | 
         (
             disagreement
             for name in names
-            if (disagreement := _disagreement_below(name, getattr(first, name), getattr(second, name)))
+            if (disagreement := _differing(name, getattr(first, name), getattr(second, name)))
         ),
         None,
     )
 
 
-def _disagreement_below(field: str, first: object, second: object) -> Disagreement | None:
+def _differing(field: str, first: object, second: object) -> Disagreement | None:
     """Returns the innermost differing field of `field`."""
     if first == second:
         return None
@@ -366,5 +366,5 @@ def _disagreement_below(field: str, first: object, second: object) -> Disagreeme
         pairs = [(f"{field}.{name}", getattr(first, name), getattr(second, name)) for name in first.__struct_fields__]
     elif isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
         pairs = [(f"{field}[{index}]", *elements) for index, elements in enumerate(zip(first, second, strict=True))]
-    inner = (_disagreement_below(*pair) for pair in pairs)
+    inner = (_differing(*pair) for pair in pairs)
     return next((disagreement for disagreement in inner if disagreement), Disagreement(field, first, second))
