@@ -35,7 +35,7 @@ def sent_to(service: SwanLabStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_service_has_every_figure_and_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with swanlab_stand_in() as service:
         sent_to(service, monkeypatch)
         await follow(log, run, ONLINE)
@@ -71,7 +71,7 @@ async def test_a_service_that_refuses_or_ends_before_it_answers_loses_nothing(
 
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with swanlab_stand_in(troubled) as service:
         sent_to(service, monkeypatch)
         await follow(log, run, ONLINE)
@@ -86,7 +86,7 @@ async def test_a_wrong_key_ends_the_tracker_and_is_not_told(
 ) -> None:
     run = written(tmp_path)
     log = MemoryLog()
-    await log.append(run.tape.drafts)
+    await log.append(run.recorder.drafts)
     with swanlab_stand_in(lambda path: status) as service:
         sent_to(service, monkeypatch)
         with pytest.raises(ConfigError) as refusal:
