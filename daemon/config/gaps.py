@@ -9,7 +9,7 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Issue, WrongValue
 
 GAP: Final = "???"
-_FIX: Final = "write the value; in an imported file the comment beside it says what it may be"
+_FIX: Final = "write the value; in an imported file, the comment lists possible values"
 
 
 def gap_issues(tree: dict[str, Any]) -> list[Issue]:

@@ -134,7 +134,7 @@ class _Resolver:
         text = self._text(pieces, path)
         # A composed text would hide which part is the secret, so no reference could replace the text.
         if has_url_credentials(text):
-            raise _Unresolvable(client_side.refusal(path, "a URL with a password must not be put together in the file"))
+            raise _Unresolvable(client_side.refusal(path, "a URL with a password must not be composed in the file"))
         return text
 
     def _text(self, pieces: tuple[Piece, ...], path: FieldPath) -> str:
@@ -159,14 +159,19 @@ class _Resolver:
             return self._decode(self._text(piece.args[0], path), path)
         resolvers = "oc.env (${oc.env:NAME,default}) and oc.decode (${oc.decode:${oc.env:NAME}})"
         raise _Unresolvable(
-            Issue(path, f"`${{{piece.resolver}:...}}` is no resolver of ours", f"there are {resolvers}", Interpolation)
+            Issue(
+                path,
+                f"`${{{piece.resolver}:...}}` is not a supported resolver",
+                f"there are {resolvers}",
+                Interpolation,
+            )
         )
 
     def _env(self, call: Call, path: FieldPath) -> Any:
         name = self._text(call.args[0], path)
         if not client_side.ENV_NAME.fullmatch(name) or len(call.args) > 2:
             raise _Unresolvable(
-                Issue(path, f"`oc.env` takes a name and a default, not {name[:40]!r}", None, Interpolation)
+                Issue(path, f"`oc.env` needs a name and an optional default, not {name[:40]!r}", None, Interpolation)
             )
         # The variable's name decides: `${oc.env:WANDB_API_KEY}` in an ordinary field would leave the client as plain
         # text.

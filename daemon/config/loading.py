@@ -137,7 +137,7 @@ def check_config(
     spec = _spec(tree, source, issues, set(), host, judge)
     interpolated_paths = islice(_interpolated_fields(tree), limits.CONFIG_ERRORS)
     unresolved_warnings = [
-        f"{show(path)} holds a `${{`, which stays text: `rftd submit` alone resolves it" for path in interpolated_paths
+        f"{show(path)} holds a `${{`, which stays text: only `rftd submit` resolves it" for path in interpolated_paths
     ]
     return (
         msgspec.structs.replace(spec, warnings=(*spec.warnings, *unresolved_warnings)) if unresolved_warnings else spec
@@ -273,7 +273,7 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
         return []  # the schema reports a wrong type, and a path must be written out
     if trainer.get("trainer_config"):
         fix = "keep trainer_config only"
-        return [Issue(_PATH, "trainer_config is given as well", fix, Contradiction)]
+        return [Issue(_PATH, "trainer_config is set as well", fix, Contradiction)]
     try:
         text = read_text((cwd / config_path).expanduser())
         content, source, issues = parse_yaml(text, config_path)

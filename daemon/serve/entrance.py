@@ -118,7 +118,7 @@ def check_reach(host: str, options: EntranceOptions) -> None:
     """Raises UsageError for an address beyond loopback without TLS, because tokens would be sent as plain text."""
     if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
         raise UsageError(
-            f"{host} is reachable from outside, where others can read what is sent without TLS",
+            f"{host} is reachable from outside, and without TLS others can read the traffic",
             field="--host",
             fix="serve on 127.0.0.1, or give --tls-cert and --tls-key, or --tls-terminated-elsewhere behind a proxy",
         )

@@ -133,7 +133,7 @@ def _at_once(experiment: Experiment, explorers: int, lease_size: int, notes: Not
     if runners < section.runner_per_model:
         notes.warn(
             f"explorer.runner_per_model {section.runner_per_model} becomes {runners}: with concurrent_mode "
-            f"{section.concurrent_mode} a runner takes a task at a time, and an explorer's share of "
+            f"{section.concurrent_mode} a runner executes one task at a time, and an explorer's share of "
             f"{experiment.buffer.batch_size} tasks is {most}"
         )
     return runners * lease_size

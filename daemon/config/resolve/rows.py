@@ -68,7 +68,7 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
     if definition.needs.expert_data or definition.needs.teacher:
         source = "an expert's rows" if definition.needs.expert_data else "a teacher"
         problem = f"is {definition.name}, which needs {source} beside rollouts, but mode train only reads recorded ones"
-        fix = "write mode: both, or an algorithm of rollouts alone, as grpo"
+        fix = "write mode: both, or an algorithm that only needs rollouts, such as grpo"
         notes.wrong(("algorithm", "algorithm_type"), problem, fix, Unsupported)
     if experiment.algorithm.sample_strategy == "mix":
         notes.wrong(("algorithm", "sample_strategy"), "is mix, and mode train explores nothing", "leave it out")

@@ -185,7 +185,7 @@ class ExperimentDraft:
         if setting.unknown and (row is None or row.fate != "dropped"):
             self.remark("needs a person", setting.written, f"({setting.unknown})", setting.place)
         elif row is None:
-            why = "veRL has no such key that is known here: nothing takes it"
+            why = "not a known key of veRL, so it is left out"
             self.remark("unknown", setting.shown, f"({why})", setting.place)
         elif setting.value is None:
             self.remark("dropped", f"{setting.written}=null", "(null: the default holds)", setting.place)

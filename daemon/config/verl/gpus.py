@@ -94,10 +94,10 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
         problem = f"{training.nodes} x {training.per_node} GPUs are too few for explorers of {per_engine} each"
         problem += f", a reward model of {beside}" if beside else ""
         name = _PARALLEL if draft.given(_PARALLEL) else _PER_NODE
-        draft.contradict(name, f"{problem} and a trainer with GPUs of its own", "give more GPUs, or smaller engines")
+        draft.contradict(name, f"{problem} and a trainer with separate GPUs", "give more GPUs, or smaller engines")
         return
     _put_engines(draft, split, per_engine, beside)
-    text = f"(veRL runs all on the same GPUs, in turn. {_shares(split, beside)}: choose what is fastest)"
+    text = f"(veRL uses the same GPUs alternately. {_shares(split, beside)}: choose the fastest split)"
     draft.remark("needs a person", f"{_ENGINE}.engine_num", text)
 
 
@@ -124,7 +124,12 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, per_engine: int, beside: in
             break
         if spread > 0:
             spread = -1
-            draft.put(f"trainer.trainer_config.{_SPREAD}", -1, _SPREAD, note="all: so many would leave explorers none")
+            draft.put(
+                f"trainer.trainer_config.{_SPREAD}",
+                -1,
+                _SPREAD,
+                note="all: the script's size would leave no GPU for explorers",
+            )
         elif sequences % 2 == 0 and (sequences >= room or engine % 2):
             sequences //= 2
         elif tensors % 2 == 0 and (tensors >= room or engine % 2):
@@ -134,7 +139,7 @@ def _split(draft: ExperimentDraft, cluster: GpuGrid, per_engine: int, beside: in
         else:
             return None
     if engine != per_engine and engine == split.per_engine:
-        why = f"{per_engine} would leave the trainer no GPU of its own: {engine} is written"
+        why = f"{per_engine} would leave no GPU for the trainer: {engine} is written"
         draft.remark("needs a person", _PARALLEL, f"({why}. Give more GPUs if that is few)")
     _put_smaller(draft, "trainer.ulysses_sequence_parallel_size", _ULYSSES, sequences)
     if megatron:
@@ -154,8 +159,8 @@ def _put_engines(draft: ExperimentDraft, split: GpuSplit, per_engine: int, besid
     names = [_PARALLEL, *(name for name in _SHARED if draft.given(name))]
     if draft.given(_PARALLEL) or split.per_engine > 1:
         by_tensors = split.per_engine == per_engine and len(names) > 1
-        shared = "engines share a model by its tensors alone" if by_tensors else ""
-        slots = f"{limits.WORKER_SLOTS} engines at most: each takes more GPUs" if split.per_engine > per_engine else ""
+        shared = "engines only split a model by tensor parallelism" if by_tensors else ""
+        slots = f"{limits.WORKER_SLOTS} engines at most: each uses more GPUs" if split.per_engine > per_engine else ""
         draft.put(f"{_ENGINE}.tensor_parallel_size", split.per_engine, *names, note=slots or shared)
     for name in names[1:]:
         draft.done.setdefault(name, [("explorer", "rollout_model", "tensor_parallel_size")])

@@ -74,7 +74,7 @@ def import_script(
     source = SourceMap(origin, text.split("\n"))
     if len(text) > _SCRIPT_CHARS:
         problem_text = f"longer than {_SCRIPT_CHARS:,} characters"
-        raise report([Issue((), problem_text, "give the command line alone, after `--`", LimitIssue)], source)
+        raise report([Issue((), problem_text, "pass only the command line, after `--`", LimitIssue)], source)
     try:
         settings = script_settings(read_script(text, source, choices), source, files)
     except ShellProblem as problem:

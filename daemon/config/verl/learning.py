@@ -57,7 +57,7 @@ def _put_advantage(draft: ExperimentDraft) -> str | None:
             draft.drop(f"algorithm.{key}", f"{advantage} has no {key}")
     by_std = "algorithm.norm_adv_by_std_in_grpo"
     if draft.flag(by_std):
-        draft.drop(by_std, "so it is here")
+        draft.drop(by_std, "rftd does the same")
     elif _takes(ADVANTAGES, advantage, "std_cal_level"):
         draft.put("algorithm.advantage_fn_args.std_cal_level", "none", by_std)
     else:
@@ -86,7 +86,7 @@ def _put_filter(draft: ExperimentDraft, advantage: str) -> None:
     """Converts DAPO's resampling of groups with equal rewards."""
     use = "algorithm.filter_groups.enable"
     if not draft.flag(use):
-        draft.drop(use, "so it is here")
+        draft.drop(use, "rftd does the same")
     elif _takes(ADVANTAGES, advantage, "std_threshold"):
         draft.put("algorithm.advantage_fn_args.std_threshold", 0.0, use, note="groups of equal rewards are not trained")
     else:
@@ -97,7 +97,7 @@ def _put_truncated(draft: ExperimentDraft, advantage: str) -> None:
     """Converts the masking of truncated responses, a feature of rllm's release of veRL."""
     masks = "algorithm.mask_truncated_samples"
     if not draft.flag(masks):
-        draft.drop(masks, "so it is here")
+        draft.drop(masks, "rftd does the same")
     elif _takes(ADVANTAGES, advantage, "mask_truncated"):
         draft.put("algorithm.advantage_fn_args.mask_truncated", True, masks)
     else:
@@ -187,7 +187,7 @@ def _put_penalties(draft: ExperimentDraft, advantage: str | None) -> None:
                 name = f"algorithm.kl_ctrl.{key}"
                 draft.put(f"algorithm.kl_penalty_fn_args.{key}", draft.value(name), name)
         if advantage and _from_rewards(advantage):
-            draft.put("algorithm.kl_penalty_place", "before", note="veRL takes it from the rewards")
+            draft.put("algorithm.kl_penalty_place", "before", note="veRL subtracts it from the rewards")
     use = f"{_ACTOR}.use_kl_loss"
     kind = f"{_ACTOR}.kl_loss_type"
     coef = f"{_ACTOR}.kl_loss_coef"
@@ -223,7 +223,7 @@ def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
             f"{_ACTOR}.shuffle", "a batch here is one mini-batch of veRL's: it is not shuffled with the next ones"
         )
     else:
-        draft.drop(f"{_ACTOR}.shuffle", "so it is here")
+        draft.drop(f"{_ACTOR}.shuffle", "rftd does the same")
     put_strategy(draft)
     frequency = "trainer.save_freq"
     if draft.given(frequency):
@@ -242,7 +242,7 @@ def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
         if draft.flag(newest):
             draft.put("trainer.max_checkpoints_to_keep", 1, newest)
         else:
-            draft.drop(newest, "so it is here")
+            draft.drop(newest, "rftd does the same")
     warmup = "trainer.critic_warmup"
     if draft.given(warmup):
         draft.put(warmup, max(0, draft.number(warmup)) * pace.update, warmup, note=times(pace.update))

@@ -108,14 +108,14 @@ def put_strategy(draft: ExperimentDraft) -> None:
     strategy = _STRATEGIES.get(_engine(draft), "")
     if not strategy_keys or not strategy:
         for name in strategy_keys:
-            draft.drop(name, "so it is here")
+            draft.drop(name, "rftd does the same")
         return
     sizes = [f"{_ACTOR}.megatron.{key}" for key in _SIZES]
     shared = [name for name in sizes if draft.given(name) and draft.value(name) != 1]
     if strategy == "megatron" and shared:
-        draft.put(target, "fsdp2", *strategy_keys, *shared, note="rftd shares a model so by FSDP2 alone")
+        draft.put(target, "fsdp2", *strategy_keys, *shared, note="rftd only supports these sizes with FSDP2")
         draft.drop(f"{_ACTOR}.megatron.tensor_model_parallel_size", "the model is trained with FSDP2")
         draft.drop(f"{_ACTOR}.megatron.sequence_parallel", "the model is trained with FSDP2")
         return
-    note = "" if strategy == _engine(draft) else "FSDP2 stands for it: it changes speed or memory alone"
+    note = "" if strategy == _engine(draft) else "replaced by FSDP2: only speed and memory differ"
     draft.put(target, strategy, *strategy_keys, note=note)

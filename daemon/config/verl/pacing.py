@@ -135,13 +135,13 @@ def _put_window(draft: ExperimentDraft, pace: VerlPace) -> None:
         style = "trainer_driven"
         note = "rollouts under way end before weights change"
     draft.put("synchronizer.sync_style", style, _STALE, _PARTIAL, note=note)
-    draft.put("synchronizer.sync_offset", 0, note="the policy says how far explorers run ahead")
+    draft.put("synchronizer.sync_offset", 0, note="the policy determines how far explorers run ahead")
     draft.put("synchronizer.sync_interval", pace.interval, _WINDOW, _UPDATE, note="mini-batches between two weights")
     if stale:
         draft.put("policy.kind", "verl_window", note="veRL's window")
         draft.put("policy.staleness_threshold", stale, _STALE)
-    draft.drop(_BATCH, "a fully asynchronous run takes tasks one by one")
-    draft.drop("data.gen_batch_size", "explorers take tasks one by one")
+    draft.drop(_BATCH, "a fully asynchronous run leases tasks one by one")
+    draft.drop("data.gen_batch_size", "explorers lease tasks one by one")
     total = "rollout.total_rollout_steps"
     steps = max(1, draft.number(total) // pace.mini)
     draft.put("buffer.total_steps", steps, total, _MINI, note="the one by the other")

@@ -64,7 +64,7 @@ def _put_names(draft: ExperimentDraft) -> None:
     if draft.flag("trainer.val_only"):
         draft.put("mode", "bench", "trainer.val_only")
     else:
-        draft.drop("trainer.val_only", "so it is here")
+        draft.drop("trainer.val_only", "rftd does the same")
 
 
 def _files(draft: ExperimentDraft, name: str) -> list[str]:
@@ -115,7 +115,7 @@ def _put_tasksets(draft: ExperimentDraft) -> None:
         )
     for name in ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name"):
         if draft.value(name) in (None, *_MANAGERS):
-            draft.drop(name, "a reward is given each answer, as here")
+            draft.drop(name, "a reward scores each answer, as in rftd")
         else:
             draft.gap(f"{_INPUT}.default_reward_fn_type", name, note="a reward that stands for this manager")
 
@@ -141,10 +141,10 @@ def _put_order(draft: ExperimentDraft, count: int) -> None:
     if not draft.given(shuffle):
         text = "is true; here rows are taken in turn unless data_selector.selector_type is shuffle"
         draft.remark("veRL's default", shuffle, text)
-    draft.drop(f"{_ROLLOUT}.ignore_eos", "so it is here")
+    draft.drop(f"{_ROLLOUT}.ignore_eos", "rftd does the same")
     for name in (rows, "data.val_max_samples"):
         if draft.value(name) in (None, -1):
-            draft.drop(name, "so it is here")
+            draft.drop(name, "rftd does the same")
         else:
             draft.ask(name, "write limit_rows of each taskset")
 
@@ -170,13 +170,13 @@ def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
             draft.put_given(f"{field}.rollout_args.temperature", f"{prefix}.temperature")
         for key in ("top_p", "top_k"):
             draft.put_given(f"{field}.rollout_args.{key}", f"{prefix}.{key}")
-    draft.drop(f"{prefix}.do_sample", "the temperature says it")
+    draft.drop(f"{prefix}.do_sample", "determined by the temperature")
     if count and not greedy and not draft.given(f"{prefix}.temperature"):
         text = "is 0, greedy; here evaluations are drawn as rollouts are unless rollout_args.temperature is written"
         draft.remark("veRL's default", f"{prefix}.temperature", text)
     sampled = f"{_ROLLOUT}.do_sample"
     if draft.flag(sampled):
-        draft.drop(sampled, "so it is here")
+        draft.drop(sampled, "rftd does the same")
     else:
         draft.ask(sampled, "greedy answers of one group are all the same: nothing is learnt from them")
 

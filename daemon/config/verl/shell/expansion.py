@@ -387,6 +387,6 @@ def array_words(reader: WordReader) -> list[ShellWord]:
             stop = inner.text.find("\n", inner.at)
             inner.at = inner.end if stop < 0 else stop
         elif char in ENDS or char in "<>":
-            raise inner.fail(inner.at, f"{char!r} within an array is not read", "write words alone")
+            raise inner.fail(inner.at, f"{char!r} within an array is not read", "write only words")
         else:
             words += inner.words()

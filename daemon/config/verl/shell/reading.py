@@ -139,9 +139,7 @@ class _ShellRun:
         if self._statements > _MOST_STATEMENTS:
             problem = f"more than {_MOST_STATEMENTS:,} commands would be run"
             position = self.places.place(statement.node.start, statement.node.start + 1)
-            raise ShellProblem(
-                Issue((), problem, "give the command line alone, after `--`", LimitIssue, place=position)
-            )
+            raise ShellProblem(Issue((), problem, "pass only the command line, after `--`", LimitIssue, place=position))
         node = statement.node
         if isinstance(node, ShellFunction):
             self._functions[node.name] = node

@@ -102,7 +102,7 @@ async def test_every_error_of_a_config_at_once(client: httpx.AsyncClient) -> Non
 async def test_an_interpolation_of_a_stranger_stays_text_and_a_secret_is_refused(client: httpx.AsyncClient) -> None:
     receipt = await submit(client, labels={"a": "${oc.env:HOME}"})
     assert receipt.status_code == 202
-    assert "labels.a holds a `${`, which stays text: `rftd submit` alone resolves it" in receipt.json()["warnings"]
+    assert "labels.a holds a `${`, which stays text: only `rftd submit` resolves it" in receipt.json()["warnings"]
     path = f"/v1/experiments/{receipt.json()['id']}"
     page = (await client.get(path, params={"after": receipt.json()["position"]})).json()
     assert page["experiment"]["config"]["labels"] == {"a": "${oc.env:HOME}"}
