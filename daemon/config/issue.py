@@ -130,7 +130,7 @@ class Notes:
         self.issues.append(Issue(path, problem, fix, kind))
 
     def unknown(self, path: FieldPath, problem: str, known_names: Iterable[str]) -> None:
-        """Adds the issue of an unknown name, suggesting the nearest of the `known` names."""
+        """Adds the issue of an unknown name, suggesting the nearest of `known_names`."""
         known_names = list(known_names)
         near = difflib.get_close_matches(str(path[-1]), known_names, 1)
         fix = (

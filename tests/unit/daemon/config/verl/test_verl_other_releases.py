@@ -101,4 +101,4 @@ def test_schedules_by_the_names_of_every_engine(
 
 def test_an_engine_whose_default_schedule_is_not_here_is_refused_with_its_name(refused: Refused) -> None:
     run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d/train.jsonl"
-    assert "torchtitan then has linear" in refused(f"{run} model_engine=torchtitan")
+    assert "torchtitan's default linear" in refused(f"{run} model_engine=torchtitan")
