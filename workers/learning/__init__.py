@@ -1,14 +1,14 @@
 """Learning: how batches become gradients, apart from processes and engines. In reading order:
 
 algorithms/        algorithms as data, and the advantages of groups
-token_advantages/  how much better than expected each token was
-losses/            objectives: the main term, divergences, entropy, and how they are aggregated
-corrections/       what is done about tokens that older weights drew
-stage/             one batch after the other of a stage, on any engine that gives values and gradients
-nonfinite          batches that give no finite step: skipped, until there were too many in a row
+token_advantages/  the advantage of each token over its expectation
+losses/            objectives: the main term, divergences, entropy, and their aggregation
+corrections/       the treatment of tokens drawn by older weights
+stage/             the batches of a stage, on any engine with values and gradients
+nonfinite          batches without a finite step: skipped, up to a number in a row
 engine             `TrainerEngine`: the seam
-engine_definition  what a registered name leads to, and what an engine is made with
-engine_registry    the engines by name, and the making of one for an experiment
-critic_arguments   the optimizer and the bounds of a critic, of every engine that has one
-memory_needs       the memory that training takes at least on a device, known before anything is loaded
+engine_definition  the target of a registered name, and the arguments of an engine
+engine_registry    the engines by name, and the construction for an experiment
+critic_arguments   the optimizer and the bounds of a critic, of every engine with a critic
+memory_needs       the least memory of training on a device, known before loading
 """

@@ -1,11 +1,11 @@
-"""Algorithms as data: the names of advantage, losses and corrections that each takes by default, and what it needs.
+"""Algorithms as data: the default advantage, losses and corrections of each, and its needs.
 
 In reading order:
 
 definition   `AlgorithmDefinition`: the parts of an algorithm, its needs, its source
-catalogue/   every algorithm of ours, in three chapters
-registry     the table of them
-advantages/  from the rewards of one closed group to advantages: the planner and the trainer both ask them
+catalogue/   every built-in algorithm, in three chapters
+registry     the table of algorithms
+advantages/  from the rewards of a closed group to advantages, for planner and trainer
 
-Losses, corrections and token advantages lie with the trainer, in `training/`; definitions name them.
+Losses, corrections and token advantages lie beside this folder; definitions name them.
 """

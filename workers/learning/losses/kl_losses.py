@@ -1,7 +1,7 @@
 """KL losses: the distance of the policy to a reference, estimated at each token.
 
-Let d = logprob - reference logprob. Which one: k2 for a loss (its gradient is that of the KL), k1 or k3 for a figure
-or a penalty, low_var_kl where the policy may drift far, corrected_k3 where tokens are of older weights.
+Let d = logprob - reference logprob. Use k2 for a loss (its gradient is the gradient of the KL), k1 or k3 for a figure
+or a penalty, low_var_kl for a policy likely to drift far, corrected_k3 for tokens of older weights.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ CORRECTION_LIMIT: Final = 2.0
 
 Positive = Annotated[float, msgspec.Meta(gt=0)] | None
 Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
-"""A function of logprobs, the reference's, and those under the weights that drew the tokens: the KL of each  # [N]"""
+"""A function of the policy's, the reference's and the rollout's log-probabilities: the KL of each token  # [N]"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveRule:
-    """A rule that steers the KL to `target_kl`: coef *= 1 + clip(kl / target_kl - 1, ±0.2) · batch / horizon.
+    """Controller of the coefficient for a `target_kl`: coef *= 1 + clip(kl / target_kl - 1, ±0.2) · batch / horizon.
 
     Source: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences, arXiv 1909.08593, section 2.2.
     """
 
     target_kl: float
     horizon: float
-    """The horizon, counted in items of batches."""
+    """Horizon in items of batches."""
 
     def next(self, coef: float, kl: float, batch_items: int) -> float:
-        """The coefficient of the step after one whose batch had this KL; the same if that is not finite."""
-        # Bounded: one odd batch may move the coefficient by a fifth of batch / horizon at most.
+        """Returns the next step's coefficient from this batch's KL; unchanged for a KL that is not finite."""
+        # Bounded: one odd batch moves the coefficient by a fifth of batch / horizon at most.
         error = kl / self.target_kl - 1
         return coef * (1 + min(max(error, -0.2), 0.2) * batch_items / self.horizon) if math.isfinite(kl) else coef
 
 
 @dataclass(frozen=True, slots=True)
 class KlLoss:
-    """`coef` times the aggregate of `estimate` is added to the loss; no reference is needed if `coef` is zero.
+    """A KL term: `coef` times the aggregate of `estimate`, added to the loss; a zero `coef` needs no reference.
 
-    As a penalty it is taken from each token's reward or advantage instead.
+    As a penalty, the term is subtracted from each token's reward or advantage.
     """
 
     coef: float
     estimate: Estimate
     needs_old_logprobs: bool = False
     rule: AdaptiveRule | None = None
-    """The rule by which the coefficient changes from step to step; None: it is constant."""
+    """Rule for changing the coefficient from step to step; None: constant."""
 
 
 def none(**_ignored: object) -> KlLoss:
-    """The loss has no KL term, whatever its arguments."""
+    """Disables the KL term, whatever the arguments."""
     return KlLoss(0.0, lambda logprobs, ref, old: logprobs.new_zeros(logprobs.shape))
 
 
 def k1(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is d. It is unbiased, of high variance; as a loss its gradient does not pull to the reference."""
+    """Estimates the KL by d: unbiased, of high variance; as a loss, its gradient does not pull to the reference."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
 
 
 def k2(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is d² / 2. It is biased, but its gradient is that of the KL."""
+    """Estimates the KL by d² / 2: biased, with the gradient of the KL."""
     return _made(
         kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: 0.5 * (logprobs - ref).square()
     )
@@ -84,14 +84,14 @@ def k2(
 def k3(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is e^-d - 1 + d. It is unbiased and never negative (Schulman 2020, Approximating KL Divergence)."""
+    """Estimates the KL by e^-d - 1 + d: unbiased, never negative (Schulman 2020, Approximating KL Divergence)."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
 
 
 def low_var_kl(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is k3, with d clamped to ±20 and the result to ±10: no token is so large that it rules a batch."""
+    """Estimates the KL by k3, with d clamped to ±20 and the estimate to ±10, so that no token dominates a batch."""
     return _made(
         kl_coef,
         _rule(adaptive, target_kl, horizon),
@@ -104,25 +104,26 @@ def low_var_kl(
 def absolute(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is |d|."""
+    """Estimates the KL by |d|."""
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
 
 
 def corrected_k3(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
-    """The estimate is k3 · min(e^(logprob - old logprob), 2), for tokens that older weights drew; the factor has no
-    gradient."""
+    """Estimates the KL by k3 · min(e^(logprob - old logprob), 2), for tokens of older weights; without a gradient
+    through the factor.
+    """
     return _made(kl_coef, _rule(adaptive, target_kl, horizon), _corrected_k3, needs_old_logprobs=True)
 
 
 def _k3(difference: Tensor) -> Tensor:
-    # Not clamped here: low_var_kl does that before, and clamping a plain k3 would make it biased.
+    # Not clamped: low_var_kl clamps its argument, and a clamped plain k3 would be biased.
     return (-difference).exp() - 1 + difference
 
 
 def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
-    # Detached: it corrects who drew the token, and is no part of the divergence that is to become smaller.
+    # Detached: the ratio corrects for the weights of the rollout, and is no part of the divergence to minimise.
     ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
 

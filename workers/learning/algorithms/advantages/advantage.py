@@ -1,4 +1,4 @@
-"""`AdvantageFunction`: how much better than its group each rollout was."""
+"""`AdvantageFunction`: the advantage of each rollout over its group."""
 
 from __future__ import annotations
 
@@ -10,53 +10,55 @@ from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
 
 
 class AdvantageFunction(Protocol):
-    """A pure function of closed groups. Most of them look at one group at a time, so its batch does not matter.
+    """A pure function of closed groups; most functions look at each group alone, whatever its batch.
 
-    Neither the order of groups nor that of members may matter.
+    The order of groups and of members must not matter.
     """
 
     greedy_rollouts: ClassVar[int]
-    """The number of rollouts of each group that are drawn greedily: a baseline, not to be trained. Mostly 0."""
+    """Number of greedily decoded rollouts of each group, used as a baseline and never trained; mostly 0."""
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The fields that it reads beside rewards, runs and steps; any of them costs reading the record of every
-        member."""
+        """Fields read beside rewards, runs and steps; any field costs reading the record of every member."""
         ...
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages of the closed groups of a batch: one for each experience, given to each of its trained tokens.
+        """Returns the advantages of a batch's closed groups: one for each experience, for all of its trained tokens.
 
-        A group is given whole, even if only some of its members are in the batch  # each [G]
+        A group is passed whole, even with only a part of its members in the batch  # each [G]
         """
         ...
 
     def informative(self, group: ClosedGroup) -> bool:
-        """False if the group teaches nothing and need not be planned. Asked with what `group.closed` tells alone."""
+        """False if nothing can be learnt from the group, which then need not be planned; called with `group.closed`'s
+        facts alone.
+        """
         ...
 
 
 @runtime_checkable
 class Substituting(Protocol):
-    """An advantage function that has other experiences trained in the place of groups that teach nothing."""
+    """An advantage function that trains other experiences in place of uninformative groups."""
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
-        """The index of the group that is trained in the place of another, by that one's; empty if each is trained
-        itself."""
+        """Maps the index of a replaced group to the index of the group trained in its place; empty without
+        replacements.
+        """
         ...
 
 
 @runtime_checkable
 class Masking(Protocol):
-    """An advantage function with rollouts that are not trained, though they count in their group."""
+    """An advantage function with untrained rollouts, counted in their group nevertheless."""
 
     def trains(self, finish: str) -> bool:
-        """False for rollouts that ended so: `stop`, `length` or `prompt_truncated`."""
+        """False for rollouts with an untrained finish: `stop`, `length` or `prompt_truncated`."""
         ...
 
 
 class OneGroup(ABC):
-    """The base of functions that look at one group at a time, take every group, and need rewards alone."""
+    """Base of functions over one group at a time, for every kind of group, from rewards alone."""
 
     greedy_rollouts: ClassVar[int] = 0
 
@@ -67,12 +69,12 @@ class OneGroup(ABC):
 
     @abstractmethod
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantage of each experience  # [G]"""
+        """Returns the advantage of each experience  # [G]"""
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages of each group, which depend on no other group  # each [G]"""
+        """Returns the advantages of each group, independent of other groups  # each [G]"""
         return [self.of_group(group) for group in groups]
 
     def informative(self, group: ClosedGroup) -> bool:
-        """True: no reward decides it."""
+        """True: no reward makes a group uninformative."""
         return True

@@ -1,4 +1,4 @@
-"""`ClosedGroup`: what an advantage function sees of one closed group."""
+"""`ClosedGroup`: the facts of one closed group, as seen by an advantage function."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Floats: TypeAlias = "NDArray[np.float32]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
 MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
-"""The fields that the close of a group does not tell: the record of each member is read for them.
+"""Fields missing from the close of a group, read from the record of each member.
 
-`steps`: each step of a rollout is an entry of its own; else a rollout is one entry, and all of its steps have its
-advantage.
+`steps`: each step of a rollout is an entry with an advantage; without, a rollout is one entry, and all of its steps
+share the advantage.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosedGroup:
-    """The G experiences that a group closed with, in the order of its members; fields that nobody needs are None.
+    """The G experiences of a closed group, in the order of its members; fields without a reader are None.
 
-    Each is a rollout or, if the function asks for `steps`, a step of a rollout that has several.
+    Each experience is a rollout or, for functions reading `steps`, one step of a rollout with several.
     """
 
     rewards: Floats  # [G]
@@ -41,27 +41,27 @@ class ClosedGroup:
     step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
     states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
     seed: int = 0
-    """The seed of its place in the experiment, from which all that is left to chance is drawn."""
+    """Seed of the group's position in the experiment, the source of all randomness."""
 
     def __post_init__(self) -> None:
         for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.rewards):
                 raise ValueError(f"{name} has {len(column)} entries for {len(self.rewards)} members")
-        for name, values in self.parts.items():
-            if len(values) != len(self.rewards):
-                raise ValueError(f"part {name} has {len(values)} entries for {len(self.rewards)} members")
+        for name, column_of_part in self.parts.items():
+            if len(column_of_part) != len(self.rewards):
+                raise ValueError(f"part {name} has {len(column_of_part)} entries for {len(self.rewards)} members")
 
     @property
     def run(self) -> Ints:
-        """The rollout that each experience belongs to  # [G]"""
+        """The rollout index of each experience  # [G]"""
         import numpy as np
 
         return np.arange(len(self.rewards), dtype=np.int64) if self.runs is None else self.runs
 
     @property
     def step(self) -> Ints:
-        """The step of its rollout that each experience is  # [G]"""
+        """The step index of each experience within its rollout  # [G]"""
         import numpy as np
 
         return np.zeros(len(self.rewards), np.int64) if self.steps is None else self.steps
@@ -70,16 +70,14 @@ class ClosedGroup:
         """The rewards in float64, for sums  # [G]"""
         import numpy as np
 
-        # Sums in float32 would show the order of the members in their last bits; in float64, rounded at the end, they
-        # do not.
+        # Sums in float32 show the order of the members in their last bits; sums in float64, rounded at the end, do not.
         return np.asarray(self.rewards, np.float64)
 
     def draws(self) -> NDArray[np.float64]:
-        """A number in [0, 1) for each experience, derived from its run and step  # [G]"""
+        """Returns a number in [0, 1) for each experience, derived from its run and step  # [G]"""
         import numpy as np
 
-        # Seeded for each member by itself: members close in any order, and a replay must draw the same for each of them
-        # (rule 14).
+        # Seeded for each member: members close in any order, and a replay must draw equal numbers for each (rule 14).
         return np.array(
             [
                 np.random.default_rng([self.seed, int(a), int(b)]).random()
