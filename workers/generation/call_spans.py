@@ -53,7 +53,7 @@ def note_usage(span: TraceSpan, input_tokens: int, output_tokens: int) -> None:
 
 
 def reward_span(parent: TraceSpan, name: str) -> TraceSpan:
-    """Begins the span of one reward."""
+    """Begins the span of one reward, named after the reward."""
     return parent.child(f"{names.REWARD} {name}", attributes={names.REWARD_NAME: name})
 
 

@@ -60,7 +60,7 @@ Watch: TypeAlias = Callable[[Sequence[int], Sequence[float]], None]
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for one response of the model."""
+    """A request for one response of the model: an id, prompt ids and sampling settings."""
 
     id: UUID
     prompt: tuple[int, ...]
@@ -77,7 +77,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's response to one request."""
+    """An engine's response to one request: tokens, log-probabilities and weight versions."""
 
     tokens: tuple[int, ...]
     """Response ids, with the end-of-sequence token if it was drawn  # [R]"""
@@ -98,7 +98,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters since the engine opened."""
+    """Counters since the engine opened, and the state of its requests."""
 
     tokens_total: int
     requests_total: int
@@ -171,7 +171,7 @@ class TransferTimed(RolloutEngine, Protocol):
 
 
 class Answers(Protocol):
-    """The responses to requests made together."""
+    """The responses to requests made together, in order of completion."""
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
         """Waits for the responses since the last call, each with the number of its request; empty once every request is

@@ -12,7 +12,7 @@ PROMPT_TRUNCATED: Final = "prompt_truncated"
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """The model's answer to one prompt."""
+    """The model's answer to one prompt: text, ids, log-probabilities and weight versions."""
 
     text: str
     """The answer's text, without special tokens."""

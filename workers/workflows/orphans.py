@@ -58,7 +58,7 @@ class Orphans:
         return self.count >= self._most
 
     def error(self) -> WorkError:
-        """Returns the error that ends the process."""
+        """Returns the error that ends the process, for a restart without orphans."""
         return WorkError(
             f"{self.count} rollouts did not end when they were cancelled",
             fix="let the workflow propagate CancelledError; the explorer restarts",

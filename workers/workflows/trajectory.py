@@ -149,7 +149,7 @@ def append_span(spans: list[S], span: S, start: int, end: int) -> None:
 
 
 def moved(span: S, start: int, end: int) -> S:
-    """Returns the span with these ends."""
+    """Returns a copy of the span with these ends."""
     return msgspec.structs.replace(span, start=start, end=end)
 
 

@@ -55,7 +55,7 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeSnapshot:
-    """Implements `WeightsSnapshot`."""
+    """Implements `WeightsSnapshot`: the digest at one step, as a single tensor of bytes."""
 
     kind = BYTES
     exact = True
@@ -68,7 +68,7 @@ class FakeSnapshot:
 
 
 class FakeTrainerEngine:
-    """Implements `TrainerEngine` without a model; deterministic."""
+    """Implements `TrainerEngine` without a model: deterministic, and fast enough for tests of recovery."""
 
     def __init__(self, arguments: FakeTrainerArgs | None = None, *, rank: int = 0) -> None:
         """`rank`: among several identical ranks, only rank 0 writes checkpoints."""

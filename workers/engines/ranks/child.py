@@ -38,7 +38,7 @@ _CONNECT_S: Final = 30.0
 
 
 class RankChild(Protocol):
-    """The process of one rank."""
+    """The process of one rank, with a pipe for calls and controls for signals and output."""
 
     rank: int
     pipe: Pipe
@@ -49,7 +49,7 @@ class RankChild(Protocol):
     """Process id and machine, in words."""
 
     def last_lines(self) -> str:
-        """Returns the end of the rank's output."""
+        """Returns the end of the rank's output, for the error of a lost rank."""
         ...
 
     def ended(self) -> str:
@@ -69,7 +69,7 @@ class RankChild(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the connections, after the process."""
+        """Ends the connections to the rank, after the process itself has ended."""
         ...
 
 

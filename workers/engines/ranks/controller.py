@@ -48,7 +48,7 @@ _WAIT_SHARE: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """The processes of an engine, and their settings."""
+    """The processes of a ranked engine: their number, backend, threads and time-out, and the maker of each."""
 
     maker: str
     """`module:function`, the maker of one rank's engine from its `RankPlace`."""
@@ -121,7 +121,7 @@ class RankedEngine:
         self._opened = opened[0]
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Begins the stage on all ranks."""
+        """Begins the stage on all ranks, each with a fresh optimizer."""
         self._running.call(BeginCall(stage=stage), "begin_stage")
 
     def train(self, batch: TrainBatch) -> StepResult:
@@ -174,7 +174,7 @@ class RankedEngine:
             self._crew.watch()
 
     def close(self) -> None:
-        """Ends all ranks. Idempotent."""
+        """Ends all ranks and wakes a blocked `watch`. Idempotent."""
         if self._crew is not None:
             self._crew.close()
         self._begun.set()

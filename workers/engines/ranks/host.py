@@ -30,7 +30,7 @@ _CONNECTIONS: Final = 2048
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of either connection."""
+    """The first line of either connection, with the host's key and the rank's number."""
 
     key: str
     crew: str
@@ -48,13 +48,13 @@ class SignalRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankStarted(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
-    """The process was started."""
+    """News for the trainer: the process was started, under this process id."""
 
     pid: int
 
 
 class RankWrote(msgspec.Struct, frozen=True, kw_only=True, tag="wrote"):
-    """A line of the process's output."""
+    """News for the trainer: a line of the process's output."""
 
     text: str
 

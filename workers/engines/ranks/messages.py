@@ -49,7 +49,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """A `TrainSample` with arrays as bytes."""
+    """A `TrainSample` with arrays as raw little-endian bytes, for a message without pickle."""
 
     tokens: bytes
     prompt_tokens: int
@@ -104,20 +104,20 @@ class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
 
 
 class OpenCall(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
-    """Make the engine and open it."""
+    """Make the rank's engine with the maker of its place, and open the model."""
 
     experiment: ExperimentSpec
     model_path: str
 
 
 class BeginCall(msgspec.Struct, frozen=True, kw_only=True, tag="begin_stage"):
-    """Begin a stage."""
+    """Begin a stage on the rank's engine, with a fresh optimizer."""
 
     stage: StageSpec
 
 
 class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
-    """Train a batch."""
+    """Train a whole batch; the rank's engine selects its share."""
 
     step: int
     stage_step: int
@@ -159,14 +159,14 @@ class SnapshotCall(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class SaveCall(msgspec.Struct, frozen=True, kw_only=True, tag="save"):
-    """Save a checkpoint."""
+    """Save a checkpoint: each rank writes its parts into the folder."""
 
     folder: str
     hf: bool
 
 
 class LoadCall(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
-    """Load a checkpoint."""
+    """Load a checkpoint of any number of ranks; `stage` None: the weights alone."""
 
     folder: str
     stage: StageSpec | None
@@ -179,7 +179,7 @@ class RestCall(msgspec.Struct, frozen=True, kw_only=True, tag="rest"):
 
 
 class CloseCall(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
-    """Close the engine, and end."""
+    """Close the engine, leave the process group, and end the process."""
 
 
 RankCall: TypeAlias = (

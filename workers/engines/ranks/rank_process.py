@@ -51,7 +51,7 @@ _Calls: TypeAlias = "queue.SimpleQueue[tuple[RankCall, list[int]]]"
 
 
 class RankProcess:
-    """One rank: place and engine."""
+    """One rank: its place among the ranks, and its engine once opened."""
 
     def __init__(self, send_part: Callable[[RankPart], None]) -> None:
         """`send_part` sends a part of the weights to the trainer process on another machine."""

@@ -28,7 +28,7 @@ class SpreadWeights(Protocol):
 
     @property
     def exact(self) -> bool:
-        """False if rounded to the explorers' dtype."""
+        """False if the numbers are rounded to the dtype in which explorers run the model."""
         ...
 
     def layouts(self) -> Mapping[str, TensorLayout]:
@@ -48,7 +48,7 @@ class SpreadingEngine(Protocol):
     """A rank's engine with weights in parts. For other engines, rank 0's `snapshot` has all weights."""
 
     def spread(self) -> SpreadWeights:
-        """Returns the current weights."""
+        """Returns the current weights, to be read by all ranks at the same time."""
         ...
 
 
@@ -63,7 +63,7 @@ class SpooledSnapshot:
         self._tied = tied
 
     def weights(self) -> Weights:
-        """Returns the tensors, mapped from the file."""
+        """Returns the tensors as memory maps of the file, tied names included."""
         # Opened by its descriptor: the file has no name, and a new map stays readable after this snapshot is deleted.
         tensors = dict(safetensors.read(Path(f"/dev/fd/{self._file.fileno()}")))
         return tensors | {name: tensors[written_name] for name, written_name in self._tied.items()}

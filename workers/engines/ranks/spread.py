@@ -1,4 +1,4 @@
-"""Tensors of which each rank has a part: put together, taken apart, digested."""
+"""Tensors with a part on each rank: put together, taken apart, digested."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rftd.workers.weights.tensor_digests import TensorDigests
 from rftd.workers.weights.torch_bytes import dtype_name, memory
 
 _PIECE_BYTES: Final = 16 << 20
-"""The most that goes from one rank to the first at once, but for a row that is longer."""
+"""Maximum bytes sent from a rank to the first at once, except for a longer row."""
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, on every rank; all ranks ask for it together. Of a single rank it is no copy."""
+    """Returns the whole tensor on every rank; all ranks must call together. Not a copy on a single rank."""
     if not is_spread(tensor):
         return tensor
     if dist.get_world_size() == 1:
@@ -35,43 +35,43 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def one_by_one(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor whole, one after the other, so that no more than one is: in the same order on every rank."""
+    """Yields each tensor whole, in the same order on every rank, so that at most one is whole at a time."""
     for name, tensor in tensors.items():
         yield name, whole(tensor)
 
 
 def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
-    """Each tensor in pieces of few bytes, on the first rank alone; the others read to the end, and get nothing.
+    """Yields each tensor in small pieces on the first rank; the other ranks must read to the end, and yield nothing.
 
-    So no rank has another one's part, and the first one no more of it than a piece.
+    No rank ever has another rank's part, and the first rank no more of one than a piece.
     """
     rank, _ = this_rank()
     for name, tensor in tensors.items():
-        held = local(tensor.detach())
+        local_part = local(tensor.detach())
         box = LocalBox((0,) * tensor.ndim, first_copy=rank == 0)
         if is_spread(tensor):
             box = box_of(tensor)
         whole_one = TensorLayout(dtype_name(tensor), tuple(tensor.shape))
-        here = _HeldBox(box.offset, tuple(held.shape), box.first_copy)
-        for source, each in enumerate(gathered(msgspec.json.encode(here))):
-            there = json_decoder(_HeldBox).decode(each)
-            if not there.first_copy or rank not in (0, source):
+        own_box = _HeldBox(box.offset, tuple(local_part.shape), box.first_copy)
+        for source, encoded in enumerate(gathered(msgspec.json.encode(own_box))):
+            source_box = json_decoder(_HeldBox).decode(encoded)
+            if not source_box.first_copy or rank not in (0, source):
                 continue
-            for begin, rows in _pieces(there.size, tensor.element_size()):
-                piece = held[begin : begin + rows] if there.size else held
-                size = (rows, *there.size[1:]) if there.size else ()
+            for begin, rows in _pieces(source_box.size, tensor.element_size()):
+                piece = local_part[begin : begin + rows] if source_box.size else local_part
+                size = (rows, *source_box.size[1:]) if source_box.size else ()
                 if source != rank:
-                    piece = held.new_empty(size)
-                found = at_first(piece, source)
+                    piece = local_part.new_empty(size)
+                received = at_first(piece, source)
                 if rank == 0:
-                    offset = (there.offset[0] + begin, *there.offset[1:]) if there.size else ()
-                    yield Shard(name, whole_one, offset, size, partial(memory, found))
-                del piece, found
-        del held
+                    offset = (source_box.offset[0] + begin, *source_box.offset[1:]) if source_box.size else ()
+                    yield Shard(name, whole_one, offset, size, partial(memory, received))
+                del piece, received
+        del local_part
 
 
 class _HeldBox(msgspec.Struct, frozen=True, array_like=True):
-    """The place of a rank's part of a tensor."""
+    """Position of a rank's part of a tensor."""
 
     offset: tuple[int, ...]
     size: tuple[int, ...]
@@ -79,7 +79,7 @@ class _HeldBox(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _pieces(size: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]:
-    """The first row and the number of rows of each piece."""
+    """Yields the first row and the number of rows of each piece."""
     if not size:
         yield 0, 1
         return
@@ -88,34 +88,35 @@ def _pieces(size: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]
         yield begin, min(rows, size[0] - begin)
 
 
-def part_of(value: Tensor, like: Tensor) -> Tensor:
-    """A tensor that every rank has whole, as this rank's part of it  # as `like`, on its device"""
-    value = value.to(like.device)
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """Returns this rank's part of a tensor that every rank has whole  # as `like`, on its device"""
+    tensor = tensor.to(like.device)
     if not is_spread(like):
-        return value
+        return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    # Without a source: every rank has read the whole, and nothing has to be sent.
-    made: Tensor = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-    return made
+    # Without a source: every rank has read the whole tensor, and nothing must be sent.
+    distributed: Tensor = distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+    return distributed
 
 
 @torch.no_grad()
-def copy_shards(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Copies what others of the same names and layouts hold on this rank."""
-    for name, value in own.items():
-        local(value).copy_(local(tensors[name]))
+def copy_shards(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copies this rank's parts of `tensors` into `targets`, of equal names and layouts."""
+    for name, target in targets.items():
+        local(target).copy_(local(tensors[name]))
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of the tensor that this rank has."""
+    """Returns this rank's part of the tensor; a tensor not spread is returned unchanged."""
     return tensor.to_local() if is_spread(tensor) else tensor
 
 
 def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -> str:
-    """The digest of the whole tensors, equal on every rank; the first rank makes it, one tensor after the other."""
+    """Returns the digest of the whole tensors, equal on every rank; made on the first, one tensor after the other."""
     ranks = dist.get_world_size()
-    form = "xxh3" if form in ("name", "sha256") else form  # of what these tensors cannot equal, any other will do
+    # Tensors have no digest of the other two forms, so any form serves as well.
+    form = "xxh3" if form in ("name", "sha256") else form
     if ranks == 1:
         return digester.of(form, {name: whole(tensor) for name, tensor in tensors.items()})
     lines: list[TensorDigest] = []
@@ -123,5 +124,5 @@ def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -
         if dist.get_rank() == 0:
             lines += digester.each(form, {name: tensor})
         del tensor  # before the next one is gathered
-    made = digest_of(form, lines) if lines else ""
-    return gathered(made.encode())[0].decode()
+    own_digest = digest_of(form, lines) if lines else ""
+    return gathered(own_digest.encode())[0].decode()

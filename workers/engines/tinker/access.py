@@ -22,7 +22,7 @@ _FITTING: Final = "install a release of tinker that fits the service"
 
 
 class Access:
-    """A key and an address of one process."""
+    """Key and address of the service for one process, with the errors naming them."""
 
     def __init__(self, key: Secret, variable: str, base_url: str) -> None:
         """`variable` is the name of the key's variable; `base_url` is empty for the service's default address."""
@@ -60,7 +60,7 @@ class Access:
 
     @property
     def place(self) -> str:
-        """Name of the service for messages."""
+        """Name of the service for messages, with its address if not the default."""
         return f"the Tinker service at {self.base_url}" if self.base_url else "the Tinker service"
 
     def error(self, status: int, detail: str, doing: str) -> RftdError:

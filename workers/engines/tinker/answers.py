@@ -17,7 +17,7 @@ _STOPS: Final = ("stop", "length")
 
 
 class DrawnResponse(NamedTuple):
-    """A checked response."""
+    """A response of the service after all checks of tokens and log-probabilities."""
 
     tokens: tuple[int, ...]  # [R]
     logprobs: tuple[float, ...]  # [R]
@@ -66,7 +66,7 @@ def path_of(answer: Any, run: str, name: str) -> str:
 
 
 def drawn_of(answer: SampleAnswer, *, max_tokens: int) -> DrawnResponse:
-    """Returns the response. Raises WorkError for another shape."""
+    """Checks an answer to a sampling request and returns the response. Raises WorkError for another shape."""
     tokens = answer.tokens
     if not _is_list(tokens) or not all(type(token) is int and token >= 0 for token in tokens):
         raise _shape_error("sequences[0].tokens", f"is {_shown(tokens)}, and not a list of token ids")

@@ -56,7 +56,7 @@ def connect(access: Access) -> SdkService:
 
 
 class SdkService:
-    """Implements `TinkerService`."""
+    """Implements `TinkerService` with the clients of the `tinker` package, opened at first use."""
 
     def __init__(self, package: Any, access: Access) -> None:
         self._package = package
@@ -210,7 +210,7 @@ class SdkService:
             return await (future if isinstance(future, Awaitable) else asyncio.wrap_future(future))
 
     def datum(self, row: TokenRow) -> Any:
-        """Returns a row as the package's type."""
+        """Returns a row of tokens, targets and columns as the package's `Datum`."""
         types = self._package.types
         return types.Datum(
             model_input=types.ModelInput.from_ints(row.tokens.tolist()),
@@ -218,7 +218,7 @@ class SdkService:
         )
 
     def adam(self, step: AdamStep) -> Any:
-        """Returns the optimizer settings as the package's type."""
+        """Returns the settings of one optimizer step as the package's `AdamParams`."""
         return self._package.types.AdamParams(
             learning_rate=step.rate,
             beta1=step.betas[0],
@@ -229,7 +229,7 @@ class SdkService:
         )
 
     def draw(self, draw: ServiceSampling) -> Any:
-        """Returns sampling settings as the package's type."""
+        """Returns the settings of one response as the package's `SamplingParams`."""
         return self._package.types.SamplingParams(
             max_tokens=draw.max_tokens,
             temperature=draw.temperature,
@@ -240,7 +240,7 @@ class SdkService:
         )
 
     def prompt(self, tokens: Sequence[int]) -> Any:
-        """Returns a prompt as the package's type."""
+        """Returns the ids of a prompt as the package's `ModelInput`."""
         return self._package.types.ModelInput.from_ints(list(tokens))
 
 
@@ -249,7 +249,7 @@ class _UnknownNameError(Exception):
 
 
 class SdkRun:
-    """Implements `TrainingRun`."""
+    """Implements `TrainingRun` with a training client of the package."""
 
     def __init__(self, service: SdkService, client: Any) -> None:
         self._service = service
@@ -286,7 +286,7 @@ class SdkRun:
 
 
 class SdkSampler:
-    """Implements `Sampler`."""
+    """Implements `Sampler` with a sampling client of the package."""
 
     def __init__(self, service: SdkService, client: Any, path: str) -> None:
         self._service = service

@@ -24,7 +24,7 @@ ppo                  -min(A r, A clip(r, low, high))
 
 
 class AdapterShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The trained adapter of a service's model."""
+    """The trained adapter of a service's model: rank, seed, and the adapted kinds of layers."""
 
     rank: int
     seed: int | None
@@ -43,7 +43,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdamStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of AdamW."""
+    """Settings of one AdamW step: learning rate, betas, epsilon, decay and clipping."""
 
     rate: float
     betas: tuple[float, float]
@@ -54,7 +54,7 @@ class AdamStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a pass, unchecked."""
+    """The service's answer to a forward or gradient pass, not yet checked against the request."""
 
     rows: Sequence[Mapping[str, Any]]
     """A mapping for each row, with `logprobs`  # [T - 1]"""
@@ -70,7 +70,7 @@ class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling settings of a response."""
+    """Sampling settings of one response, limited to the settings supported by the service."""
 
     max_tokens: int
     temperature: float
@@ -156,5 +156,5 @@ class TinkerService(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the session. Idempotent; raises nothing."""
+        """Ends the session and frees its resources at the service. Idempotent; raises nothing."""
         ...

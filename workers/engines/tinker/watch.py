@@ -47,7 +47,7 @@ class ServiceWatch:
             self._unresponsive = False
 
     def close(self) -> None:
-        """Ends the checks. Idempotent."""
+        """Ends the checks and their thread after the current pause. Idempotent."""
         self._end.set()
 
     def _look(self) -> None:

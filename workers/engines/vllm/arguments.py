@@ -77,7 +77,7 @@ def engine_arguments(opening: EngineOpening[VllmArgs]) -> dict[str, Any]:
 
 
 def slots_of(opening: EngineOpening[VllmArgs]) -> int:
-    """Returns the number of requests running at once."""
+    """Returns the number of requests running at once: the explorer's, at most `max_num_seqs`."""
     return min(opening.slots, opening.rollout.needs.max_num_seqs or opening.slots)
 
 

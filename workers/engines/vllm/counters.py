@@ -38,4 +38,4 @@ class EngineCounters(StatLoggerBase):  # type: ignore[misc]
             self.progress += iteration_stats.num_generation_tokens
 
     def log_engine_initialized(self) -> None:
-        """Logs nothing."""
+        """Logs nothing: required by vLLM's interface of loggers."""

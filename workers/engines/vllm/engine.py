@@ -145,7 +145,7 @@ class VllmRolloutEngine:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of vLLM."""
+        """Process ids of vLLM's engine core and workers."""
         return self._processes.pids
 
     @property

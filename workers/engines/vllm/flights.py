@@ -25,7 +25,7 @@ class WeightSwap:
 
 @dataclass(slots=True, eq=False)
 class RequestFlight:
-    """One request under way."""
+    """One request under way, with the swaps of weights during it."""
 
     request: GenerationRequest
     name: str

@@ -139,7 +139,7 @@ class PreparedWeights:
                 old.data.copy_(new.data, non_blocking=True)
 
     def free(self) -> None:
-        """Frees the replaced layers."""
+        """Frees the layers replaced by the swap, and the references to the new ones."""
         self._layers = {}
         self._replaced.clear()
 

@@ -59,7 +59,7 @@ def set_environment() -> None:
 
 
 class EngineProcesses:
-    """The processes started by vLLM in this process."""
+    """The processes started by vLLM in this process: engine core, workers, and their children."""
 
     def __init__(self, sockets: SocketFolder | None = None) -> None:
         """`sockets` is the folder of the processes' sockets, removed with the processes."""
@@ -103,7 +103,7 @@ class EngineProcesses:
                 self.look()
 
     def look(self) -> None:
-        """Records the processes existing now."""
+        """Records the engine's processes existing now, with all their descendants."""
         if self._before is None:
             return
         for child in multiprocessing.active_children():

@@ -22,7 +22,7 @@ HIGHEST_PRESENCE: Final = 2.0
 
 @dataclass(frozen=True)
 class RequestForm:
-    """Common properties of one engine's requests."""
+    """Common properties of one engine's requests: vocabulary, length and end tokens."""
 
     vocabulary: int
     max_model_len: int

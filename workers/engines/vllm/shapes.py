@@ -23,7 +23,7 @@ BROKEN: Final = "have NaN or infinity in"
 
 @dataclass(frozen=True)
 class Expected:
-    """Names and shapes of a model's weights."""
+    """Names and shapes of a model's weights, for checking new weights."""
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: frozenset[str]

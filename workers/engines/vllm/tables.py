@@ -36,7 +36,7 @@ class VllmTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def type_of(term: TypeTerm) -> Any:
-    """Returns the Python type of a term."""
+    """Returns the Python type of a term; raises ValueError for an invalid term."""
     match term:
         case str():
             return _NAMES[term]

@@ -24,7 +24,7 @@ _LONGEST_LOOK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """State of vLLM at one moment."""
+    """State of vLLM at one moment: liveness, open work and progress counters."""
 
     dead: bool
     """True once a process ended unasked."""
@@ -54,7 +54,7 @@ class Trouble:
 
 
 class Watchdog:
-    """Watches one engine until it fails."""
+    """Watches one engine's vitals until its processes end or hang."""
 
     def __init__(self, look: Callable[[], Vitals], *, hang_timeout_s: float, clock: Clock) -> None:
         """`look` returns the current state. An engine hangs after `hang_timeout_s` without progress; 0: never."""

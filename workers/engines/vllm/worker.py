@@ -37,7 +37,7 @@ _PATIENCE_IN_ALL_S: Final = 0.006
 
 
 class WeightsRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why weights cannot be used here."""
+    """The reason why weights cannot be used here: an error's code, text, place and fix."""
 
     code: str
     what: str
@@ -46,14 +46,14 @@ class WeightsRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpeningState(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of new weights being opened."""
+    """Progress of new weights being opened: still opening, ready, or refused."""
 
     opening: bool
     refusal: WeightsRefusal | None = None
 
 
 class SwapMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's report of a swap."""
+    """A worker's report of a swap: the time, and the tokens drawn before by each request."""
 
     at_s: float
     """Machine's monotonic clock at the swap, in seconds."""
@@ -157,7 +157,7 @@ class OpenedWeights:
         self._patience_s = 0.0
 
     def begin(self, weights: WeightsRef) -> None:
-        """Starts the thread."""
+        """Starts opening and verifying weights on a thread, after releasing earlier ones."""
         self.let_go()
         self._refusal = None
         self._patience_s = _PATIENCE_IN_ALL_S
@@ -165,7 +165,7 @@ class OpenedWeights:
         self._thread.start()
 
     def state(self) -> OpeningState:
-        """Returns the progress."""
+        """Returns the progress, after waiting a few milliseconds for small weights."""
         if self._thread is not None:
             waits_s = min(_PATIENCE_S, self._patience_s)
             self._patience_s -= waits_s
@@ -176,7 +176,7 @@ class OpenedWeights:
         return OpeningState(opening=False, refusal=self._refusal)
 
     def let_go(self) -> None:
-        """Releases the opened weights."""
+        """Releases the opened weights, after waiting for the opening thread."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

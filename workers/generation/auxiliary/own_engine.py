@@ -134,7 +134,7 @@ class AuxiliaryEngine:
             check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")
 
     async def close(self) -> None:
-        """Closes the engine. Idempotent."""
+        """Closes the engine, if it was opened. Idempotent."""
         opened = self._open()
         self._opening = None
         if opened is not None:

@@ -141,7 +141,7 @@ class RolloutModels:
         self._chars = 0
 
     def add(self, model: AuxiliaryModel) -> None:
-        """Adds the next model of the file."""
+        """Adds the next model in the order of the experiment file."""
         self.models += (model,)
 
     def note(self, model: str, question: str, answer: AuxiliaryAnswer) -> None:

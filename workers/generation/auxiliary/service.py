@@ -198,7 +198,7 @@ class ModelService:
             await self._clock.sleep(pause_s)
 
     async def close(self) -> None:
-        """Closes the connections. Idempotent."""
+        """Closes the connections to the service. Idempotent."""
         await self._client.aclose()
 
     def _body(self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None) -> bytes:

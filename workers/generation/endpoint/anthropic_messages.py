@@ -27,7 +27,7 @@ _CHOICES: Final[dict[str, Literal["none", "auto", "required"]]] = {
 
 
 class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A block of a message's content."""
+    """A block of a message's content: text, a tool's call, or a tool's result."""
 
     type: str
     text: str = ""
@@ -46,7 +46,7 @@ class AnthropicMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool available to the model."""
+    """A tool available to the model, with the JSON schema of its input."""
 
     name: str
     input_schema: dict[str, Any]
@@ -112,7 +112,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"msg_{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """Returns the answer as a `message`."""
+        """Returns the complete answer as a `message` object, encoded as JSON."""
         return msgspec.json.encode(self._message(answered))
 
     def events(self, begun: Begun) -> MessageEvents:
@@ -143,7 +143,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def end(self, answered: Answered, turn: AssistantTurn) -> dict[str, Any]:
-        """Returns the reason for a message's end."""
+        """Returns the reason for a message's end, as `stop_reason` and `stop_sequence`."""
         stops = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
         reason = stops[turn.finish]
         shown = answered.prompt.text + answered.responses[0].text
@@ -165,7 +165,7 @@ class MessageEvents:
         """Type of the open block; empty without one."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """Yields the deltas of thought and text."""
+        """Yields the deltas of thought and text for newly drawn tokens."""
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
@@ -218,7 +218,7 @@ class MessageEvents:
 
 
 def calls_of(answered: Answered, turn: AssistantTurn) -> list[dict[str, Any]]:
-    """Returns the blocks of the tool calls."""
+    """Returns the `tool_use` blocks of an answer's calls, with ids."""
     return [
         {"type": "tool_use", "id": f"toolu_{answered.id}{position:02}", "name": call.name, "input": call.arguments}
         for position, call in enumerate(turn.calls)

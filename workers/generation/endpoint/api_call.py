@@ -19,7 +19,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class ApiCall(Protocol):
-    """One call, read and checked."""
+    """One call of an API, read and checked, with the API's form of answers."""
 
     @property
     def question(self) -> Question:
@@ -45,7 +45,7 @@ class ApiCall(Protocol):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer being drawn."""
+    """An answer being drawn: its id, prompt, model and weights."""
 
     id: str
     """Unique name of the call."""
@@ -95,7 +95,7 @@ class AnswerEvents(Protocol):
 
 
 def event(body: object) -> bytes:
-    """Encodes one server-sent event."""
+    """Encodes one server-sent event with a JSON body and no name."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 

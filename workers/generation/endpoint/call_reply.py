@@ -65,7 +65,7 @@ class AnswerStream:
             self._call.listeners.discard(news.set)
 
     def finish(self, answered: Answered) -> list[bytes]:
-        """Returns the remaining events."""
+        """Returns the events still missing from a complete answer."""
         events = self._events or self._call.api_call.events(answered)
         return list(events.rest(answered))
 

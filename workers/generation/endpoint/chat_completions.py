@@ -99,7 +99,7 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"chatcmpl-{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """Returns the answer as a `chat.completion`."""
+        """Returns the complete answer as a `chat.completion` object, encoded as JSON."""
         choices = []
         for index, response in enumerate(answered.responses):
             turn = self.question.assistant_turn(answered.prompt, response)

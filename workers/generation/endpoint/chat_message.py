@@ -16,7 +16,7 @@ _TEXTS: Final = ("text", "input_text", "output_text")
 
 
 class ContentPart(msgspec.Struct, frozen=True):
-    """A part of a message's content."""
+    """A part of a message's content; only text is supported."""
 
     type: str
     text: str | None = None
@@ -30,7 +30,7 @@ class CalledFunction(msgspec.Struct, frozen=True):
 
 
 class ToolCallPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an assistant's message."""
+    """A tool call in an assistant's message, as sent back by clients."""
 
     id: str = ""
     type: str = "function"
@@ -48,7 +48,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def messages_of(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """Returns the conversation. Raises CallError."""
+    """Converts a request's messages to a conversation. Raises CallError for unknown roles or content."""
     if not messages:
         raise CallError(400, "messages is empty", param="messages")
     return tuple(_message(message, f"messages[{number}]") for number, message in enumerate(messages))

@@ -20,7 +20,7 @@ from rftd.workers.generation.response import Response
 
 
 class CompletionRequest(DrawRequest, frozen=True, kw_only=True):
-    """The body of a call."""
+    """The body of a call: a prompt as text or token ids, with settings."""
 
     prompt: str | list[int | str]
     max_tokens: int | None = 16
@@ -78,7 +78,7 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"cmpl-{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """Returns the answer as a `text_completion`."""
+        """Returns the complete answer as a `text_completion` object, encoded as JSON."""
         choices = []
         for index, response in enumerate(answered.responses):
             text = text_of(answered.prompt, response, self.question.settings.stop)

@@ -27,7 +27,7 @@ from rftd.workers.generation.response import Response
 
 
 class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as sent to the client."""
+    """An answer as sent to the client: text, thought and tool calls."""
 
     text: str
     thought: str | None = None
@@ -44,7 +44,7 @@ class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the assistant's next message."""
+    """A request for the assistant's next message in a conversation, perhaps with tools."""
 
     messages: tuple[Message, ...]
     tools: OfferedTools = OfferedTools()

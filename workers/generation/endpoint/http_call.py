@@ -17,7 +17,7 @@ THROWN_AWAY_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
 
 
 class HttpCall:
-    """One request and its reply."""
+    """One HTTP request and its reply: whole, streamed, or refused."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -97,7 +97,7 @@ class HttpCall:
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
-        """Ends a reply of events."""
+        """Ends a reply of events with an empty last chunk."""
         self._streaming = False
         await self._send({"type": "http.response.body", "body": b""})
 

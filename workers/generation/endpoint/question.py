@@ -16,7 +16,7 @@ from rftd.workers.generation.response import Response
 
 
 class HeldAnswer(msgspec.Struct, frozen=True):
-    """A constraint on the answer's form."""
+    """A constraint on the answer's form: a JSON schema, named by a parameter."""
 
     json_schema: str
     """JSON schema as text."""
@@ -72,7 +72,7 @@ class QuestionPrompt(msgspec.Struct, frozen=True):
 
 
 class Question(Protocol):
-    """One call, read and checked."""
+    """The content of one call, read and checked: choices, settings and prompt."""
 
     @property
     def choices(self) -> int:

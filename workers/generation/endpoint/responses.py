@@ -37,7 +37,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A callable function."""
+    """A callable function, with the JSON schema of its parameters."""
 
     type: str
     name: str = ""
@@ -140,7 +140,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         return f"resp_{begun.id}"
 
     def whole(self, answered: Answered) -> bytes:
-        """Returns the answer as a `response`."""
+        """Returns the complete answer as a `response` object, encoded as JSON."""
         turn = self.question.assistant_turn(answered.prompt, answered.responses[0])
         return msgspec.json.encode(self.complete(answered, items_of(answered, turn)))
 
@@ -149,7 +149,7 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
         return ResponseEvents(self, begun)
 
     def complete(self, answered: Answered, output: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns a finished response with its items."""
+        """Returns a finished response with its items, status and usage."""
         cut = answered.responses[0].finish == "length"
         usage = answered.usage
         token_counts = {
@@ -230,7 +230,7 @@ class ResponseEvents:
         """The open item, with the text sent so far; None without one."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
-        """Yields the deltas of thought and text."""
+        """Yields the deltas of thought and text for newly drawn tokens."""
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:

@@ -121,7 +121,7 @@ class ServedModel:
 
     @property
     def api_key(self) -> str:
-        """Key of this rollout."""
+        """Key of this rollout, valid until the block ends."""
         return self._key.reveal()
 
     @property
@@ -170,7 +170,7 @@ class ModelEndpoint:
         """Calls by the digest of the key: a lookup takes equal time whatever the key's characters are."""
 
     async def run(self) -> None:
-        """Serves until cancelled."""
+        """Serves on loopback from the first capability on, until cancelled."""
         await self._wanted.wait()
         bound = bind("127.0.0.1", 0)
         app = CallApp(self.calls_of, self._tracer)

@@ -19,7 +19,7 @@ _BROKEN = "\ufffd"
 
 
 class ShownParts(NamedTuple):
-    """Thought and text to be sent next."""
+    """Thought and text to be sent next; both may be empty."""
 
     thought: str
     text: str

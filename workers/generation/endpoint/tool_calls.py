@@ -16,7 +16,7 @@ from rftd.ops.decoding import json_decoder
 
 
 class DrawnToolCall(msgspec.Struct, frozen=True):
-    """A tool call made by the model."""
+    """A tool call made by the model: the tool's name, and arguments by name."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -35,7 +35,7 @@ ReadCalls: TypeAlias = Callable[[str, Parameters], Sequence[DrawnToolCall]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolForm:
-    """A form of written tool calls."""
+    """A form of written tool calls: marks, a reader, and a forced beginning."""
 
     read: ReadCalls
     begin: Callable[[str | None], str]

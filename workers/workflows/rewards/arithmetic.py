@@ -20,7 +20,7 @@ Number = Fraction | Decimal
 
 
 class Undefined(Exception):
-    """There is no value within the bounds."""
+    """There is no real value, or none within the bounds on size."""
 
 
 def same_value(left: Number, right: Number) -> bool:
@@ -56,14 +56,14 @@ def as_decimal(number: Number) -> Decimal:
 
 
 def total(left: Number, right: Number) -> Number:
-    """Returns the sum. Raises Undefined beyond the bounds."""
+    """Returns the sum of two numbers. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return _bounded(left + right)
     return _guarded("+", left, right)
 
 
 def product(left: Number, right: Number) -> Number:
-    """Returns the product. Raises Undefined beyond the bounds."""
+    """Returns the product of two numbers. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return _bounded(left * right)
     return _guarded("*", left, right)

@@ -100,7 +100,7 @@ _NORMAL: Final = (
 
 
 class Unreadable(Exception):
-    """The text is not a readable expression."""
+    """The text is not an expression readable by this grammar, or exceeds its bounds."""
 
 
 def same_expression(left: str, right: str) -> bool:

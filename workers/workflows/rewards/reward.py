@@ -12,7 +12,7 @@ from rftd.workers.generation.response import Response
 
 
 class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A reward and its named parts."""
+    """A reward, with named parts that become metrics of the rollout."""
 
     value: float
     parts: dict[str, float] = {}
@@ -26,7 +26,7 @@ class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ProcessReward(Protocol):
-    """A reward with a process of its own."""
+    """A reward that starts a process of its own, with a given environment."""
 
     def start_with(self, environ: Mapping[str, str]) -> None:
         """Sets the environment of the reward's process, before the first response is scored."""

@@ -19,7 +19,7 @@ from rftd.workers.datasets.template_bound import bounded
 
 
 class ModelScorer:
-    """A model and its tokenizer on a device."""
+    """A reward model and its tokenizer on a device, for scoring conversations in batches."""
 
     def __init__(self, path: str, device: str) -> None:
         """Raises ValueError, with a readable message, for a folder with another kind of model, or without weights."""

@@ -29,5 +29,5 @@ class TinkerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def undrawable(sampling: Sampling | SamplingSpec) -> list[str]:
-    """Returns the settings unsupported by the service."""
+    """Returns the names of settings unsupported by the service and not at their neutral values."""
     return [name for name, neutral in _NEUTRAL.items() if getattr(sampling, name) != neutral]

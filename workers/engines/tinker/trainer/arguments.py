@@ -29,7 +29,7 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def shape(self) -> AdapterShape:
-        """Shape of the adapter."""
+        """Shape of the adapter: rank, seed, and the adapted kinds of layers."""
         from rftd.workers.engines.tinker.service import (
             AdapterShape,  # imports numpy, which a check of a file does not need
         )

@@ -64,7 +64,7 @@ class TinkerSnapshot:
 
 
 class TinkerTrainerEngine:
-    """Implements `TrainerEngine`, `RemoteEngine` and `WeightService`."""
+    """Implements `TrainerEngine`, `RemoteEngine` and `WeightService` with runs at the Tinker service."""
 
     deterministic = False
 
@@ -268,7 +268,7 @@ class TinkerTrainerEngine:
         self._delete(name)
 
     def close(self) -> None:
-        """Ends the session. Idempotent."""
+        """Ends the session at the service and forgets the run. Idempotent."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -33,7 +33,7 @@ class Way(Enum):
 
 
 class LoneText:
-    """A text computed by the model's own forward."""
+    """A text computed by the model's own forward, with transformers' cache or with none."""
 
     def __init__(self, network: Network, way: Way) -> None:
         assert way is not Way.SLOTS
@@ -77,17 +77,17 @@ class LoneRequests:
 
     @property
     def live(self) -> list[Running]:
-        """The running requests."""
+        """Running requests, in the order in which they joined."""
         return list(self._texts)
 
     @property
     def free(self) -> int:
-        """Number of requests that may join."""
+        """Number of requests that may join now, out of `slots`."""
         return self._slots - len(self._texts)
 
     @property
     def tokens_total(self) -> int:
-        """Number of tokens drawn so far."""
+        """Number of tokens drawn so far, over all requests."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
@@ -116,7 +116,7 @@ class LoneRequests:
         return self._drawn(self.live)
 
     def drop(self, leaving: Iterable[Running]) -> None:
-        """Frees the slots of cancelled requests."""
+        """Removes cancelled requests with their states, freeing their slots."""
         for running in leaving:
             self._texts.pop(running, None)
 

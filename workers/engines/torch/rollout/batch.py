@@ -66,17 +66,17 @@ class Batch:
 
     @property
     def live(self) -> list[Running]:
-        """The running requests."""
+        """Running requests, in the order of their rows."""
         return self._rows.live
 
     @property
     def free(self) -> int:
-        """Number of requests that may join."""
+        """Number of requests that may join now, out of `slots`."""
         return self._slots - len(self.live)
 
     @property
     def tokens_total(self) -> int:
-        """Number of tokens drawn so far."""
+        """Number of tokens drawn so far, over all requests."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
@@ -191,7 +191,7 @@ class Batch:
         return self._responses.take(requests, tokens, logprobs, processed)
 
     def drop(self, leaving: Iterable[Running]) -> None:
-        """Frees the slots of cancelled requests."""
+        """Removes cancelled requests, freeing their slots, between two steps."""
         assert self._step_ahead is None, "caught_up() before drop()"
         self._settle(leaving)
 

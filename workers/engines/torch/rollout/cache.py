@@ -90,7 +90,7 @@ class SlotCache(Cache):
 
     @property
     def full(self) -> bool:
-        """True if there is no column behind `end`."""
+        """True if there is no free column behind `end` for the next step."""
         return self.end == self.columns
 
     def window(self, rows: int, width: int) -> torch.Tensor:
@@ -123,7 +123,7 @@ class SlotCache(Cache):
         return self.end
 
     def advance(self) -> None:
-        """Adds the written column to every row."""
+        """Moves `end` behind the written column, adding the column to every row."""
         self.end += 1
 
     def reserve(self, live: int, width: int, ahead: int, *, until: int | None = None) -> int:

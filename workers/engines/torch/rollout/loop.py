@@ -91,7 +91,7 @@ class DecodeLoop:
         self._thread.start()
 
     def submit(self, requests: Sequence[Running]) -> None:
-        """Appends requests to the queue."""
+        """Appends requests to the queue and wakes the decode thread."""
         with self._condition:
             self._inbox.requests += requests
             self._condition.notify()
@@ -103,7 +103,7 @@ class DecodeLoop:
             self._condition.notify()
 
     def swap(self, swap: Swap) -> None:
-        """Uses new weights from the next step on."""
+        """Queues new weights, in use from the next decode step on."""
         with self._condition:
             self._inbox.swaps.append(swap)
             self._condition.notify()

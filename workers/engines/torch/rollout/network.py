@@ -32,7 +32,7 @@ class AdaptedWeights:
         self._base: dict[str, torch.Tensor] = {}
 
     def kept(self) -> Iterable[torch.Tensor]:
-        """Returns the base weights."""
+        """Returns the stored base weights, for moving them between device and host."""
         return self._base.values()
 
     def whole(

@@ -30,7 +30,7 @@ class Settled(NamedTuple):
 
 
 class Rows(Protocol):
-    """Requests and their rows."""
+    """The running requests and their rows of the cache, shared or fixed."""
 
     requests: list[Running | None]
     """Requests in the order of their rows; None is a row without a request  # [N]"""
@@ -41,12 +41,12 @@ class Rows(Protocol):
 
     @property
     def live(self) -> list[Running]:
-        """The running requests."""
+        """Running requests, without empty rows."""
         ...
 
     @property
     def shared(self) -> bool:
-        """True if a row has several requests."""
+        """True if any row has several requests with one common sequence."""
         ...
 
     def tokens(self) -> Index:
@@ -117,7 +117,7 @@ class SharedRows:
 
 
 class FixedRows:
-    """A row for every slot."""
+    """A separate row for every slot, as in deterministic mode."""
 
     shared = False
 

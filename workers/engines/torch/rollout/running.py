@@ -33,7 +33,7 @@ class Running:
         self.marks.append((*version, len(self.tokens)))
 
     def generation(self, finish: str) -> Generation:
-        """Returns the complete response."""
+        """Returns the complete response, with a span for each weight version."""
         if len(self.marks) == 1:
             ((version, number, start),) = self.marks
             spans: tuple[Span, ...] = (Span(version, number, start, len(self.tokens)),)
@@ -67,12 +67,12 @@ class Waiter(Protocol):
     """Receives the outcomes of requests, on the event loop."""
 
     def take(self, running: Running, outcome: Generation | RolloutError) -> None:
-        """Receives the outcome of one request."""
+        """Receives the response or the error of one finished request."""
         ...
 
 
 class Single:
-    """Waits for one response."""
+    """Waits for the response to one request, as a future."""
 
     def __init__(self) -> None:
         self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
