@@ -48,7 +48,7 @@ VERBS: Final = {
     ),
     "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
-    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or tell their end."),
+    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or end its queue."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
     "why": Verb(f"{_HERE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."),

@@ -63,7 +63,7 @@ _OPTIONS: Final = (
     click.option(
         UNSAFE,
         is_flag=True,
-        help="Take everybody who reaches the port for the owner. Anybody then runs commands as this user.",
+        help="Treat everybody who reaches the port as the owner: anybody can then run commands as this user.",
     ),
 )
 

@@ -76,4 +76,4 @@ class AnswerTally:
 
 
 def _described(answer: LeaseAnswer) -> str:
-    return f"an answer of {answer.source!r} at {answer.partition}@{answer.offset} to a lease that it never held"
+    return f"an answer of {answer.source!r} at {answer.partition}@{answer.offset} to a lease it never held"

@@ -33,7 +33,7 @@ class ForeignRecords(NamedTuple):
 def foreign_wait(records: ForeignRecords) -> Wait:
     """Returns the line of `rftd why` about foreign records: without effect, but worth knowing."""
     count = f"{records.number} record{'s' if records.number > 1 else ''} of strangers"
-    description = f"has {count} that count nowhere, seen since this daemon began; the newest is {records.newest}"
+    description = f"has {count} without effect, seen since this daemon started; the newest is {records.newest}"
     ends = "see rftd verify, and who may write to the topics: docs/production.md"
     return Wait("log", "foreign_records", description, "you", ends, Level.WORKS)
 

@@ -86,7 +86,7 @@ def test_the_doctor_and_refusals_speak_of_it(said: Rftd) -> None:
     assert "a rehearsal, one" in found["what"]
     dropped = said("serve", "--log", ONE, "--payloads", "until-ended")
     assert dropped.status == 2
-    assert "no payload can be dropped on a rehearsal" in dropped.err
+    assert "payloads cannot be dropped on a rehearsal" in dropped.err
     index = said("verify", "--log", ONE, "--index")
     assert index.status == 2
     assert "leave out --index or --log" in index.err

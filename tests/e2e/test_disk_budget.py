@@ -41,7 +41,7 @@ def test_a_budget_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
         assert "disk_budget" in readiness(scene, 503)
         resumed = scene.rftd("resume", name)
         assert resumed.status == 5, resumed
-        assert "goes on by itself" in resumed.err, resumed
+        assert "continues automatically" in resumed.err, resumed
         assert 'rftd_disk_short{cause="disk_budget"} 1.0' in scene.get("/metrics").text
         scene.kill("daemon", name)
         scene.until_state(name, "paused")  # the next daemon sees the same

@@ -29,7 +29,7 @@ def test_an_experiment_is_archived_restored_and_removed(embedded_scene: Scene) -
     name = scene.submit(EXPERIMENT, *SHORT)
     early = scene.rftd("archive", name)
     assert early.status == 5, early
-    assert "only what has ended can be archived" in early.err, early
+    assert "only ended experiments can be archived" in early.err, early
     first = scene.until_ended(name).experiment
     job = Path(first.job_dir)
     done = scene.rftd("archive", name, "--json")

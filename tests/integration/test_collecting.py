@@ -115,7 +115,7 @@ async def test_what_living_forks_may_need_stays(desk: ForkDesk, ids, fake_world)
             with pytest.raises(ConflictError, match=r"grandchild \(queued\)"):
                 await supervisor.remove(ancestor, reason="", archive=False, request_id=ids.new())
             assert (await desk.state(ancestor)).spine.kept is Kept.HERE
-        with pytest.raises(ConflictError, match="blocker is paused; only what has ended can be removed"):
+        with pytest.raises(ConflictError, match="blocker is paused; only ended experiments can be removed"):
             await supervisor.remove(blocker, reason="", archive=False, request_id=ids.new())
         await supervisor.cancel(grandchild.experiment, reason="", request_id=ids.new())
         await supervisor.archive(parent, to="", request_id=ids.new())

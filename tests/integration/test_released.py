@@ -202,9 +202,9 @@ async def test_what_is_released_stays_so_and_keeps_its_files(desk: ForkDesk, ids
         assert (await supervisor.why(experiment)).waits[0].state == "released"
         await supervisor.collect(every=True)
         assert all(path.exists() for path in files)
-        with pytest.raises(ConflictError, match="kept is paused; only what has ended can be archived"):
+        with pytest.raises(ConflictError, match="kept is paused; only ended experiments can be archived"):
             await supervisor.archive(experiment, to="", request_id=ids.new())
-        with pytest.raises(ConflictError, match="kept is paused; only what has ended can be removed"):
+        with pytest.raises(ConflictError, match="kept is paused; only ended experiments can be removed"):
             await supervisor.remove(experiment, reason="", archive=False, request_id=ids.new())
         other = await desk.submit(supervisor, "name=other")
         assert (await desk.state(other)).spine.status is Status.COMPLETED

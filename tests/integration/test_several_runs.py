@@ -87,7 +87,7 @@ async def test_what_befalls_one_is_nothing_to_the_others(desk: ForkDesk, ids, fa
         assert (await desk.ended(gone)).spine.status is Status.CANCELLED
         await until(lambda: not {bad, gone} & {run.state.experiment for run in supervisor.runs})
         await supervisor.remove(bad, reason="", archive=False, request_id=ids.new())
-        with pytest.raises(ConflictError, match="paused; only what has ended can be archived"):
+        with pytest.raises(ConflictError, match="paused; only ended experiments can be archived"):
             await supervisor.archive(paused, to="", request_id=ids.new())
         state = await desk.completed(good)
         assert state.spine.generation == 0

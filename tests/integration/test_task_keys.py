@@ -95,7 +95,7 @@ async def test_a_full_queue_refuses_new_requests_and_answers_old_ones(
         ]
     async with desk.open() as supervisor:
         await under_way(supervisor)
-        with pytest.raises(ConflictError, match="40 requests have added tasks, which is the most"):
+        with pytest.raises(ConflictError, match="40 requests have added tasks, the limit"):
             await supervisor.add_tasks(experiment, tasks[0], request_id=ids.new())
         for key, row, before in zip(keys, tasks, done, strict=True):
             assert await supervisor.add_tasks(experiment, row, request_id=key) == before

@@ -64,7 +64,7 @@ def _environment_error(error: BaseException) -> RftdError | None:
     """Returns the RftdError for a failure of the machine or the shell; None for a bug."""
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         where = str(error.filename) if error.filename else None
-        return OutputError(f"what was to be written could not be: {error.strerror}", where=where)
+        return OutputError(f"the output could not be written: {error.strerror}", where=where)
     # Python's representation of command-line bytes invalid in the locale's encoding.
     if isinstance(error, UnicodeEncodeError) and any("\udc80" <= character <= "\udcff" for character in error.object):
         message = f"{ascii(error.object)[:100]} has bytes that are no text in this locale"

@@ -56,7 +56,7 @@ def _refused(option: str) -> Callable[[F], F]:
     "--checkpoints",
     type=click.Choice(["newest", "all", "none"]),
     default="newest",
-    help="The checkpoints and weights that go along, of each experiment.  [default: newest]",
+    help="Checkpoints and weights to include for each experiment.  [default: newest]",
 )
 @shared_options
 @click.pass_obj

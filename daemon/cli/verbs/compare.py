@@ -107,7 +107,7 @@ def render(compared: Comparison, differences: Sequence[Difference], figures: Seq
     names = _titles(compared)
     lines = [(show(path), *map(_text, contents)) for path, contents in differences]
     parts: list[RenderableType] = [
-        table(("FIELD", *names), lines) if lines else Text("their files differ in nothing but the name")
+        table(("FIELD", *names), lines) if lines else Text("the files differ only in the name")
     ]
     for figure in figures:
         headers = ("EXPERIMENT", *(_at(compared.by, point) for point in compared.points))

@@ -29,7 +29,7 @@ _EVERY_BYTES = 1 << 30
     required=True,
     metavar="FOLDER",
     type=click.Path(),
-    help="Folder of a run, of a checkpoint, or any one in or above them.",
+    help="Folder of a run or a checkpoint, or any folder inside or above.",
 )
 @click.option(
     "-b",
@@ -47,7 +47,7 @@ _EVERY_BYTES = 1 << 30
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="Type of the numbers. Default: the model's; as they were saved where nothing tells that.",
+    help="Type of the weights. Default: the model's, else the saved type.",
 )
 @log_option
 @shared_options

@@ -157,7 +157,7 @@ def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> N
     go = ("ATTEMPTS", "WHAT", "AGE")
     console.print(table(headers, rows, right=right, whole=whole, width=console.width, first_to_go=go))
     if letters.next is not None and settings.verbosity >= 0:
-        say(f"there are more: --offset {letters.next}", err=True)
+        say(f"next page: --offset {letters.next}", err=True)
 
 
 def _page(shown: DeadLetterPage, settings: Settings) -> None:

@@ -114,7 +114,7 @@ def command(
     if not emitted(answer.plain(), settings):
         _show(_answers(answer.value), answer.value.notes)
         if answer.value.next is not None and settings.verbosity >= 0:
-            say(f"there are more: --offset {answer.value.next}", err=True)
+            say(f"next page: --offset {answer.value.next}", err=True)
 
 
 def _newest(client: Client, name: str, taskset: str | None) -> int:

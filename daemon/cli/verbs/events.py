@@ -99,7 +99,7 @@ def command(
     elif not (shown or forward or follow) and settings.verbosity >= 0:
         say(f"none among the newest records; from the first on: rftd events {shlex.quote(name)} --all", err=True)
     elif more and settings.verbosity >= 0:
-        say(f"there are more: rftd events {shlex.quote(name)} --after {after}", err=True)
+        say(f"next page: rftd events {shlex.quote(name)} --after {after}", err=True)
 
 
 def _text(event: EventView) -> str:

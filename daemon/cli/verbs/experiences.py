@@ -53,7 +53,7 @@ def command() -> None:
 @command.command("ls")
 @experiment_argument
 @click.option("--step", metavar="A:B", help="Planned for the steps A to B; also A, A: or :B.")
-@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--reward", metavar="'>0.8'", help="Only rewards matching this comparison with >, >=, <, <= or =.")
 @click.option("--staleness", metavar="'>4'", help="Only this staleness, in weight versions when it was planned.")
 @click.option("--state", type=click.Choice(STATES), help="Only this state.")
 @click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
@@ -107,7 +107,7 @@ def ls(
     go = ("USES", "AGE", "VERSIONS", "FINISH")
     console.print(table(headers, rows, right=right, whole=("ID", "STATE"), width=console.width, first_to_go=go))
     if answer.value.next is not None and settings.verbosity >= 0:
-        say(f"there are more: --offset {answer.value.next}", err=True)
+        say(f"next page: --offset {answer.value.next}", err=True)
 
 
 @command.command("show")
@@ -146,7 +146,7 @@ def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     show_default=True,
     help="Rows of text to imitate, or rollouts with their log-probabilities and rewards.",
 )
-@click.option("--reward", metavar="'>0.8'", help="Only rewards that compare so, with >, >=, <, <= or =.")
+@click.option("--reward", metavar="'>0.8'", help="Only rewards matching this comparison with >, >=, <, <= or =.")
 @click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
 @shared_options
 @click.pass_obj
@@ -179,7 +179,7 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
     for why, count in recorded.left_out.items():
         say(f"left out: {count} ({why})", err=True)
     if not row_count:
-        say("no row: no experience matches, or none can be said as one", err=True)
+        say("no row: no experience matches, or none can be written as a row", err=True)
 
 
 def _ids(
@@ -389,8 +389,8 @@ def _verdict(lengths: Lengths) -> str:
     if not lengths.dropped.count or not lengths.trained.count:
         return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
     biased = lengths.p < _BIASED_BELOW
-    word = "NOT like the rest" if biased else "like the rest"
-    return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: what was dropped is {word}"
+    word = "differ in length from the rest" if biased else "are as long as the rest"
+    return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: dropped responses {word}"
 
 
 def _further_settings(settings: Mapping[str, float]) -> str:

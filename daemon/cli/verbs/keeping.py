@@ -95,7 +95,9 @@ def _run_command(
         done = _send_command(client, command, body, name, target=target, request_id=request_id)
     if not emitted(done, settings) and settings.verbosity >= 0:
         already = "already " if done["already"] else ""
-        say(f"{done['name']}  {already}{done['files']}  {done['path'] or ''}".rstrip())
+        restored = done["files"] == "here"
+        where = f" {'from' if restored else 'in'} {done['path']}" if done["path"] else ""
+        say(f"{already}{'restored' if restored else done['files']} {done['name']}{where}")
 
 
 def _send_command(

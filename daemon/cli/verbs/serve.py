@@ -251,13 +251,13 @@ def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) ->
 
     if not launching.decides and log_at is None:
         raise UsageError(
-            "a daemon that only starts explorers needs another one that decides, and the embedded log is for one",
+            "a daemon of explorers alone needs another daemon on the same log, and the embedded log supports one",
             field="--roles",
             fix=f"name the log of both with {SHARED}",
         )
     if log_at is not None and keeping.drops:
         raise UsageError(
-            f"no payload can be dropped on {backend_of(log_at).name}, where a record stays what it was",
+            f"payloads cannot be dropped on {backend_of(log_at).name}, whose records are immutable",
             field=keeping.drops,
             fix="leave it out",
         )
@@ -336,7 +336,7 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
     if options.traces is not None:
         _say(f"  traces   {options.traces.url}     ratio  {options.traces.ratio:g}")
     if service.keyring is None:
-        _say("warning: --unsafe-allow-unauthenticated: whoever reaches this port may run commands as you", err=True)
+        _say("warning: --unsafe-allow-unauthenticated: anybody reaching this port may run commands as you", err=True)
     elif sys.stdout.isatty():
         # Only to a terminal: the first reader of this line has the owner's rights.
         _say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")

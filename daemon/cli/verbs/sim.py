@@ -186,7 +186,11 @@ def _one(report: Report, run: SimulationOutcome) -> Iterator[tuple[str, str]]:
     yield "idle", f"explorers {_share(run.idle_explorers)}, trainer {_share(run.idle_trainer)} of their time"
     yield "dropped", _dropped(run)
     bias = run.drop_bias
-    verdict = "what was dropped is like the rest" if bias.p > _NO_BIAS else "what was dropped is NOT like the rest"
+    verdict = (
+        "dropped rollouts are as long as the rest"
+        if bias.p > _NO_BIAS
+        else "dropped rollouts differ in length from the rest"
+    )
     yield (
         "drop bias",
         f"mean length {_number(bias.generated_mean_s)} s generated, {_number(bias.trained_mean_s)} s trained; "

@@ -48,7 +48,7 @@ _NAME = click.argument("name", metavar="NAME")
     "--at-once",
     type=click.IntRange(1, sweeps.MOST_RUNS),
     metavar="N",
-    help="Most runs under way. Default: as many as the daemon runs at once.",
+    help="Maximum number of concurrent runs. Default: the daemon's number of slots.",
 )
 @click.option(
     "--halve-at",
@@ -61,7 +61,7 @@ _NAME = click.argument("name", metavar="NAME")
     type=click.IntRange(1, sweeps.MOST_RUNS),
     default=MOST_RUNS,
     show_default=True,
-    help="Most runs that are submitted; a larger sweep is asked back.",
+    help="Maximum number of runs; a larger sweep is rejected.",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end, and show the table; exit 1 if a run does not complete.")
 @request_id_option

@@ -22,7 +22,7 @@ _SIZE_BYTES: Final = 400_000
 
 @click.group("tasks")
 def tasks() -> None:
-    """Add tasks to an experiment whose taskset has `storage_type: queue`, or tell their end."""
+    """Add tasks to an experiment whose taskset has `storage_type: queue`, or end its queue."""
 
 
 @tasks.command("add")

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LIMITS: Final = (
     ("--submissions", "submissions_per_hour", "Submissions within an hour"),
     ("--queued", "queued", "Experiments in the queue at once"),
-    ("--streams", "streams", "Experiments that are watched at once"),
+    ("--streams", "streams", "Experiments watched at once"),
     ("--connections", "connections", "Requests under way at once"),
 )
 
@@ -91,7 +91,7 @@ def ls(settings: Settings) -> None:
     if emitted({"items": [_plain(token) for token in tokens]}, settings):
         return
     if not tokens:
-        say("no named tokens; the owner's alone lets anybody in", err=True)
+        say("no named tokens: only the owner's token gives access", err=True)
         return
     from rftd.daemon.cli.output.table import console_of, table
 

@@ -31,7 +31,7 @@ def track() -> None:
     "--samples",
     type=click.IntRange(0, 64),
     default=0,
-    help="The most rows of the tables of rollouts and of evaluation answers. Default: no tables.",
+    help="Maximum number of rows in the tables of rollouts and of evaluation answers. Default: no tables.",
 )
 @click.option("--into", type=click.Path(), metavar="FOLDER", help="Folder for files and places. Default: the job's.")
 @log_option

@@ -53,7 +53,7 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
 
 def _show(why: Why, settings: Settings) -> None:
     """Prints a line for each role; on a narrow terminal, the texts are below the line."""
-    live = "" if why.live else "; no daemon answers, this is what the log says"
+    live = "" if why.live else "; no daemon answers: this is the state in the log"
     say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
     clock = SystemClock()
     headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")

@@ -192,7 +192,9 @@ class Client:
             raise self._unreachable(error) from error
         except httpx.TimeoutException as error:
             raise WaitTimeoutError(
-                f"no answer within {self._timeout_s:g} s", where=self.url, fix="give --timeout; the command may be done"
+                f"no answer within {self._timeout_s:g} s",
+                where=self.url,
+                fix="raise --timeout; the command may still have taken effect",
             ) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error

@@ -37,7 +37,7 @@ class DryRun:
         """The verdict in one sentence: accepted with its folder, or checked only on this machine."""
         if self.report is None:
             return f"checked here only: {self.why}; {_UNSEEN}"
-        return f"the daemon at {self.url} would take it in, into {self.report.job_dir}"
+        return f"the daemon at {self.url} would accept it; folder: {self.report.job_dir}"
 
 
 @dataclass(frozen=True, slots=True)

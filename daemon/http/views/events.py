@@ -29,7 +29,7 @@ async def events(
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,
     full: Annotated[bool, Meta(description="Long lists whole.")] = False,
     newest: Annotated[
-        int | None, Meta(ge=1, le=MOST_NEWEST, description="Begin so many events before the end, not with the first.")
+        int | None, Meta(ge=1, le=MOST_NEWEST, description="Begin this many events before the end, not with the first.")
     ] = None,
 ) -> EventPage:
     """Events from the log, merged by time; arrays as their shape."""

@@ -112,7 +112,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 EVERY: Final = LogFilter()
 
 
-_Lines = Annotated[int, Meta(ge=1, le=10_000, description="The last so many of the wanted lines.")]
+_Lines = Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of lines; the newest are returned.")]
 _Role = Annotated[LogRole | None, Meta(description="Only lines of this role.")]
 _Level = Annotated[LogLevel | None, Meta(description="Only lines of this level and above.")]
 _Text = Annotated[

@@ -35,7 +35,7 @@ def check_socket_access(folder: Path) -> list[Diagnosis]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        return [Diagnosis("socket", "fail", f"{home} cannot be looked at: {error.strerror}", "remove what is there")]
+        return [Diagnosis("socket", "fail", f"{home} cannot be inspected: {error.strerror}", "remove it")]
     except ConflictError as error:
         return [Diagnosis("socket", "fail", f"{home}: {error.what}", error.fix or "")]
     return []

@@ -46,15 +46,13 @@ def check_keeping(client: Client) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(_CHECK, "ok", f"{_of_payloads(rules)}; {_of_files(rules)}")
     if rules.archives_lack_payloads:
-        conflict = (
-            "tokens go before what ended is archived, so archives lack them, and rftd restore cannot bring them back"
-        )
-        fix = "let tokens go later than --archive-after, or leave that to the archive: it takes them out of the log"
+        conflict = "tokens are dropped before archiving: archives lack them, and rftd restore cannot restore them"
+        fix = "drop tokens later than --archive-after, or not at all: archiving removes them from the log"
         yield Diagnosis(_CHECK, "warn", conflict, fix)
     if rules.log_excess_bytes and rules.drop_payloads_above_bytes is not None:
         limit = size(rules.drop_payloads_above_bytes)
-        conflict = f"the log takes {size(rules.log_excess_bytes)} more than {limit}, and no tokens are left that may go"
-        fix = "archive or remove what ended, end forks, or serve with a larger --drop-payloads-above"
+        conflict = f"the log takes {size(rules.log_excess_bytes)} more than {limit}, and no more tokens may be dropped"
+        fix = "archive or remove ended experiments, end forks, or serve with a larger --drop-payloads-above"
         yield Diagnosis(_CHECK, "warn", conflict, fix)
 
 
@@ -67,7 +65,7 @@ def _of_payloads(rules: KeepingRules) -> str:
     if rules.drop_payloads_after_s is not None:
         whens.append(f"{lasting(rules.drop_payloads_after_s)} after the end of an experiment")
     if rules.drop_payloads_above_bytes is not None:
-        whens.append(f"while the log takes more than {size(rules.drop_payloads_above_bytes)}, what ended first first")
+        whens.append(f"while the log takes more than {size(rules.drop_payloads_above_bytes)}, longest ended first")
     if not whens:
         return "tokens stay in the log until their experiment is archived or removed"
     return f"tokens leave the log {', and '.join(whens)}: those steps can then be neither replayed nor forked"
@@ -75,7 +73,7 @@ def _of_payloads(rules: KeepingRules) -> str:
 
 def _of_files(rules: KeepingRules) -> str:
     if rules.archive_after_s is None:
-        return "files are archived on request only"
+        return "files are archived only on request"
     return f"files are archived {lasting(rules.archive_after_s)} after the end of an experiment"
 
 
@@ -165,7 +163,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     yield from _of_trackers(client)
     mine = release_of("rftd")
     if release != mine:
-        mismatch = f"the daemon is of release {release}, and this program of {mine}"
+        mismatch = f"the daemon has release {release}, this program {mine}"
         yield Diagnosis("release", "warn", mismatch, "install one release for both")
     series = sum(1 for line in metrics.splitlines() if line.startswith("rftd_"))
     access = "with a token of role read" if client.has_token else "without a token"
@@ -182,7 +180,7 @@ def _of_trackers(client: Client) -> Iterator[Diagnosis]:
     waiting = [(page, row) for page in pages for row in page.trackers if row.error]
     for page, row in waiting:
         name = page.experiment.summary.name
-        fix = f"see log/tracker_{row.kind}.log in {page.experiment.job_dir}; what is missed follows"
+        fix = f"see log/tracker_{row.kind}.log in {page.experiment.job_dir}; missed points follow later"
         yield Diagnosis("tracker", "warn", f"{row.kind} of {name} waits: {row.error}", fix)
     count = sum(len(page.trackers) for page in pages)
     if count and not waiting:
@@ -196,7 +194,7 @@ def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis
     except RftdError:  # a daemon of another release, reported separately
         return
     if not client.has_token:
-        problem = "none is asked for: the daemon takes everybody for its owner"
+        problem = "not required: the daemon treats everybody as its owner"
         yield Diagnosis("token", "warn", problem, "start it without --unsafe-allow-unauthenticated")
         return
     origin = f"in {_VARIABLE}" if environ.get(_VARIABLE) else "found by itself"
@@ -220,9 +218,11 @@ def _of_allowances(client: Client) -> Iterator[Diagnosis]:
     for allow_list in lists:
         names = ", ".join(allow_list.allows[:_NAMED]) or "nothing"
         more = f" and {len(allow_list.allows) - _NAMED} more" if len(allow_list.allows) > _NAMED else ""
-        yield Diagnosis("allowed", "ok", f"{allow_list.line}: others than the owner may name {names}{more}")
+        yield Diagnosis("allowed", "ok", f"{allow_list.line}: everybody but the owner may name {names}{more}")
         for folder in allow_list.faulty:
-            problem = f"{allow_list.line}: {folder} is no folder, or is reached by a link: nothing below it is allowed"
+            problem = (
+                f"{allow_list.line}: {folder} does not exist or is reached through a link: nothing below it is allowed"
+            )
             yield Diagnosis(
                 "allowed", "warn", problem, "make the folder, or give its real path, and restart rftd serve"
             )
@@ -250,7 +250,7 @@ def check_endpoint(folder: Path) -> list[Diagnosis]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError):
-        return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it writes it anew")]
+        return [Diagnosis("endpoint", "warn", f"{path} cannot be read", "restart the daemon: it rewrites the file")]
     try:
         # Signal 0 has no effect: the kernel only reports whether the process exists.
         os.kill(pid, 0)

@@ -64,7 +64,7 @@ def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
     variable = next((name for name in KEYS if environ.get(name, "").strip()), None)
     key = f"{variable} is set" if variable else f"neither {' nor '.join(KEYS)} is set"
     if version is None:
-        needed = "not installed, and needed for model.tinker alone"
+        needed = "not installed (only needed for model.tinker)"
         return [Diagnosis(check, "ok", f"{needed}; {key}", how_to_install(TINKER))]
     if variable is None:
         fix = f"export {KEYS[0]} where workers run, if an experiment has model.tinker"
@@ -153,7 +153,7 @@ def _ray_package(host: Host) -> Diagnosis:
     check = "launcher ray"
     version = host.packages.get(RAY)
     if version is None:
-        state = "not installed, and needed for rftd serve --workers ray alone"
+        state = "not installed (only needed for `rftd serve --workers ray`)"
         return Diagnosis(check, "ok", state, how_to_install(RAY))
     return Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")
 
@@ -191,7 +191,7 @@ def _flash_attention(host: Host) -> Diagnosis:
         state = "not installed" if version is None else f"flash-attn {version} is installed"
         return Diagnosis(check, "ok", f"{state}, and there is no GPU for it: texts are padded")
     if version is None:
-        state_needed = f"not installed, and needed for {for_what}: texts are padded"
+        state_needed = f"not installed (needed for {for_what}): texts are padded"
         return Diagnosis(check, "ok", state_needed, "pip install flash-attn, built for the torch that is installed")
     return Diagnosis(check, "ok", f"flash-attn {version} is there for {for_what}")
 

@@ -133,7 +133,7 @@ def _of_model(stage: StageSpec) -> Iterator[Diagnosis]:
     try:
         stage_tokenizer(stage)
     except NotInstalledError as error:
-        yield Diagnosis("tokenizer", "warn", f"not looked at, which workers do: {error.what}", error.fix or "")
+        yield Diagnosis("tokenizer", "warn", f"not checked here, but by workers: {error.what}", error.fix or "")
         return
     except DataError as error:
         yield Diagnosis("tokenizer", "fail", f"{folder}: {error.what}", error.fix or "")

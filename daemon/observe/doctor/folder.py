@@ -24,7 +24,7 @@ _GIB: Final = 1024**3
 LOW_DISK_GIB: Final = 5.0
 NO_DISK_GIB: Final = 0.5
 _SQLITE: Final = b"SQLite format 3\0"
-_WRITABLE: Final = "set XDG_RUNTIME_DIR, or else TMPDIR, in which it lies, to a short folder that can be written"
+_WRITABLE: Final = "set XDG_RUNTIME_DIR (or TMPDIR, its parent) to a short writable path"
 _CLOCK_S: Final = 5.0
 _PREFIX: Final = ".rftd-doctor-"
 
@@ -63,9 +63,9 @@ def check_store(home: Path, check: str = "artifacts") -> Diagnosis:
             is_same = store.read(store.put(random_bytes)) == random_bytes
     except (OSError, RftdError) as error:
         why = error.what if isinstance(error, RftdError) else error.strerror
-        return Diagnosis(check, "fail", f"{home} cannot be written and read: {why}", "give a folder that can be")
+        return Diagnosis(check, "fail", f"{home} cannot be written and read: {why}", "use a writable folder")
     if not is_same:
-        return Diagnosis(check, "fail", f"{home} gives back other bytes than it took", "check the disk")
+        return Diagnosis(check, "fail", f"{home} returned different bytes than were written", "check the disk")
     return Diagnosis(check, "ok", f"written, synced and read back at {home}")
 
 
@@ -108,14 +108,14 @@ def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
     """Yields the findings about folder contents preventing a daemon's start, or an experiment."""
     if folder.importing.exists():
         problem = f"{folder.importing}: an import was interrupted, and rftd serve refuses the folder"
-        yield Diagnosis("import", "fail", problem, "repeat it: rftd import FILE; it goes on where it was")
+        yield Diagnosis("import", "fail", problem, "repeat it: rftd import FILE; it continues where it stopped")
     if folder.unfinished.exists():
-        problem = f"{folder.root} is a backup that was cut off, and rftd serve refuses the folder"
+        problem = f"{folder.root} is an incomplete backup, and rftd serve refuses the folder"
         yield Diagnosis("backup", "fail", problem, "make another one: rftd backup")
     yield from _of_backup(folder)
     if folder.losses.exists():
         problem = f"{folder.losses}: the log lost records that were acknowledged"
-        fix = "rftd ls shows the experiments that wait; put the newest log back, or rftd serve --accept-loss NAME"
+        fix = "rftd ls shows the waiting experiments; restore the newest log, or rftd serve --accept-loss NAME"
         yield Diagnosis("log", "warn", problem, fix)
     file = folder.log / "log.db"
     try:
@@ -123,11 +123,11 @@ def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
     except FileNotFoundError:
         return
     except OSError as error:
-        yield Diagnosis("log", "fail", f"{file} cannot be read: {error.strerror}", "give back your right to read it")
+        yield Diagnosis("log", "fail", f"{file} cannot be read: {error.strerror}", "restore your permission to read it")
         return
     # SQLite begins a database with an empty file.
     if head not in (b"", _SQLITE):
-        problem = f"{file} is no log: it does not begin as a database does"
+        problem = f"{file} is not a log: it does not start like a database"
         yield Diagnosis("log", "fail", problem, "restore the whole data folder from a backup, or give another --data")
 
 

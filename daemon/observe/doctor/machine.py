@@ -68,9 +68,11 @@ def check_clock(clock: Clock) -> list[Diagnosis]:
     """Returns the finding about this machine's clock: whether it was ever set."""
     now = iso(clock.now_ns())
     if clock.now_ns() < _RELEASED_NS:
-        problem = f"says {now}, which is before this release was written"
+        problem = f"says {now}, a time before this release"
         return [
-            Diagnosis("clock", "fail", problem, "set it (timedatectl set-ntp true): certificates and times go by it")
+            Diagnosis(
+                "clock", "fail", problem, "set it (timedatectl set-ntp true): certificates and times depend on it"
+            )
         ]
     return [Diagnosis("clock", "ok", f"says {now}")]
 
@@ -80,7 +82,7 @@ def check_limits() -> list[Diagnosis]:
     # The hard limit: daemon and workers raise their own up to it.
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files < _OPEN_FILES and open_files != resource.RLIM_INFINITY:
-        problem = f"a process may have {open_files} files open: each worker and each client takes some of the daemon's"
+        problem = f"a process may have {open_files} files open: each worker and client uses some of the daemon's"
         return [Diagnosis("limits", "warn", problem, f"ulimit -n {_OPEN_FILES} before rftd serve")]
     many = "any number of" if open_files == resource.RLIM_INFINITY else f"{open_files:,}"
     return [Diagnosis("limits", "ok", f"a process may have {many} files open")]

@@ -30,9 +30,9 @@ _SHOWN: Final = 60
 
 _LONGER: Final = "raise model.max_model_len, or shorten the rows"
 _FAULTS: Final = {
-    ROW_PROMPTS_CUT: ("a prompt that leaves no room for an answer: nothing of them is learned", _LONGER),
-    ROW_ANSWERS_CUT: ("an answer that loses its end: no end is learned of them", _LONGER),
-    EQUAL_PAIRS: ("two answers of the same tokens: nothing is learned of them", "leave such rows out, or correct them"),
+    ROW_PROMPTS_CUT: ("a prompt that leaves no room for an answer: nothing is learned", _LONGER),
+    ROW_ANSWERS_CUT: ("an answer that loses its end: the end is not learned", _LONGER),
+    EQUAL_PAIRS: ("two answers with the same tokens: nothing is learned", "leave such rows out, or correct them"),
 }
 """Counts of rows teaching less than they should, by figure: the meaning, and the fix."""
 
@@ -111,7 +111,7 @@ def _of_rows(stage: StageSpec, spec: TasksetSpec) -> Iterator[Diagnosis]:
     yield Diagnosis(_DATASET, "ok", f"dataset {spec.name!r}: {_of_all(len(rows), spec.rows or len(rows))} can be read")
     for name, (fault, fix) in _FAULTS.items():
         if count := faults[name]:
-            problem = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows that were read have {fault}"
+            problem = f"dataset {spec.name!r}: {count:,} of {len(rows):,} rows read have {fault}"
             teaches_nothing = count == len(rows) and name != ROW_ANSWERS_CUT
             yield Diagnosis(_DATASET, "fail" if teaches_nothing else "warn", problem, fix)
     for sequence in first:

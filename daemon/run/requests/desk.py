@@ -87,7 +87,7 @@ class RequestedCommand:
 def asked_by(event: CloudEvent) -> RequestedCommand:
     """Returns the command requested by an event. Raises UsageError and the errors of an API body; may take a while."""
     if (version := event.needed("specversion")) != SPECVERSION:
-        unsupported = f"{version[:20]!r} is no version of CloudEvents that is known here"
+        unsupported = f"{version[:20]!r} is not a supported version of CloudEvents"
         raise UsageError(unsupported, field="specversion", fix=f"write {SPECVERSION!r}")
     for name in ("source", "id"):
         event.needed(name)
@@ -306,7 +306,7 @@ class RequestDesk:
 
 
 def _late() -> RftdError:
-    return UsageError("the command took too long and was given up", fix="send it anew, with another id")
+    return UsageError("the command timed out", fix="send it again with another id")
 
 
 def _text(error: RftdError) -> str:

@@ -58,10 +58,10 @@ class Contamination:
         for name, trained_at in both.items():
             row = min(trained_at)
             trained, number = trained_at[row]
-            looked = ", of those that were compared" if self._sampled else ""
+            looked = ", of the compared rows" if self._sampled else ""
             yield (
                 f"{len(trained_at)} of the {self._sizes[name]} rows of held-out {name!r} have the prompt of a row that "
-                f"is trained on{looked}: row {row} is row {number} of {trained!r}; such scores may be learnt by heart"
+                f"is trained on{looked}: row {row} is row {number} of {trained!r}; such scores may be memorized"
             )
 
     def _digests(self, taskset: Taskset, most: int) -> Iterator[tuple[bytes, int]]:

@@ -76,7 +76,7 @@ def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | N
                 reason=f"{size(volume.free_bytes)} are free on the volume of {folder}; {size(reserve_bytes)} stay free"
                 f"{_need(reading)}",
                 fix=f"free {size(wanted_bytes - volume.free_bytes)} there, with rftd gc, rm or archive --to, or serve "
-                "with a smaller --disk-reserve; it goes on by itself",
+                "with a smaller --disk-reserve; it continues automatically",
             )
     budget_bytes = allowed.budget_bytes
     if budget_bytes is None:
@@ -88,7 +88,7 @@ def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | N
         cause=DISK_BUDGET,
         reason=f"{size(reading.used_bytes)} of the budget of {size(budget_bytes)} are used{_need(reading)}",
         fix=f"remove {size(wanted_bytes - budget_bytes)}, with rftd gc, rm or archive --to, or serve with a larger "
-        "--disk-budget; it goes on by itself",
+        "--disk-budget; it continues automatically",
     )
 
 

@@ -220,7 +220,7 @@ class Fleet:
                     cause=WORKER_FAILS,
                     reason=f"{who} ended {berth.restarts} times in a row without progress; "
                     f"the last time: {berth.last_why}",
-                    fix=f"see the end of {berth.order.log_path}; it is tried anew by itself, once a minute at last",
+                    fix=f"see the end of {berth.order.log_path}; it is retried automatically, finally once a minute",
                 )
         return None
 

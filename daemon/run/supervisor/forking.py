@@ -263,4 +263,4 @@ def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[Sta
 
 
 def _without_effect(settled: StageSpec) -> str:
-    return f"stage {settled.name} was trained before the fork: what is changed of it has no effect there"
+    return f"stage {settled.name} was trained before the fork: changes to it have no effect"

@@ -137,7 +137,7 @@ def _refuse(command: _PendingCommand, error: Exception) -> None:
 
 
 def _taken_up_anew() -> UnreachableError:
-    return UnreachableError("the run is being taken up anew", fix="ask again in a moment")
+    return UnreachableError("the run is being restarted", fix="ask again in a moment")
 
 
 LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
@@ -195,7 +195,7 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
         return
     raise ConflictError(
         f"experience {id} does not wait, and no batch holds it that was never executed: it was trained, or is retired",
-        fix="restore what is missing; or fork the experiment at a checkpoint after the step that trained it",
+        fix="restore the missing file, or fork the experiment at a checkpoint after the step that trained it",
     )
 
 
@@ -210,7 +210,7 @@ def check_transition(spine: Spine, event: Event) -> None:
     if spine.cause and isinstance(event, life.ExperimentPaused):
         return
     if spine.cause and spine.cause not in RESUMABLE and isinstance(event, life.ExperimentResumed):
-        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="put that right; it goes on by itself")
+        raise ConflictError(f"it is paused: {spine.cause}: {spine.reason}", fix="fix that; it continues automatically")
     if status not in legal:
         verb = type(event).__name__.removeprefix("Experiment").lower()
         raise ConflictError(

@@ -258,7 +258,7 @@ class Intake:
                 spec = registered.spec
         elif registered.spine.forked is None:
             raise ReusedKeyError(
-                "this request id is that of another command", field="Idempotency-Key", fix="send a new one"
+                "this request id belongs to another command", field="Idempotency-Key", fix="send a new one"
             )
         else:
             spec = registered.spec
@@ -389,7 +389,7 @@ def _naming_all(bench: ExperimentSpec, names: Sequence[str]) -> ExperimentSpec:
     """Returns the last bench of several, with a warning naming them all."""
     if len(names) == 1:
         return bench
-    warning = f"mode bench measures {len(names)} checkpoints, each in an experiment of its own: {', '.join(names)}"
+    warning = f"mode bench measures {len(names)} checkpoints, each in a separate experiment: {', '.join(names)}"
     return msgspec.structs.replace(bench, warnings=(*bench.warnings, warning))
 
 
@@ -409,7 +409,7 @@ def _disagreement(name: str, difference: Disagreement) -> ConflictError:
         f"{name} was submitted with {difference.field}: {first}, and here it is {second}: they are not two halves of "
         "one experiment",
         field=difference.field,
-        fix="write it alike in both files, for both halves use it",
+        fix="write the same value in both files: both halves use it",
     )
 
 

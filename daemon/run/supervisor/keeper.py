@@ -155,7 +155,7 @@ class Keeper:
     def _check(self, entry: Entry, verb: str, *allowed: Kept) -> None:
         if entry.status is None or not entry.status.ended:
             raise ConflictError(
-                f"{entry.name} is {entry.status}; only what has ended can be {verb}",
+                f"{entry.name} is {entry.status}; only ended experiments can be {verb}",
                 fix=f"wait for its end, or cancel it: rftd cancel {shlex.quote(entry.name)}",
             )
         storage = entry.spine.kept

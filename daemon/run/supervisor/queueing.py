@@ -42,8 +42,8 @@ def _queue_of(spec: ExperimentSpec) -> int:
     for index, stage in enumerate(spec.stages):
         if is_queue(stage):
             return index
-    fix = "write storage_type: queue in its taskset, and submit it anew"
-    raise ConflictError("its tasks are no queue", fix=fix)
+    fix = "set storage_type: queue in its taskset, and submit it again"
+    raise ConflictError("its taskset is not a queue", fix=fix)
 
 
 def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
@@ -55,12 +55,12 @@ def check_queue(state: RunState, event: TasksAdded | TasksEnded) -> None:
         raise ConflictError(f"it is {spine.status}", fix="submit a new experiment")
     queue = spine.queues.of(event.stage)
     if queue.ended:
-        problem = f"the end of its tasks was told, after {queue.rows} of them"
+        problem = f"its task queue was ended after {queue.rows} tasks"
         raise ConflictError(problem, fix="submit a new experiment for the others")
     if spine.stage > event.stage or (spine.stage == event.stage and spine.stage_completed):
         raise ConflictError(f"stage {stages[event.stage].name!r} is over", fix="submit a new experiment")
     if isinstance(event, TasksAdded) and queue.requests >= limits.TASK_REQUESTS:
-        problem = f"{queue.requests} requests have added tasks, which is the most of one experiment"
+        problem = f"{queue.requests} requests have added tasks, the limit for one experiment"
         raise ConflictError(problem, fix="submit a new experiment for the others, and add many tasks by each request")
     if isinstance(event, TasksEnded) and not queue.rows:
-        raise ConflictError("no task was added, so there is nothing to end with", fix="add some, or rftd cancel")
+        raise ConflictError("no task was added, so there is no queue to end", fix="add some, or rftd cancel")

@@ -219,7 +219,7 @@ class Run(Tending):
         """Leases a failed task once more. Raises ConflictError if none of its experiences can be trained any more."""
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
-            raise UnreachableError("the run is being taken up anew", fix="ask again in a moment")
+            raise UnreachableError("the run is being restarted", fix="ask again in a moment")
         return await self.command(task_retried(self.state, task, by=by, reason=reason), request)
 
     async def _lead(self, follower: Follower) -> None:

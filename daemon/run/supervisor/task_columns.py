@@ -81,7 +81,7 @@ def drawn(taskset: Taskset) -> TasksetSpec:
         return spec
     if len(taskset) > limits.SELECTOR_ROWS:
         raise ConfigError(
-            f"is {spec.selector}, and the taskset has {len(taskset)} rows: rows are drawn of {limits.SELECTOR_ROWS}",
+            f"is {spec.selector}, and the taskset has {len(taskset)} rows: selectors take up to {limits.SELECTOR_ROWS}",
             field="data_selector.selector_type",
             fix="write shuffle or random, or lower limit_rows",
         )

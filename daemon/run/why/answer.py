@@ -37,8 +37,8 @@ def waits_of(scene: Scene) -> list[Wait]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a third party's policy, if asked only now, may raise anything
-        problem = f"a correction: the other roles cannot be asked, because one of their parts raised {explain(error)}"
-        waits.append(Wait("daemon", ERROR, problem, "you", "fix the part that raised it", Level.STUCK))
+        problem = f"a fix: the other roles' waits are unknown, because one of their plug-ins raised {explain(error)}"
+        waits.append(Wait("daemon", ERROR, problem, "you", "fix the failing plug-in", Level.STUCK))
     return worst_first(waits)
 
 
@@ -158,7 +158,7 @@ async def why_offline(log: EventLog, name_or_id: str, *, clock: Clock) -> Why:
     finally:
         await follower.close()
     watch = Watch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
-    missing_daemon = "a daemon: none answers, so nothing runs; the other lines are what the log says"
+    missing_daemon = "a daemon: none answers, so nothing runs; the other lines come from the log"
     daemon = Wait(
         "daemon", "not_running", missing_daemon, "you", "start one: rftd serve, with the same --data", Level.STUCK
     )

@@ -130,7 +130,7 @@ def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
         enough = f"{needed_groups(stage)} of the {stage.batch_size} tasks of its step are done"
         yield f"over_rollout abandons it {spec.over_rollout.wait_after_min:g} s after {enough}"
     if spec.straggler_reissue.enable and not second and not lease.alone:
-        yield "an idle explorer is given it as well"
+        yield "an idle explorer gets it as well"
     # A lease lasts longer than its attempts by the grace, so that the explorer's own time-out comes first.
     bound_s = lease.deadline_s - LEASE_GRACE_S
     yield f"each attempt ends after {bound_s:.3g} s, and {spec.max_retry_times + 1} are allowed"

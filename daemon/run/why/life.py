@@ -23,7 +23,7 @@ _PASSING: Final = {
     ),
     Phase.HEARING: Words(
         "comparing",
-        "the log to be compared with what remembers its end: checkpoints, snapshots, fences and workers that live",
+        "a check of the log against checkpoints, snapshots, fences and living workers",
         "the log",
         "its newest records are read",
     ),

@@ -34,7 +34,7 @@ _OPENING: Final = (WorkerState.LOAD, WorkerState.OPEN_ENGINE)
 """Heartbeat states of a worker before joining."""
 _WAITS: Final[dict[str, tuple[str, str, str]]] = {
     WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
-    WorkerState.WAIT_TASKS: ("tasks", "dispatcher", "it is given a group"),
+    WorkerState.WAIT_TASKS: ("tasks", "dispatcher", "it gets a group"),
     WorkerState.WAIT_WEIGHTS: ("the first weights that it can load", "trainer", "weights.published"),
     WorkerState.WAIT_VERSION: (
         "the weight version that its rollouts must start with",
@@ -123,7 +123,7 @@ def opening_waits(scene: Scene) -> Iterator[Wait]:
             beat.state,
             f"{_WORKS[beat.state]}{process_note}{quiet}",
             "its process",
-            f"it joins and is given work{bound}; see rftd logs",
+            f"it joins and gets work{bound}; see rftd logs",
             Level.WORKS,
             slot=_slot(beat.slot),
             worker=str(beat.worker),

@@ -123,14 +123,14 @@ def in_data(name: str, content: str | bytes = "") -> Seed:
 def a_root_that_is_a_link(world: DoctorWorld) -> list[str]:
     link = world.folder / "link"
     link.symlink_to(world.folder)
-    operations = world.served.daemon_parts.operations
+    operations = world.served.parts.operations
     world.patch.setattr(operations, "allowances", Allowances(roots=(str(world.folder), str(link))))
     return ["--server", world.served.url]
 
 
 def rules(keeping: Keeping, log_excess_bytes: int = 0) -> Seed:
     def seed(world: DoctorWorld) -> list[str]:
-        operations = world.served.daemon_parts.operations
+        operations = world.served.parts.operations
         world.patch.setattr(operations, "keeping", keeping)
         world.patch.setattr(operations, "log_excess_bytes", log_excess_bytes)
         return ["--server", world.served.url]
@@ -268,7 +268,7 @@ FAULTS: Final = {
     ),
     "the data folder not writable": Fault(words("--data", "/proc/rftd"), "folder", "fail", ("cannot be written",)),
     "an interrupted import": Fault(in_data("import.pending", "id a.rftd"), "import", "fail", ("rftd import FILE",)),
-    "no log in the log's file": Fault(in_data("log/log.db", b"x" * 4096), "log", "fail", ("is no log", "backup")),
+    "no log in the log's file": Fault(in_data("log/log.db", b"x" * 4096), "log", "fail", ("is not a log", "backup")),
     "a log that lost records": Fault(in_data("losses.json", "{}"), "log", "warn", ("lost records", "--accept-loss")),
     "a socket's path too long": Fault(
         runtime_folder("x" * 120), "socket", "fail", ("kernel allows", "XDG_RUNTIME_DIR")
@@ -280,9 +280,12 @@ FAULTS: Final = {
     "nobody answers": Fault(words("--server", f"http://{NOBODY}"), "daemon", "warn", ("none answers", "rftd serve")),
     "a wrong token": Fault(token("wrong"), "token", "fail", ("refuses the token in RFTD_TOKEN", "export RFTD_TOKEN")),
     "no token": Fault(token(None), "token", "fail", ("RFTD_TOKEN is not set", "export RFTD_TOKEN")),
-    "everybody is the owner": Fault(words(), "token", "warn", ("takes everybody", "--unsafe-allow-unauthenticated")),
+    "everybody is the owner": Fault(words(), "token", "warn", ("treats everybody", "--unsafe-allow-unauthenticated")),
     "a root that is a link": Fault(
-        a_root_that_is_a_link, "allowed", "warn", ("/link is no folder, or is reached by a link", "give its real path")
+        a_root_that_is_a_link,
+        "allowed",
+        "warn",
+        ("/link does not exist or is reached through a link", "give its real path"),
     ),
     "archives without tokens": Fault(
         rules(Keeping(drop_payloads_after_s=60.0, archive_after_s=60.0)),
@@ -358,7 +361,7 @@ FAULTS: Final = {
         ),
         "dataset",
         "warn",
-        ("1 of 3 rows", "two answers of the same tokens", "leave such rows out"),
+        ("1 of 3 rows", "two answers with the same tokens", "leave such rows out"),
     ),
     "prompts that leave no room": Fault(
         lambda world: world.trained_rows([{"question": "1" * 5000, "answer": "3"}] * 3),

@@ -79,7 +79,7 @@ def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     assert [line.split()[1] for line in text.out.splitlines()] == [
         *("experiment.submitted", "experiment.accepted", "experiment.started", "experiment.completed"),
     ]
-    assert "there are more: rftd events small --after" in rftd("events", "small", "--all", "-n", "2").err
+    assert "next page: rftd events small --after" in rftd("events", "small", "--all", "-n", "2").err
     newest = json.loads(rftd("events", "small", "-n", "2", "--json").out)
     assert [event["id"] for event in newest["items"]] == ids[-2:]
     assert not newest["more"]
@@ -124,7 +124,7 @@ def test_lengths_of_experiences_and_a_verdict(rftd: Rftd) -> None:
     assert [line.split()[:2] for line in shown[1:4]] == [["generated", "26"], ["trained", "24"], ["dropped", "2"]]
     assert shown[4:6] == ["dropped: late 1, stale 1", "not decided yet: 2"]
     assert shown[6].startswith("drop bias: KS ")
-    assert shown[6].endswith("what was dropped is like the rest")
+    assert shown[6].endswith("dropped responses are as long as the rest")
     assert json.loads(rftd("experiences", "lengths", "small", "--json").out)["trained"]["count"] == 24
     assert rftd("experiences", "lengths", "small", "--stage", "0").out.endswith("nothing was trained yet\n")
 
@@ -138,7 +138,7 @@ def test_watch_of_an_ended_experiment_ends(rftd: Rftd) -> None:
 
 
 def test_logs(rftd: Rftd, served: Served) -> None:
-    folder = served.daemon_parts.job_dir / "log"
+    folder = served.parts.job_dir / "log"
     folder.mkdir(parents=True, exist_ok=True)
     line = {"time": "2026-01-01T00:00:01Z", "level": "info", "event": "step", "step": 3, "api_key": "sk-1234567"}
     (folder / "trainer.log").write_text(json.dumps(line) + "\n")
@@ -160,7 +160,7 @@ def test_logs_of_the_daemon(rftd: Rftd, served: Served, monkeypatch: pytest.Monk
         {"time": "2026-01-01T00:00:02Z", "level": "error", "event": "part.failed", "role": "daemon", "why": "a\nb\x1b"},
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (served.daemon_parts.job_dir.parent / "daemon.log").write_text(text)
+    (served.parts.job_dir.parent / "daemon.log").write_text(text)
     whole = rftd("logs", "--daemon")
     assert [line.split()[3] for line in whole.out.splitlines()] == ["worker.process", "part.failed"]
     assert "\x1b" not in whole.out

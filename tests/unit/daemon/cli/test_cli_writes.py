@@ -66,7 +66,7 @@ def test_dry_run_submits_nothing(rftd: Rftd, experiment_file: Path, served: Serv
     said = rftd("submit", str(experiment_file), "--dry-run")
     assert said.status == 0
     assert "nothing was submitted" in said.out
-    assert f"the daemon at {served.url} would take it in, into /c/p/mine" in said.out
+    assert f"the daemon at {served.url} would accept it; folder: /c/p/mine" in said.out
     plan = json.loads(rftd("submit", str(experiment_file), "--dry-run", "--json").out)
     assert plan["ok"]
     assert plan["config"]["name"] == "mine"

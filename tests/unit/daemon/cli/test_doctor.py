@@ -93,8 +93,8 @@ def test_devices_and_engines() -> None:
 @pytest.mark.parametrize(
     ("packages", "environ", "what"),
     [
-        ({}, {}, "not installed, and needed for model.tinker alone; neither TINKER_API_KEY nor TRINITY_API_KEY is set"),
-        ({}, {"TRINITY_API_KEY": "tml-1"}, "not installed, and needed for model.tinker alone; TRINITY_API_KEY is set"),
+        ({}, {}, "not installed (only needed for model.tinker); neither TINKER_API_KEY nor TRINITY_API_KEY is set"),
+        ({}, {"TRINITY_API_KEY": "tml-1"}, "not installed (only needed for model.tinker); TRINITY_API_KEY is set"),
         (
             {"tinker": "0.38.0"},
             {"TINKER_API_KEY": " "},
@@ -124,7 +124,7 @@ def test_kernels_and_strategies_that_engines_would_use() -> None:
         return {each.check: each.what for each in (*check_engines(host), *check_ray(host))}
 
     bare, full = said(gpu), said(gpu, flash_attn="2.8.3", megatron_core="0.16.1", mbridge="0.15.1", ray="2.60.0")
-    assert bare["kernels flash-attn"].startswith("not installed, and needed for verl's texts without padding")
+    assert bare["kernels flash-attn"].startswith("not installed (needed for verl's texts without padding")
     assert "no GPU for it" in said(flash_attn="2.8.3")["kernels flash-attn"]
     assert full["kernels flash-attn"].startswith("flash-attn 2.8.3 is there")
     assert bare["strategy megatron"].startswith("megatron-core and mbridge not installed")
@@ -173,5 +173,5 @@ def test_a_daemon_that_answers(served: Served) -> None:
     found = {each.check: each for each in check_daemon(Settings(server=served.url), {}, SystemClock())}
     assert {each.status for each in found.values()} <= {"ok", "warn"}
     assert served.url in found["daemon"].what
-    assert "none is asked for" in found["token"].what
+    assert "not required" in found["token"].what
     assert found["monitor"].what.startswith(f"{served.url}/metrics has ")

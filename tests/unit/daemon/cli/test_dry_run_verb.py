@@ -110,7 +110,7 @@ def test_the_daemon_is_asked_wherever_its_address_stands(
         words = {"--server": [how, served.url], "--data": [how, str(folder)], ".rftd": []}[how]
     said = rftd(*verb, str(experiment_file), *words)
     assert said.status == 0, said.err
-    assert f"the daemon at {served.url} would take it in" in said.out
+    assert f"the daemon at {served.url} would accept it" in said.out
     assert rftd("ls", "--json", "--server", served.url).out == before
 
 
@@ -149,7 +149,7 @@ def test_a_name_that_only_the_daemon_has_is_the_daemons_to_judge(
     stranger.answers = [Said(200, msgspec.json.encode(report))]
     checked = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)
     assert checked.status == 0, checked.err
-    assert "would take it in" in checked.out
+    assert "would accept it" in checked.out
     stranger.answers = [Said(202, msgspec.json.encode(receipt))]
     submitted = rftd("submit", str(experiment_file), "--server", stranger.url)
     assert submitted.status == 0, submitted.err

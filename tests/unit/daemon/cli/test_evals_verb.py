@@ -37,7 +37,7 @@ def test_the_worst_answers_come_first_with_their_text(rftd: Rftd) -> None:
     assert "wrong, accuracy 0, 6 tokens, stop" in answers[0]
     assert "prompt        1+1=" in lines
     assert "truth         2" in lines
-    assert "there are more: --offset 2" in said.err
+    assert "next page: --offset 2" in said.err
     assert "\x1b" not in said.out, "what a model says moves no terminal"
     assert json.loads(rftd("evals", "small", "--best", "--json").out)["items"][0]["answer"]["row"] == 0
 
@@ -127,7 +127,7 @@ def test_what_is_not_there_is_named(rftd: Rftd, options: list[str], status: int,
 
 
 def test_texts_that_are_gone_or_damaged_leave_the_scores(rftd: Rftd, served: Served) -> None:
-    files = sorted((served.daemon_parts.job_dir / "artifacts").glob("*/*"))
+    files = sorted((served.parts.job_dir / "artifacts").glob("*/*"))
     before = {path: path.read_bytes() for path in files}
     try:
         files[0].unlink()

@@ -84,5 +84,5 @@ def test_answers_of_strangers_are_no_experiences(looks: int) -> None:
     assert foreign is not None
     assert feeds[1].void.foreign.get(plain.id) is None
     wait = foreign_wait(foreign)
-    assert "records of strangers that count nowhere" in sentence_of(wait)
+    assert "records of strangers without effect" in sentence_of(wait)
     assert wait.level == Level.WORKS

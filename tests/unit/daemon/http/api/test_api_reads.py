@@ -60,7 +60,7 @@ async def test_why_names_records_of_strangers(client: httpx.AsyncClient, parts) 
     show(BesetRun(Recorder()).write().recorder.records, parts.feed, FenceView())
     after = await get(client, "/v1/experiments/small/why")
     [wait] = [wait for wait in after["waits"] if wait["state"] == "foreign_records"]
-    assert "strangers that count nowhere" in wait["waiting_for"]
+    assert "strangers without effect" in wait["waiting_for"]
     assert "rftd verify" in wait["unblock"]
 
 

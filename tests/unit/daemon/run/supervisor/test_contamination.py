@@ -36,7 +36,7 @@ def rows(path: Path, prompts: list[Any]) -> None:
 
 def warnings_of(folder: Path, text: str = TEXT) -> list[str]:
     spec = preflight(load_text(text, "exp.yaml", cwd=folder).spec)
-    return [warning for warning in spec.warnings if "by heart" in warning]
+    return [warning for warning in spec.warnings if "memorized" in warning]
 
 
 def test_rows_of_both_are_named_whatever_their_case_and_space(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_of_large_files_it_is_said_that_some_were_compared(tmp_path: Path, monke
     rows(tmp_path / "train.jsonl", ["one", "two", "three", "four"])
     rows(tmp_path / "held.jsonl", ["three"])
     [warning] = warnings_of(tmp_path)
-    assert "trained on, of those that were compared: row 0 is row 2" in warning
+    assert "trained on, of the compared rows: row 0 is row 2" in warning

@@ -32,7 +32,7 @@ async def test_command_before_the_run_has_read_its_events_is_to_be_repeated(even
     waiting = asyncio.ensure_future(inbox.ask(event, Request(UUID(int=2))))
     await asyncio.sleep(0)
     inbox.close()
-    with pytest.raises(UnreachableError, match="taken up anew"):
+    with pytest.raises(UnreachableError, match="being restarted"):
         await waiting
-    with pytest.raises(UnreachableError, match="taken up anew"):
+    with pytest.raises(UnreachableError, match="being restarted"):
         await inbox.ask(event, Request(UUID(int=2)))

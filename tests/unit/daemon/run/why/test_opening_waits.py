@@ -37,9 +37,9 @@ def test_a_worker_that_opens_its_engine() -> None:
     first, second = (wait for wait in waits_of(scene) if wait.role == "explorer")
     assert (first.state, first.slot, first.worker, first.level) == ("open_engine", 0, str(ours), Level.WORKS)
     assert first.waiting_for == "opens its engine (process 7)"
-    assert first.unblock == "it joins and is given work, or is killed 1800 s after its start; see rftd logs"
+    assert first.unblock == "it joins and gets work, or is killed 1800 s after its start; see rftd logs"
     assert first.since_ns == second.since_ns == scene.now_ns - 2_000_000_000
-    assert (second.slot, second.unblock) == (1, "it joins and is given work; see rftd logs")
+    assert (second.slot, second.unblock) == (1, "it joins and gets work; see rftd logs")
     over = replace(scene, processes=[msgspec.structs.replace(place, pid=None)])
     states = {wait.slot: wait.state for wait in waits_of(over) if wait.slot == 0}
     assert states == {0: "restarting"}, "a process that ended opens nothing"

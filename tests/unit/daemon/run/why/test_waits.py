@@ -94,7 +94,7 @@ def test_a_straggler_is_named() -> None:
         "task 1 of explore step 1 (row 1 of epoch 0): rollout 1, 3 of 4 with explorer 3, for 34 s"
     )
     assert wait.since_ns == desk.state.groups.leases[lease.lease].leased_ns
-    assert "9 s after 1 of the 2 tasks" in wait.unblock and "an idle explorer is given it as well" in wait.unblock
+    assert "9 s after 1 of the 2 tasks" in wait.unblock and "an idle explorer gets it as well" in wait.unblock
     assert "each attempt ends after 20 s, and 3 are allowed" in wait.unblock
     desk.produce(lease, (1, 3))
     assert not [wait for wait in waits_of(scene_of(desk)) if wait.role == "task"]
